@@ -1,0 +1,49 @@
+# One way in: `make help` lists the commands.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+CASES ?= hot,wide
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help setup jars demo stop smoke crash test bench fmt lint
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: .venv/.ready ## the Python environment in .venv, from the hash-locked requirements.txt
+
+.venv/.ready: requirements.txt requirements-tools.txt .ci/setup
+	@bash .ci/setup
+
+jars: setup
+	@$(BIN)/tidemark jars kafka spark
+
+demo: jars ## broker, Airflow and real heartbeats, counted live; the address and login are printed
+	@$(BIN)/tidemark demo
+
+stop: setup ## end exactly what demo (or `tidemark up`) started
+	@$(BIN)/tidemark down
+
+smoke: jars ## 300 000 events through the whole stack, compared with an independent count
+	@$(BIN)/python tests/smoke/run.py
+
+crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
+	@$(BIN)/python -m tests.crash.run
+
+test: jars lint ## lint, then every test, on real brokers
+	@$(BIN)/python -m pytest
+
+bench: jars ## CASES=hot,wide against Kafka Streams in the same run
+	@$(BIN)/tidemark jars bench
+	@$(BIN)/python bench/run.py $(CASES)
+
+fmt: setup ## format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lint: setup ## ruff, mypy --strict on include/, and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports

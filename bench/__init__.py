@@ -1,0 +1,1 @@
+"""Benchmarks against Kafka Streams. Not shipped: `python bench/run.py --help`."""

@@ -1,0 +1,115 @@
+"""The whole benchmark from options to report; `bench/run.py` starts it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+
+from bench import report
+from bench.cases import CASES, Case
+from bench.events import base_ms
+from bench.machine import ROOT, machine
+from bench.measure import Progress, Result, measure
+from bench.pages import publish
+from bench.plots import plot
+from bench.sides import Side, StreamsSide, TidemarkSide
+from tidemark.errors import ExitCode
+from tidemark.settings import Settings
+
+RESULTS = ROOT / "bench" / "results"
+RUNS = ROOT / "bench" / "build" / "runs"
+Named = TypeVar("Named")
+console = Console()
+
+
+def main(
+    cases: Annotated[str, typer.Option(help="names with commas: " + ", ".join(CASES))] = "hot,wide",
+    alternations: Annotated[int, typer.Option(min=1, help="runs of each side, in turn")] = 3,
+    events: Annotated[int | None, typer.Option(min=1, help="events per case, instead of the case's own")] = None,
+    sides: Annotated[str, typer.Option(help="in the order of running")] = f"{report.OURS},{report.PEER}",
+    heap: Annotated[str, typer.Option(help="JVM heap of each side")] = "2g",
+    tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, repeated")] = None,
+    peer_config: Annotated[list[str] | None, typer.Option(help="`name=value` for Kafka Streams, repeated")] = None,
+    write_docs: Annotated[bool, typer.Option(help="put table and plot into docs/benchmarks.md")] = False,
+) -> None:
+    """Measure, verify and report; exit code 1 when any output is wrong."""
+    settings = Settings.load()
+    chosen = [_named(CASES, name).sized(events) for name in cases.split(",")]
+    available: dict[str, Side] = {
+        report.OURS: TidemarkSide(settings, heap, _pairs(tidemark_setting)),
+        report.PEER: StreamsSide(settings, heap, overrides=_pairs(peer_config)),
+    }
+    running = [_named(available, name) for name in sides.split(",")]
+    folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True)
+    results: list[Result] = []
+    for case in chosen:
+        start_ms = base_ms(int(time.time() * 1000), case)
+        for alternation, side in product(range(alternations), running):
+            results.append(_run(side, case, start_ms, alternation, settings))
+            report.write_json(folder / "results.json", results, chosen, machine(settings))
+    _finish(folder, results, chosen, settings, write_docs)
+
+
+def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Settings) -> Result:
+    """One run under a progress bar, and one line about it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    name = f"{case.name} {alternation + 1} {side.name}"
+    with Bars(*columns, console=console, transient=True, refresh_per_second=2) as bars:
+        bar = bars.add_task(name, total=case.events)
+        progress = Progress(
+            phase=lambda phase: bars.update(bar, description=f"{name}: {phase}"),
+            committed=lambda committed: bars.update(bar, completed=committed),
+        )
+        folder = RUNS / f"{case.name}-{side.name}-{alternation + 1}"
+        result = measure(side, case, start_ms, alternation, folder, settings, progress)
+    steady = "–" if result.rates.steady is None else f"{result.rates.steady / 1e3:.0f} k/s"
+    verdict = result.verdict
+    console.print(
+        f"{name}: steady {steady}, with warm-up {result.rates.with_warm_up / 1e3:.0f} k/s; "
+        f"window-keys={verdict.window_keys} missing={verdict.missing} wrong={verdict.wrong} "
+        f"unexpected={verdict.unexpected}",
+        highlight=False,
+    )
+    return result
+
+
+def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Settings, write_docs: bool) -> None:
+    facts = machine(settings)
+    console.print(report.terminal_table(results, cases))
+    (folder / "summary.md").write_text(report.markdown(results, cases, facts), encoding="utf-8")
+    plot(folder / "bench.png", results, cases)
+    if write_docs:
+        publish(ROOT / "docs", folder / "summary.md", folder / "bench.png")
+    console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False)
+    agree = all(report.agree(results, case.name) for case in cases)
+    # The last line is read by scripts.
+    print(" ".join(["bench:", *(_last_words(results, case) for case in cases), f"outputs_equal={str(agree).lower()}"]))
+    if not agree:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _last_words(results: list[Result], case: Case) -> str:
+    ratio = report.steady_ratio(results, case.name)
+    return f"{case.name}={'-' if ratio is None else format(ratio, '.2f')} target={case.target_ratio:.2f}"
+
+
+def _named(known: dict[str, Named], name: str) -> Named:
+    if name.strip() not in known:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+    return known[name.strip()]
+
+
+def _pairs(texts: list[str] | None) -> dict[str, str]:
+    for text in texts or []:
+        if "=" not in text:
+            raise typer.BadParameter(f"{text!r} is not name=value")
+    return dict(text.split("=", 1) for text in texts or [])

@@ -1,0 +1,9 @@
+"""The one error of a benchmark."""
+
+from __future__ import annotations
+
+from tidemark.errors import TidemarkError
+
+
+class BenchFailed(TidemarkError):
+    """A side did not start, did not finish or gave wrong output; there is no number to report."""

@@ -1,0 +1,87 @@
+"""The input, made column by column: every field has a fixed width, so a block of records is one matrix of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.cases import WINDOW_MS, Case
+
+_PATIENT_DIGITS = 5
+_BEAT_DIGITS = 13
+_IBI_DIGITS = 3
+_TEMPLATE = b'{"patient_id":"p%s","beat_ms":%s,"ibi_ms":%s,"recording":"data%s"}' % (
+    b"#" * _PATIENT_DIGITS,
+    b"#" * _BEAT_DIGITS,
+    b"#" * _IBI_DIGITS,
+    b"#",
+)
+_RECORDINGS = 3
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive records, in event time order."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+def base_ms(now_ms: int, case: Case) -> int:
+    """Start of the first window: recent (brokers delete by age of the timestamp), yet all events in the past."""
+    return (now_ms - case.span_ms - 10 * WINDOW_MS) // WINDOW_MS * WINDOW_MS
+
+
+def blocks(case: Case, start_ms: int, size: int = 100_000) -> Iterator[Block]:
+    """Yield all records of `case`; the same `start_ms` gives the same bytes."""
+    for first in range(0, case.events, size):
+        yield _block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
+
+
+def expected_counts(case: Case) -> Integers:
+    """Events per window (rows) and key (columns), counted from the event numbers, without any stream processor."""
+    counts = np.zeros(case.windows * case.keys, dtype=np.int64)
+    for first in range(0, case.events, 1_000_000):
+        number = np.arange(first, min(first + 1_000_000, case.events), dtype=np.int64)
+        window = _offset_ms(case, number) // WINDOW_MS
+        counts += np.bincount(window * case.keys + number % case.keys, minlength=counts.size)
+    return counts.reshape(case.windows, case.keys)
+
+
+def _offset_ms(case: Case, number: Integers) -> Integers:
+    """Event time of the events, counted from the start of the first window."""
+    return number * case.interval_ms // case.keys
+
+
+def _block(case: Case, start_ms: int, number: Integers) -> Block:
+    patient = number % case.keys
+    columns = (
+        (patient, _PATIENT_DIGITS),
+        (start_ms + _offset_ms(case, number), _BEAT_DIGITS),
+        (600 + number * 7919 % 400, _IBI_DIGITS),
+        (1 + patient % _RECORDINGS, 1),
+    )
+    values = np.tile(np.frombuffer(_TEMPLATE, dtype=np.uint8), (number.size, 1))
+    holes = np.flatnonzero(np.frombuffer(_TEMPLATE, dtype=np.uint8) == ord("#"))
+    digits = np.concatenate([_digits(column, width) for column, width in columns], axis=1)
+    values[:, holes] = digits
+    keys = np.empty((number.size, 1 + _PATIENT_DIGITS), dtype=np.uint8)
+    keys[:, 0] = ord("p")
+    keys[:, 1:] = digits[:, :_PATIENT_DIGITS]
+    return Block(_rows(keys), _rows(values))
+
+
+def _digits(column: Integers, width: int) -> npt.NDArray[np.uint8]:
+    powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
+    return (column[:, None] // powers % 10 + ord("0")).astype(np.uint8)
+
+
+def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
+    """One `bytes` per row; rows end in a printable character, so numpy's stripping of zero bytes changes nothing."""
+    rows: list[bytes] = np.ascontiguousarray(matrix).view(f"S{matrix.shape[1]}").ravel().tolist()
+    return rows

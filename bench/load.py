@@ -1,0 +1,63 @@
+"""Fills the source topic before anything is measured."""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.cases import DLQ_TOPIC, INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
+from bench.errors import BenchFailed
+from bench.events import blocks
+
+_MAX_QUEUED = 400_000
+_TIMEOUT_S = 60.0
+
+
+def create_topics(bootstrap: str) -> None:
+    """Create source, sink and dead-letter topics; both sides make their own changelogs."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC, DLQ_TOPIC)]
+    for created in admin.create_topics(topics, request_timeout=_TIMEOUT_S).values():
+        created.result(_TIMEOUT_S)
+
+
+def produce(bootstrap: str, case: Case, start_ms: int) -> None:
+    """Write all events of `case`, each key's in order; blocks until the broker has them.
+
+    Raises `BenchFailed` when the topic then holds another number of records.
+    """
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            **QUIET,
+            "partitioner": "murmur2_random",
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "batch.size": 1 << 20,
+            "queue.buffering.max.messages": 2 * _MAX_QUEUED,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
+    for block in blocks(case, start_ms):
+        messages = [{"key": key, "value": value} for key, value in zip(block.keys, block.values, strict=True)]
+        while len(producer) > _MAX_QUEUED:
+            producer.poll(0.05)
+        queued = producer.produce_batch(INPUT_TOPIC, messages)
+        if queued != len(messages):
+            raise BenchFailed(f"only {queued} of {len(messages)} events were queued for {INPUT_TOPIC}")
+    producer.flush(_TIMEOUT_S)
+    written = sum(end_offsets(bootstrap, INPUT_TOPIC))
+    if written != case.events:
+        raise BenchFailed(f"{INPUT_TOPIC} holds {written} records after producing {case.events}")
+
+
+def end_offsets(bootstrap: str, topic: str) -> list[int]:
+    """The end offset of each partition of `topic`."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-offsets", **QUIET})
+    try:
+        return [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)[1]
+            for partition in range(PARTITIONS)
+        ]
+    finally:
+        consumer.close()

@@ -1,0 +1,88 @@
+"""One run: a fresh broker, the input in full, one side, and a verdict on its output."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.local.broker import EmbeddedBroker
+
+from bench.cases import Case
+from bench.errors import BenchFailed
+from bench.load import create_topics, produce
+from bench.outputs import Verdict, verify
+from bench.rates import Rates, Sample, rates
+from bench.sides import Side, running
+from bench.watch import CommittedOffsets, Usage, watch
+from tidemark.local import jars
+from tidemark.settings import Settings
+
+_LOG_TAIL_LINES = 15
+_BROKER_HEAP = "1g"
+# Kafka's default: with the embedded broker's 0, the peer's first thread would get every task and hand half of them over.
+_BROKER = {"group.initial.rebalance.delay.ms": "3000"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """All that is kept of one run."""
+
+    case: str
+    side: str
+    alternation: int
+    rates: Rates
+    verdict: Verdict
+    usage: Usage
+    samples: list[Sample]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How a run tells a person where it is."""
+
+    phase: Callable[[str], None]
+    committed: Callable[[int], None]
+
+
+def measure(
+    side: Side, case: Case, start_ms: int, alternation: int, folder: Path, settings: Settings, progress: Progress
+) -> Result:
+    """Measure `side` on `case`; `folder` is made, and removed again unless the run fails.
+
+    Blocks until the output is verified. Raises `BenchFailed` naming the run and the end of the side's log.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    log = folder / "side.log"
+    broker_jars = jars.ensure("kafka", settings)
+    with EmbeddedBroker(folder / "broker", broker_jars, overrides=_BROKER, heap=_BROKER_HEAP) as broker:
+        progress.phase("producing")
+        create_topics(broker.bootstrap)
+        produce(broker.bootstrap, case, start_ms)
+        # The broker's unwritten pages would otherwise compete with whichever side runs.
+        os.sync()
+        command = side.command(case, broker.bootstrap, folder)
+        progress.phase("running")
+        try:
+            with running(command, log) as started:
+                run = watch(
+                    started.process,
+                    started.started,
+                    CommittedOffsets(broker.bootstrap, side.group),
+                    case.events,
+                    progress.committed,
+                )
+        except BenchFailed as failure:
+            raise BenchFailed(f"{side.name} on {case.name}: {failure}; end of {log}:\n{_tail(log)}") from None
+        progress.phase("verifying")
+        verdict = verify(broker.bootstrap, case, start_ms)
+    if verdict.right:
+        shutil.rmtree(folder)
+    return Result(case.name, side.name, alternation, rates(run.samples, case.events), verdict, run.usage, run.samples)
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:])

@@ -1,0 +1,73 @@
+"""The Kafka Streams peer: compiled once per change of its source, run as one Java process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from bench.cases import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
+from bench.errors import BenchFailed
+from tidemark.local import java
+
+_SOURCE = Path(__file__).parent / "peers" / "WindowedCount.java"
+_BUILD = Path(__file__).parent / "build" / "peers"
+APPLICATION_ID = "streams-peer"
+
+
+def compiler() -> Path | None:
+    """The compiler of the Java that everything runs on; None where that is a JRE alone."""
+    javac = java.find().home / "bin" / "javac"
+    return javac if javac.exists() else None
+
+
+def compile_peer(jars: list[Path]) -> Path:
+    """Compile the peer against `jars` unless that was done before; returns the folder of classes.
+
+    Raises `BenchFailed` with the compiler's words, or when there is no compiler.
+    """
+    javac = compiler()
+    if javac is None:
+        raise BenchFailed(
+            f"{java.find().home} has no compiler; install a JDK, 17 or later (Debian: openjdk-17-jdk-headless)"
+        )
+    fingerprint = hashlib.sha256(_SOURCE.read_bytes() + classpath(jars).encode()).hexdigest()[:16]
+    classes = _BUILD / fingerprint
+    if classes.exists():
+        return classes
+    shutil.rmtree(_BUILD, ignore_errors=True)
+    unfinished = _BUILD / f"{fingerprint}.unfinished"
+    unfinished.mkdir(parents=True)
+    command = [str(javac), "-nowarn", "-d", str(unfinished), "-cp", classpath(jars), str(_SOURCE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchFailed(f"{_SOURCE.name} does not compile: {done.stderr.strip()}")
+    unfinished.rename(classes)
+    return classes
+
+
+def classpath(entries: list[Path]) -> str:
+    """Java's notation of a list of jars and folders."""
+    return os.pathsep.join(str(entry) for entry in entries)
+
+
+def properties(case: Case, bootstrap: str, state_dir: Path, threads: int, overrides: dict[str, str]) -> str:
+    """The peer's configuration file. What is not named here has Kafka Streams' default; `overrides` win."""
+    values = {
+        "application.id": APPLICATION_ID,
+        "bootstrap.servers": bootstrap,
+        "state.dir": str(state_dir),
+        "processing.guarantee": "exactly_once_v2",
+        "num.stream.threads": str(threads),
+        "commit.interval.ms": str(case.commit_interval_ms),
+        "auto.offset.reset": "earliest",
+        "bench.input": INPUT_TOPIC,
+        "bench.output": OUTPUT_TOPIC,
+        "bench.window.ms": str(WINDOW_MS),
+        "bench.grace.ms": str(GRACE_MS),
+        "bench.retention.ms": str(RETENTION_MS),
+        **overrides,
+    }
+    return "".join(f"{name}={value}\n" for name, value in values.items())

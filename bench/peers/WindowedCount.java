@@ -1,0 +1,126 @@
+import com.fasterxml.jackson.annotation.JsonProperty;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.ObjectReader;
+import com.fasterxml.jackson.databind.ObjectWriter;
+import java.io.IOException;
+import java.io.Reader;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.serialization.Serde;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.common.utils.Bytes;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyValue;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
+import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.state.WindowStore;
+
+/**
+ * The topology `patient_monitoring` written for Kafka Streams. One argument: a properties file with the Streams
+ * configuration and the `bench.*` values. Runs until SIGTERM.
+ */
+public final class WindowedCount {
+  public static final class Pulse {
+    @JsonProperty("patient_id") public String patientId;
+    @JsonProperty("beat_ms") public long beatMs;
+    @JsonProperty("ibi_ms") public int ibiMs;
+    @JsonProperty("recording") public String recording;
+  }
+
+  public static final class PulseCount {
+    @JsonProperty("patient_id") public final String patientId;
+    @JsonProperty("window_start") public final long windowStart;
+    @JsonProperty("window_end") public final long windowEnd;
+    @JsonProperty("pulses") public final long pulses;
+
+    PulseCount(String patientId, long windowStart, long windowEnd, long pulses) {
+      this.patientId = patientId;
+      this.windowStart = windowStart;
+      this.windowEnd = windowEnd;
+      this.pulses = pulses;
+    }
+  }
+
+  private static <T> Serde<T> json(Class<T> type) {
+    ObjectMapper mapper = new ObjectMapper();
+    ObjectReader reader = mapper.readerFor(type);
+    ObjectWriter writer = mapper.writerFor(type);
+    return Serdes.serdeFrom(
+        (topic, value) -> {
+          try {
+            return writer.writeValueAsBytes(value);
+          } catch (IOException error) {
+            throw new UncheckedIOException(error);
+          }
+        },
+        (topic, bytes) -> {
+          try {
+            return reader.readValue(bytes);
+          } catch (IOException error) {
+            throw new UncheckedIOException(error);
+          }
+        });
+  }
+
+  private static long millis(Properties properties, String name) {
+    return Long.parseLong(properties.getProperty(name));
+  }
+
+  public static void main(String[] args) throws Exception {
+    Properties properties = new Properties();
+    try (Reader reader = Files.newBufferedReader(Path.of(args[0]))) {
+      properties.load(reader);
+    }
+    Duration size = Duration.ofMillis(millis(properties, "bench.window.ms"));
+    Duration grace = Duration.ofMillis(millis(properties, "bench.grace.ms"));
+    Duration retention = Duration.ofMillis(millis(properties, "bench.retention.ms"));
+
+    StreamsBuilder builder = new StreamsBuilder();
+    builder
+        .stream(
+            properties.getProperty("bench.input"),
+            Consumed.with(Serdes.String(), json(Pulse.class))
+                .withTimestampExtractor((record, partitionTime) -> ((Pulse) record.value()).beatMs))
+        .groupByKey(Grouped.with(Serdes.String(), json(Pulse.class)))
+        .windowedBy(TimeWindows.ofSizeAndGrace(size, grace))
+        .count(
+            Materialized.<String, Long, WindowStore<Bytes, byte[]>>as("pulse-counts")
+                .withKeySerde(Serdes.String())
+                .withValueSerde(Serdes.Long())
+                .withRetention(retention))
+        .toStream()
+        .map(
+            (key, count) ->
+                KeyValue.pair(
+                    key.key(), new PulseCount(key.key(), key.window().start(), key.window().end(), count)))
+        .to(properties.getProperty("bench.output"), Produced.with(Serdes.String(), json(PulseCount.class)));
+
+    KafkaStreams streams = new KafkaStreams(builder.build(), properties);
+    streams.setStateListener((state, before) -> System.err.println("state " + before + " -> " + state));
+    streams.setUncaughtExceptionHandler(
+        error -> {
+          error.printStackTrace();
+          Runtime.getRuntime().halt(1);
+          return StreamThreadExceptionResponse.SHUTDOWN_CLIENT;
+        });
+    CountDownLatch closed = new CountDownLatch(1);
+    Runtime.getRuntime()
+        .addShutdownHook(
+            new Thread(
+                () -> {
+                  streams.close(Duration.ofSeconds(30));
+                  closed.countDown();
+                }));
+    streams.start();
+    closed.await();
+  }
+}

@@ -1,0 +1,62 @@
+"""From samples of committed offsets to rates: pure, the same for both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+WARM_UP_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Committed source records, summed over partitions, `seconds` after the process was started."""
+
+    seconds: float
+    committed: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Events per second. `steady` and `from_first_commit` are None with too few commits to have a slope."""
+
+    total_seconds: float
+    first_commit_seconds: float
+    with_warm_up: float
+    from_first_commit: float | None
+    steady: float | None
+    steady_commits: int
+
+
+def commits(samples: list[Sample]) -> list[Sample]:
+    """The samples at which the committed offsets had moved."""
+    moved = [after for before, after in pairwise(samples) if after.committed > before.committed]
+    return samples[:1] + moved if samples and samples[0].committed > 0 else moved
+
+
+def rates(samples: list[Sample], events: int) -> Rates:
+    """Rates of one run over `samples` in order of time.
+
+    Steady is the slope from the commit at or after a quarter of the events to the commit of the last event.
+    Raises `ValueError` when the samples never reach `events`.
+    """
+    seen = commits(samples)
+    last = next((sample for sample in seen if sample.committed >= events), None)
+    if last is None:
+        raise ValueError(f"{seen[-1].committed if seen else 0} of {events} events were committed")
+    first = seen[0]
+    warm = next(sample for sample in seen if sample.committed >= events * WARM_UP_SHARE)
+    return Rates(
+        total_seconds=last.seconds,
+        first_commit_seconds=first.seconds,
+        with_warm_up=last.committed / last.seconds,
+        from_first_commit=_slope(first, last),
+        steady=_slope(warm, last),
+        steady_commits=sum(warm.seconds < sample.seconds <= last.seconds for sample in seen),
+    )
+
+
+def _slope(start: Sample, end: Sample) -> float | None:
+    if end.seconds <= start.seconds:
+        return None
+    return (end.committed - start.committed) / (end.seconds - start.seconds)

@@ -1,0 +1,135 @@
+"""Medians and ratios of a set of runs, as a terminal table, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from bench.cases import Case
+from bench.measure import Result
+
+OURS = "tidemark"
+PEER = "kafka-streams"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measure of one case: each side's runs in order, their medians, and ours over the peer's."""
+
+    case: str
+    measure: str
+    unit: str
+    ours: list[float]
+    peer: list[float]
+
+    @property
+    def medians(self) -> tuple[float | None, float | None]:
+        """Ours, the peer's."""
+        return (median(self.ours) if self.ours else None), (median(self.peer) if self.peer else None)
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the peer's; None unless both sides have a value."""
+        ours, peer = self.medians
+        return ours / peer if ours is not None and peer else None
+
+
+_MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
+    ("steady", "k events/s", lambda r: _thousands(r.rates.steady)),
+    ("from first commit", "k events/s", lambda r: _thousands(r.rates.from_first_commit)),
+    ("with warm-up", "k events/s", lambda r: _thousands(r.rates.with_warm_up)),
+    ("until first commit", "s", lambda r: r.rates.first_commit_seconds),
+    ("in all", "s", lambda r: r.rates.total_seconds),
+    ("CPU", "s", lambda r: r.usage.cpu_seconds),
+    ("peak memory", "GB", lambda r: r.usage.peak_rss_bytes / 1e9),
+    ("output records", "k", lambda r: r.verdict.records / 1e3),
+)
+
+
+def rows(results: list[Result], case: str) -> list[Row]:
+    """Every measure of `case`."""
+    return [
+        Row(case, name, unit, _values(results, case, OURS, read), _values(results, case, PEER, read))
+        for name, unit, read in _MEASURES
+    ]
+
+
+def steady_ratio(results: list[Result], case: str) -> float | None:
+    """The number that the case's target is about."""
+    return rows(results, case)[0].ratio
+
+
+def agree(results: list[Result], case: str) -> bool:
+    """Whether every run of `case`, of both sides, ended with right and equal output."""
+    verdicts = [result.verdict for result in results if result.case == case]
+    return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) <= 1
+
+
+def terminal_table(results: list[Result], cases: list[Case]) -> Table:
+    """All cases in one table."""
+    table = Table(title="medians (and each run)")
+    for heading in ("case", "measure", "unit", OURS, PEER, "ratio"):
+        table.add_column(heading, justify="left" if heading in {"case", "measure", "unit"} else "right")
+    for case in cases:
+        for row in rows(results, case.name):
+            table.add_row(*_cells(row), end_section=row.measure == _MEASURES[-1][0])
+    return table
+
+
+def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) -> str:
+    """The same as a page section."""
+    lines = [f"Measured {machine['when']} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB,"]
+    lines += [f"broker included; {machine['java']}; Kafka {machine['kafka']}, pyspark {machine['pyspark']}.", ""]
+    for case in cases:
+        outcome = "right and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
+        lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]
+        lines += [f"| measure | unit | {OURS} | {PEER} | ratio |", "|---|---|---|---|---|"]
+        lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case.name)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def write_json(path: Path, results: list[Result], cases: list[Case], machine: dict[str, Any]) -> None:
+    """Everything, samples included, so that a plot can be made again."""
+    content = {
+        "machine": machine,
+        "cases": [asdict(case) for case in cases],
+        "summary": [
+            {**asdict(row), "median_ours": row.medians[0], "median_peer": row.medians[1], "ratio": row.ratio}
+            for case in cases
+            for row in rows(results, case.name)
+        ],
+        "runs": [asdict(result) for result in results],
+    }
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def _values(results: list[Result], case: str, side: str, read: Callable[[Result], float | None]) -> list[float]:
+    found = (read(result) for result in results if result.case == case and result.side == side)
+    return [value for value in found if value is not None]
+
+
+def _thousands(rate: float | None) -> float | None:
+    return None if rate is None else rate / 1e3
+
+
+def _cells(row: Row) -> list[str]:
+    ours, peer = row.medians
+    ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
+    return [row.case, row.measure, row.unit, _cell(ours, row.ours), _cell(peer, row.peer), ratio]
+
+
+def _cell(middle: float | None, runs: list[float]) -> str:
+    if middle is None:
+        return "–"
+    return _number(middle) + (f" ({', '.join(_number(run) for run in runs)})" if len(runs) > 1 else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

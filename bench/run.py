@@ -1,0 +1,21 @@
+"""Tidemark against Kafka Streams on the same input: `python bench/run.py --cases hot,wide`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Run by its path, from any folder and without PYTHONPATH.
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root / "include"), str(root)]
+    import typer
+
+    from bench.command import main
+    from tidemark.errors import TidemarkError
+
+    try:
+        typer.run(main)
+    except TidemarkError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

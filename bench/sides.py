@@ -1,0 +1,147 @@
+"""The two sides: each is one command, started with a fresh state folder, watched only from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench import peer
+from bench.cases import PARTITIONS, Case
+from tidemark.local import jars, java
+from tidemark.settings import Settings, project_root
+
+_STOP_S = 40.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to execute, with which environment on top of this process's."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+class Side(Protocol):
+    """One of the two programs that are compared."""
+
+    @property
+    def name(self) -> str:
+        """What tables and plots call it."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group whose committed offsets say how far it is."""
+
+    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
+        """The command for one run, with its state under `folder`."""
+
+
+@dataclass(frozen=True)
+class StreamsSide:
+    """Kafka Streams, exactly_once_v2, RocksDB and record cache as they come."""
+
+    settings: Settings
+    heap: str = "2g"
+    threads: int = 2
+    overrides: dict[str, str] = field(default_factory=dict)
+    name: str = "kafka-streams"
+    group: str = peer.APPLICATION_ID
+
+    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
+        """Compile if needed and write the configuration."""
+        libraries = jars.ensure("bench", self.settings)
+        classes = peer.compile_peer(libraries)
+        configuration = folder / "peer.properties"
+        configuration.write_text(
+            peer.properties(case, bootstrap, folder / "state", self.threads, self.overrides), encoding="utf-8"
+        )
+        path = peer.classpath([classes, *libraries])
+        program = [str(java.find().executable), f"-Xmx{self.heap}", "-cp", path, "WindowedCount"]
+        return Command([*program, str(configuration)], {})
+
+
+@dataclass(frozen=True)
+class TidemarkSide:
+    """One real instance of `patient_monitoring`, as Airflow would launch it."""
+
+    settings: Settings
+    heap: str = "2g"
+    overrides: dict[str, str] = field(default_factory=dict)
+    name: str = "tidemark"
+    group: str = "patient-monitoring"
+
+    def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
+        """spark-submit with the settings in the environment."""
+        root = project_root()
+        settings = Settings.load(
+            bootstrap_servers=bootstrap,
+            var_dir=folder / "var",
+            state_dir=folder / "state",
+            commit_interval_ms=case.commit_interval_ms,
+            max_batch_records=case.max_batch_records,
+            spark_driver_memory=self.heap,
+            num_partitions=PARTITIONS,
+            replication_factor=1,
+            cache_dir=self.settings.cache_dir,
+            **self.overrides,
+        )
+        submit = [str(root / ".venv" / "bin" / "spark-submit"), "--master", settings.spark_master]
+        submit += ["--driver-memory", settings.spark_driver_memory]
+        submit += ["--conf", "spark.jars=" + ",".join(str(jar) for jar in jars.ensure("spark", self.settings))]
+        program = [str(root / "spark_jobs" / "stream_instance.py")]
+        program += ["--topology", "patient_monitoring", "--instance", "0"]
+        paths = os.pathsep.join([str(root / "include"), str(root)])
+        return Command([*submit, *program], {**settings.as_environment(), "PYTHONPATH": paths})
+
+
+@dataclass(frozen=True)
+class Started:
+    """A running side."""
+
+    process: subprocess.Popen[bytes]
+    started: float
+
+
+@contextmanager
+def running(command: Command, log: Path) -> Iterator[Started]:
+    """Start `command` in a session of its own and stop exactly that session at the end."""
+    with log.open("wb") as output:
+        started = time.monotonic()
+        process = subprocess.Popen(
+            command.arguments,
+            env={**os.environ, **command.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield Started(process, started)
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the session, then SIGKILL to whatever of it is left."""
+    _signal(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,105 @@
+"""Watches a running side from outside: its group's committed offsets, and what its processes use."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+
+import psutil
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from bench.cases import INPUT_TOPIC, PARTITIONS, QUIET
+from bench.errors import BenchFailed
+from bench.rates import Sample
+
+SAMPLE_EVERY_S = 0.2
+_SAMPLES_PER_USAGE = 5
+_STALLED_S = 120.0
+_TIMEOUT_S = 10.0
+
+
+@dataclass
+class Usage:
+    """Peak resident bytes and CPU seconds of a process and its children."""
+
+    peak_rss_bytes: int = 0
+    cpu_seconds: float = 0.0
+
+    def take(self, pid: int) -> None:
+        """Measure now; a process that ended since keeps what was seen of it."""
+        try:
+            root = psutil.Process(pid)
+            processes = [root, *root.children(recursive=True)]
+            rss = sum(process.memory_info().rss for process in processes)
+            cpu = sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+        except psutil.NoSuchProcess:
+            return
+        self.peak_rss_bytes = max(self.peak_rss_bytes, rss)
+        self.cpu_seconds = max(self.cpu_seconds, cpu)
+
+
+@dataclass
+class Run:
+    """What was seen of one side from the start of its process to the commit of the last event."""
+
+    samples: list[Sample] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+
+
+class CommittedOffsets:
+    """Reads the source offsets that a group has committed.
+
+    Stable offsets are not asked for: that would wait for an open transaction. What a transaction has not committed yet
+    does not show either way.
+    """
+
+    def __init__(self, bootstrap: str, group: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+        partitions = [TopicPartition(INPUT_TOPIC, partition) for partition in range(PARTITIONS)]
+        self._request = ConsumerGroupTopicPartitions(group, partitions)
+        self._group = group
+
+    def total(self) -> int:
+        """Sum over the partitions; 0 while the group or its coordinator does not exist yet."""
+        try:
+            answer = self._admin.list_consumer_group_offsets([self._request])[self._group].result(_TIMEOUT_S)
+        except KafkaException:
+            return 0
+        return sum(max(0, partition.offset) for partition in answer.topic_partitions)
+
+
+def watch(
+    process: subprocess.Popen[bytes],
+    started: float,
+    offsets: CommittedOffsets,
+    events: int,
+    progress: Callable[[int], None],
+) -> Run:
+    """Sample until all `events` are committed; `started` is `time.monotonic()` at the start of `process`.
+
+    Blocks. Raises `BenchFailed` when the process ends before, or commits nothing for two minutes.
+    """
+    run = Run()
+    tick = Event()
+    moved_at = started
+    while True:
+        sample = Sample(time.monotonic() - started, offsets.total())
+        before = run.samples[-1].committed if run.samples else 0
+        if sample.committed > before:
+            moved_at = time.monotonic()
+            progress(sample.committed)
+        if sample.committed >= before:
+            run.samples.append(sample)
+        if len(run.samples) % _SAMPLES_PER_USAGE == 0 or sample.committed >= events:
+            run.usage.take(process.pid)
+        if sample.committed >= events:
+            return run
+        if process.poll() is not None:
+            raise BenchFailed(f"ended with code {process.returncode} after {sample.committed} of {events} events")
+        if time.monotonic() - moved_at > _STALLED_S:
+            raise BenchFailed(f"committed nothing for {_STALLED_S:.0f} s, at {sample.committed} of {events} events")
+        tick.wait(max(0.0, SAMPLE_EVERY_S - (time.monotonic() - started - sample.seconds)))

@@ -1,0 +1,13 @@
+"""One DAG per topology: `stream__<name>` keeps it running. Add a module to `include/topologies/` to get another."""
+
+from __future__ import annotations
+
+from tidemark.topology.load import load, names
+from tidemark_airflow.dag import stream_dag, unloadable_dag
+
+for _name in names():
+    try:
+        _dag = stream_dag(_name, load(_name))
+    except Exception as _error:  # noqa: BLE001 - a topology is anybody's code, and the others must still show
+        _dag = unloadable_dag(_name, _error)
+    globals()[_dag.dag_id] = _dag

@@ -1,0 +1,1 @@
+"""Tidemark: Kafka-Streams-grade stateful streams on Spark, operated from Airflow."""

@@ -1,0 +1,15 @@
+"""End the stack."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from tidemark.local import stack
+from tidemark.settings import Settings
+
+
+def down() -> None:
+    """End everything that `tidemark up` started, and all that these processes started. Data stays in `var/`."""
+    console = Console()
+    ended = stack.down(Settings.load(), say=console.print)
+    console.print(f"ended {ended} processes" if ended else "nothing was running")

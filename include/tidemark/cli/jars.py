@@ -1,0 +1,25 @@
+"""Fetch and verify the jars that do not come inside pyspark."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidemark.errors import TidemarkError
+from tidemark.local import jars as local_jars
+from tidemark.settings import Settings
+
+
+def jars(
+    sets: Annotated[list[str] | None, typer.Argument(help="spark, kafka or bench; all where none is named")] = None,
+    paths: Annotated[bool, typer.Option(help="print the paths, for a class path")] = False,
+) -> None:
+    """Fetch the jars that are missing into the cache folder, and verify all of them."""
+    settings = Settings.load()
+    for name in sets or local_jars.SETS:
+        if name not in local_jars.SETS:
+            raise TidemarkError(f"no jar set named {name}; there are {', '.join(local_jars.SETS)}")
+        found = local_jars.ensure(name, settings)
+        if paths:
+            print("\n".join(str(path) for path in found))

@@ -1,0 +1,22 @@
+"""Kafka's own tools on the running stack."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tidemark.local.kafka_tools import kafka_tool
+
+# Everything after the tool's name belongs to the tool, `--help` included.
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def kafka(
+    context: typer.Context,
+    tool: Annotated[str, typer.Argument(help="such as consumer-groups, topics, transactions, dump-log")],
+) -> None:
+    """Run Kafka's own tool against the settings' brokers: `tidemark kafka consumer-groups --list`."""
+    code, _ = kafka_tool(tool, *context.args)
+    sys.exit(code)

@@ -1,0 +1,102 @@
+"""Show what runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.local import record
+from tidemark.local.processes import Identity
+from tidemark.local.stack import instance_files
+from tidemark.settings import Settings
+
+
+def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
+    """Show the parts of the stack and the stream instances; ends with 1 when a part is dead or none is recorded."""
+    settings = Settings.load()
+    services = service_rows(settings)
+    instances = instance_rows(settings, time.time())
+    if as_json:
+        print(json.dumps({"services": services, "instances": instances}, indent=2))
+    else:
+        show(services, instances, settings)
+    if not services or not all(row["alive"] for row in services):
+        sys.exit(1)
+
+
+def service_rows(settings: Settings) -> list[dict[str, Any]]:
+    """One row per recorded part."""
+    known = record.load(settings.var_dir)
+    return [
+        {
+            "service": name,
+            "pid": service.pid,
+            "alive": service.identity.is_alive(),
+            "port": service.port,
+            "log": service.log,
+        }
+        for name, service in (known.services if known else {}).items()
+    ]
+
+
+def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
+    """One row per instance that has said something; `state` is LOST where its process is gone."""
+    rows = []
+    for file in instance_files(settings):
+        try:
+            said = json.loads(file.read_text())
+            alive = Identity(int(said["pid"]), float(said["start_time"])).is_alive()
+            commit_ms = said.get("last_commit_ms")
+            rows.append(
+                {
+                    "application": said["application_id"],
+                    "instance": said["instance"],
+                    "pid": said["pid"],
+                    "alive": alive,
+                    "state": said["state"] if alive else "LOST",
+                    "batch": said.get("batch"),
+                    "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
+                    "records_per_second": said.get("records_per_second"),
+                    "partitions": said.get("partitions"),
+                }
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            # Half a second earlier the file was removed, or it is of another version: it says nothing about a stream.
+            continue
+    return rows
+
+
+def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settings: Settings) -> None:
+    """Print both tables."""
+    console = Console()
+    if not services:
+        console.print(f"no stack is recorded in {settings.var_dir}: `tidemark up` starts one")
+    else:
+        table = Table(
+            "service", "pid", "alive", "port", title=f"broker {settings.bootstrap_servers}", title_justify="left"
+        )
+        for row in services:
+            alive = "[green]yes[/green]" if row["alive"] else "[red]no[/red], `tidemark up` mends it"
+            table.add_row(row["service"], str(row["pid"]), alive, str(row["port"] or ""))
+        console.print(table)
+    if instances:
+        table = Table("application", "instance", "pid", "state", "batch", "last commit", "events/s")
+        for row in instances:
+            since = row["seconds_since_commit"]
+            colour = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}.get(row["state"], "yellow")
+            table.add_row(
+                row["application"],
+                str(row["instance"]),
+                str(row["pid"]),
+                f"[{colour}]{row['state']}[/{colour}]",
+                "" if row["batch"] is None else str(row["batch"]),
+                "" if since is None else f"{since:.1f} s ago",
+                "" if row["records_per_second"] is None else f"{row['records_per_second']:.0f}",
+            )
+        console.print(table)

@@ -1,0 +1,172 @@
+"""The commit of one batch, in seven numbered steps; `docs/commit-protocol.md` has the same numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import BatchAborted
+from tidemark.membership.member import Member
+from tidemark.names import TaskId, TopicPartition, changelog_topic, commits_topic, dlq_topic
+from tidemark.tasks.task import Task
+from tidemark.tasks.update import DeadLetter, TaskUpdate
+
+Probe = Callable[[str], None]
+"""Called with the name of each point a crash test may want to stop at; does nothing in production."""
+
+
+class TasksRevoked(BatchAborted):
+    """A task of the batch is no longer ours: nothing was committed, the batch is thrown away."""
+
+
+@dataclass(frozen=True)
+class Committer:
+    """What a commit needs besides the batch. `clock` gives epoch milliseconds."""
+
+    application_id: str
+    topology_version: str
+    instance: int
+    producer: TransactionalProducer
+    member: Member
+    ends: EndOffsets
+    sink_partitions: tuple[TopicPartition, ...]
+    lock: threading.RLock
+    clock: Callable[[], int]
+    probe: Probe
+
+    def commit(self, kind: CommitKind, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+        """Commit one batch exactly-once, or raise and leave nothing of it behind.
+
+        Raises `TasksRevoked` when a task is not ours any more, `BatchAborted` when the same batch may be tried again,
+        `InstanceFenced` and `OutcomeUnknown` when this process must end.
+        """
+        with self.lock:
+            self._require_ownership(batch)
+            commit_time_ms = self.clock()
+            ends_before = self.ends.of([*self.sink_partitions, *(p for task, _ in batch for p in _changelogs(task))])
+
+            self.producer.begin()  # 1
+            self.probe("1-begin")
+            for _, update in batch:  # 2
+                self._send_outputs(update)
+            self.probe("2-outputs")
+            for _, update in batch:  # 3
+                self._send_changelogs(update)
+            self.probe("3-changelogs")
+            for _, update in batch:  # 4
+                self._send_commit_record(kind, update, commit_time_ms, ends_before)
+            self.producer.flush()
+            changelog_ends = self._changelog_ends(batch, ends_before)
+            self.probe("4-commit-records")
+            self._send_offsets(batch)  # 5
+            self.probe("5-offsets")
+            self.producer.commit()  # 6
+            self.probe("6-commit")
+            for task, update in batch:  # 7
+                task.apply(update, changelog_ends[task.id], commit_time_ms)
+                self.probe("7-one-store")
+            self.probe("7-stores")
+
+    def _require_ownership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+        """Brokers check the member, not who owns a partition (rule 6)."""
+        for task, _ in batch:
+            if self.member.ownership.epoch(task.source) != task.epoch:
+                raise TasksRevoked(f"task {task.id} was revoked; its batch is thrown away")
+
+    def _send_outputs(self, update: TaskUpdate) -> None:
+        for output in update.outputs:
+            self.producer.send_many(output.topic, list(output.messages))
+            self.probe("2-in-the-middle")
+        dlq = dlq_topic(self.application_id)
+        for letter in update.dead_letters:
+            self.producer.send_one(dlq, letter.key, letter.value, _dead_letter_headers(letter))
+
+    def _send_changelogs(self, update: TaskUpdate) -> None:
+        for store in update.stores:
+            for write in store.writes:
+                messages = [{"key": k, "value": v} for k, v in zip(write.keys, write.values, strict=True)]
+                self.producer.send_many(store.changelog, messages, partition=update.task.partition)
+                self.probe("3-in-the-middle")
+
+    def _send_commit_record(
+        self, kind: CommitKind, update: TaskUpdate, commit_time_ms: int, ends: Mapping[TopicPartition, int]
+    ) -> None:
+        ends_before: dict[str, dict[int, int]] = {}
+        for partition, offset in ends.items():
+            ends_before.setdefault(partition.topic, {})[partition.partition] = offset
+        record = CommitRecord(
+            kind=kind,
+            application_id=self.application_id,
+            topology_version=self.topology_version,
+            task=update.task,
+            instance=self.instance,
+            batch=update.batch,
+            commit_time_ms=commit_time_ms,
+            sources={update.source_topic: {update.task.partition: (update.start_offset, update.end_offset)}},
+            stream_time_ms=update.stream_time_ms,
+            rows=update.rows,
+            late_rows=update.late_rows,
+            bad_rows=update.bad_rows,
+            filtered_rows=update.filtered_rows,
+            sinks=update.sink_counts(dlq_topic(self.application_id)),
+            changelogs={store.changelog: store.records for store in update.stores},
+            ends_before=ends_before,
+        )
+        message = {"key": str(update.task).encode(), "value": record.to_bytes()}
+        self.producer.send_many(commits_topic(self.application_id), [message], partition=update.task.partition)
+
+    def _changelog_ends(
+        self, batch: Sequence[tuple[Task, TaskUpdate]], ends_before: Mapping[TopicPartition, int]
+    ) -> dict[TaskId, dict[str, int]]:
+        """Changelog ends after flush and before commit (rule 12); fewer than intended aborts the batch (rule 10)."""
+        ends = self.ends.of([p for task, _ in batch for p in _changelogs(task)])
+        for _, update in batch:
+            for store in update.stores:
+                partition = TopicPartition(store.changelog, update.task.partition)
+                # Markers of the transaction before may still arrive, so the log may grow by more.
+                if ends[partition] - ends_before[partition] < store.records:
+                    self.producer.abort()
+                    raise BatchAborted(f"{partition} did not receive all {store.records} records; the batch was aborted")
+        return {task.id: {p.topic: ends[p] for p in _changelogs(task)} for task, _ in batch}
+
+    def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
+        group = self.member.metadata()
+        if not group.is_checked:
+            self.producer.abort()
+            raise BatchAborted("the group has no valid generation for this member at the moment; the batch was aborted")
+        try:
+            self._require_ownership(batch)
+        except TasksRevoked:
+            self.producer.abort()
+            raise
+        offsets = []
+        for task, update in batch:
+            metadata = OffsetMetadata(update.batch, update.stream_time_ms, self.topology_version)
+            offsets.append(
+                ClientPartition(task.source.topic, task.source.partition, update.end_offset, metadata.encode())
+            )
+        self.producer.send_offsets(offsets, group)
+
+
+def _changelogs(task: Task) -> list[TopicPartition]:
+    return [
+        TopicPartition(changelog_topic(task.application_id, a.store.name), task.id.partition)
+        for a in task.subtopology.aggregations
+    ]
+
+
+def _dead_letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    return [
+        *letter.headers,
+        ("tidemark.reason", letter.reason.encode()),
+        ("tidemark.topic", letter.topic.encode()),
+        ("tidemark.partition", str(letter.partition).encode()),
+        ("tidemark.offset", str(letter.offset).encode()),
+    ]

@@ -1,0 +1,52 @@
+"""Reading the last commit record of each task, from the end of `<app>-commits` backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.commit.record import CommitRecord
+from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.restore.changelog import read_committed_until
+
+_FIRST_SPAN = 64
+
+
+def last_commit_records(
+    client_config: Mapping[str, Any],
+    ends: EndOffsets,
+    application_id: str,
+    tasks: Collection[TaskId],
+    *,
+    stalled_after_s: float,
+) -> dict[TaskId, CommitRecord]:
+    """The newest committed record of each task; tasks without one are left out.
+
+    The end is the read_uncommitted end and reading is read_committed (rule 1), so a transaction that is still open
+    is waited for. Spans double backwards until every task is found or the topic begins. Blocks.
+    """
+    topic = commits_topic(application_id)
+    found: dict[TaskId, CommitRecord] = {}
+    partitions = sorted({TopicPartition(topic, task.partition) for task in tasks})
+    end_of, low_of = ends.of(partitions), ends.beginnings(partitions)
+    for partition in partitions:
+        wanted = {task for task in tasks if task.partition == partition.partition}
+        end, low, span = end_of[partition], low_of[partition], _FIRST_SPAN
+        while True:
+            start = max(low, end - span)
+            batches = read_committed_until(
+                client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
+            )
+            newest = {
+                key.decode(): value
+                for batch in batches
+                for key, value in zip(batch.keys, batch.values, strict=True)
+                if value is not None
+            }
+            records = {TaskId.parse(key): CommitRecord.from_bytes(value) for key, value in newest.items()}
+            if wanted <= records.keys() or start == low:
+                found.update({task: record for task, record in records.items() if task in wanted})
+                break
+            span *= 4
+    return found

@@ -1,0 +1,75 @@
+"""Commit records: one per task and batch on `<app>-commits`, the history every audit and every start reads (rule 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId
+
+RECORD_VERSION = 1
+
+
+class CommitKind(StrEnum):
+    """What moved the offsets."""
+
+    START = "start"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """What one transaction did for one task.
+
+    `sources` holds [start, end) by topic and partition; `sinks` and `changelogs` count this task's records by topic;
+    `ends_before` are the read_uncommitted end offsets of sinks and changelogs before the batch, so that its records
+    can be found. `rows` counts what reached the stateful nodes, late ones included.
+    """
+
+    kind: CommitKind
+    application_id: str
+    topology_version: str
+    task: TaskId
+    instance: int
+    batch: int
+    commit_time_ms: int
+    sources: Mapping[str, Mapping[int, tuple[int, int]]]
+    stream_time_ms: int
+    rows: int
+    late_rows: int
+    bad_rows: int
+    filtered_rows: int
+    sinks: Mapping[str, int]
+    changelogs: Mapping[str, int]
+    ends_before: Mapping[str, Mapping[int, int]]
+
+    def end_offset(self, topic: str) -> int:
+        """Next offset of the task's partition of `topic` after this batch."""
+        return self.sources[topic][self.task.partition][1]
+
+    def to_bytes(self) -> bytes:
+        """As the JSON value of the record; its key is the task id."""
+        body = {"version": RECORD_VERSION, **asdict(self), "task": str(self.task)}
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CommitRecord:
+        """Read what `to_bytes` wrote; raises `StartRefused` on another version."""
+        body = json.loads(data)
+        version = body.pop("version", None)
+        if version != RECORD_VERSION:
+            raise StartRefused(f"a commit record has version {version}, this Tidemark reads {RECORD_VERSION}: upgrade it")
+        body["kind"] = CommitKind(body["kind"])
+        body["task"] = TaskId.parse(body["task"])
+        body["sources"] = {
+            topic: {int(partition): (span[0], span[1]) for partition, span in spans.items()}
+            for topic, spans in body["sources"].items()
+        }
+        body["ends_before"] = {
+            topic: {int(partition): offset for partition, offset in ends.items()}
+            for topic, ends in body["ends_before"].items()
+        }
+        return cls(**body)

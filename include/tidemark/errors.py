@@ -1,0 +1,76 @@
+"""One error class per reaction. A message says what is wrong, where, and what to do next."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a Tidemark process tells its supervisor by ending (rule 22)."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    RETRY = 10
+    FENCED = 20
+    REFUSED = 30
+
+
+class TidemarkError(Exception):
+    """Base of all errors that carry a message for a person; `exit_code` is the process's reaction."""
+
+    exit_code: ExitCode = ExitCode.FAILED
+
+
+class InvalidTopology(TidemarkError):
+    """A topology that cannot be built. Names the node and the remedy."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InvalidSettings(TidemarkError):
+    """A setting that cannot be used. Names the setting and the remedy."""
+
+    exit_code = ExitCode.USAGE
+
+
+class PreflightFailed(TidemarkError):
+    """Broker, topics, disk or Java are not as the application needs them; relaunching alone will not help."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class StartRefused(TidemarkError):
+    """The start plan found a state it must not run from. Names the reason and the command that repairs it."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class TaskLocked(TidemarkError):
+    """Another live process has the task directory open."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class OutcomeUnknown(TidemarkError):
+    """A commit may or may not have happened, or the broker is away: throw the process away and start anew."""
+
+    exit_code = ExitCode.RETRY
+
+
+class InstanceFenced(TidemarkError):
+    """Another copy of this instance is running; this copy ends and is not relaunched."""
+
+    exit_code = ExitCode.FENCED
+
+
+class BatchAborted(TidemarkError):
+    """The transaction was aborted, nothing of the batch is visible; it may be committed again if the tasks are ours."""
+
+    exit_code = ExitCode.RETRY
+
+
+class TaskCorrupted(TidemarkError):
+    """A store cannot be read; its state is rebuilt from the changelog."""
+
+    exit_code = ExitCode.RETRY

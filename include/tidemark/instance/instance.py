@@ -1,0 +1,374 @@
+"""One instance of an application: its lock, its member, its producer, its tasks, and the loop over batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka.admin import AdminClient
+from rocksdict import Cache
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.preflight import preflight
+from tidemark.changelog.policy import changelog_policies
+from tidemark.commit.commit import Committer, Probe, TasksRevoked
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import BatchAborted, TidemarkError
+from tidemark.instance.run_file import RunFile, run_file_path
+from tidemark.instance.source import BatchSource, SourceBatch
+from tidemark.instance.split import TransactionCapacity, split_by_capacity
+from tidemark.instance.state import InstanceState, StateMachine
+from tidemark.membership.member import Member
+from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
+from tidemark.restore.listener import LoggingRestoreListener, RestoreProgress
+from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.settings import Settings
+from tidemark.start.opening import Assignment, TaskOpener, stalled_after
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.update import TaskUpdate
+from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_COMMIT_TRIES = 5
+_QUEUED_RECORDS_PER_BATCH_RECORD = 3
+
+
+def wall_clock_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Instance:
+    """Runs until told to stop or until an error ends it; `close` leaves nothing open."""
+
+    def __init__(
+        self,
+        plan: TopologyPlan,
+        settings: Settings,
+        instance: int,
+        topology_name: str,
+        probe: Probe,
+        clock: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        """Take the process lock, check broker and topics, join nothing yet.
+
+        Raises `TaskLocked` when a live process holds the folder, `PreflightFailed` naming what is missing.
+        """
+        self._plan = plan
+        self._settings = settings
+        self._source: BatchSource = _NoSource()
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._changed = threading.Event()
+        self._seen_changes = -1
+        self._tasks: dict[TopicPartition, Task] = {}
+        self._max_batch_records = settings.max_batch_records
+        self._capacity = TransactionCapacity(settings.transaction_timeout_ms)
+        self._rate = _Rate()
+
+        app = plan.application_id
+        client = librdkafka_config(settings)
+        self._admin = AdminClient(client)
+        partitions = preflight(plan, settings, self._admin)
+        self._directory = InstanceDirectory(settings.state_dir, app, instance)
+        self._run_file = RunFile(
+            run_file_path(settings.var_dir, app, instance),
+            {"application_id": app, "topology": topology_name, "topology_version": plan.version, "instance": instance},
+        )
+        self.states = StateMachine(app, instance, self._state_changed)
+        self._state_changed(self.states.state, self.states.state)
+        self._producer = TransactionalProducer(
+            client,
+            transactional_id(app, instance),
+            settings.transaction_timeout_ms,
+            max_queued_records=max(100_000, settings.max_batch_records * _QUEUED_RECORDS_PER_BATCH_RECORD),
+        )
+        member_config = {
+            **client,
+            "group.id": app,
+            "group.instance.id": group_instance_id(app, instance),
+            "session.timeout.ms": settings.session_timeout_ms,
+            "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 5),
+        }
+        lead_topics = [subtopology.source.topic for subtopology in plan.subtopologies]
+        self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
+        ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
+        sinks = [TopicPartition(t, p) for s in plan.subtopologies for t in s.sink_topics for p in range(partitions[t])]
+        self._committer = Committer(
+            application_id=app,
+            topology_version=plan.version,
+            instance=instance,
+            producer=self._producer,
+            member=self._member,
+            ends=ends,
+            sink_partitions=tuple(dict.fromkeys(sinks)),
+            lock=self._lock,
+            clock=clock,
+            probe=probe,
+        )
+        self._opener = TaskOpener(
+            plan=plan,
+            settings=settings,
+            client_config=client,
+            directory=self._directory,
+            member=self._member,
+            ends=ends,
+            restorer=Restorer(client, stalled_after(settings), _RestoreToRunFile(self._run_file), probe),
+            policies=changelog_policies(plan, settings),
+            cache=Cache(settings.store_cache_bytes),
+            clock=clock,
+        )
+
+    def run(self, source: BatchSource, stop: threading.Event) -> None:
+        """Process until `stop` is set. Raises the `TidemarkError` whose `exit_code` says what the supervisor should do."""
+        self._source = source
+        self._producer.init(stalled_after(self._settings))
+        self._member.start()
+        self.states.to(InstanceState.REBALANCING)
+        while not stop.is_set():
+            self._member.check()
+            if self._changed.is_set():
+                self._changed.clear()
+                self._reconcile(stop)
+                continue
+            batch = self._source.next(_WAIT_S) if self._tasks else None
+            if batch is not None:
+                self._process(batch)
+            elif not self._tasks:
+                self._changed.wait(_WAIT_S)
+            self._run_file.update({"records_per_second": self._rate.per_second(self._clock())})
+        self.states.to(InstanceState.PENDING_SHUTDOWN)
+
+    def _reconcile(self, stop: threading.Event) -> None:
+        """Make the open tasks those that the group gave us, then read again from explicit offsets."""
+        with self._lock:
+            changes = self._member.ownership.changes
+            held = self._member.ownership.held()
+        kept = {p for p, task in self._tasks.items() if held.get(p) == task.epoch}
+        missing = [self._assignment(p, epoch) for p, epoch in sorted(held.items()) if p not in kept]
+        if changes == self._seen_changes:
+            return
+        self._seen_changes = changes
+        self.states.to(InstanceState.REBALANCING)
+        self._source.stop()
+        for partition in [p for p in self._tasks if p not in kept]:
+            self._tasks.pop(partition).close()
+        if missing:
+            self.states.to(InstanceState.RESTORING)
+            try:
+                opened = self._opener.open(missing, lambda a: not stop.is_set() and self._still_ours(a))
+            except RestoreSuspended as error:
+                log.info("restore suspended: %s", error)
+                self._reopen()
+                return
+            for done in opened:
+                self._tasks[done.task.source] = done.task
+            fresh = [done.task for done in opened if done.is_fresh]
+            if fresh:
+                self._commit_or_reconcile(CommitKind.START, [(task, _start_update(task)) for task in fresh])
+        if self._tasks:
+            self._source.start({p: task.next_offset for p, task in self._tasks.items()}, self._max_batch_records)
+        self.states.to(InstanceState.RUNNING)
+        self._run_file.update({"partitions": [str(p) for p in sorted(self._tasks)]}, now=True)
+
+    def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
+        subtopology = next(s for s in self._plan.subtopologies if s.source.topic == partition.topic)
+        return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
+
+    def _still_ours(self, assignment: Assignment) -> bool:
+        return self._member.ownership.epoch(assignment.partition) == assignment.epoch
+
+    def _process(self, batch: SourceBatch) -> None:
+        """Prepare, commit and apply one batch; one that stands on other offsets than its tasks is thrown away."""
+        tasks = [self._tasks.get(partition) for partition in batch.ends]
+        if any(task is None or task.next_offset != batch.starts[task.source] for task in tasks):
+            log.warning("batch thrown away: its offsets are not those of the tasks")
+            self._reopen()
+            return
+        moved = [task for task in tasks if task is not None and batch.ends[task.source] > task.next_offset]
+        prepared = [(task, task.prepare(_input_of(task, batch))) for task in moved]
+        largest = max((update.records for _, update in prepared), default=0)
+        if largest > self._capacity.records and self._max_batch_records > 1000:
+            self._shrink(largest)
+            return
+        for part in split_by_capacity(prepared, self._capacity.records):
+            if not self._commit_or_reconcile(CommitKind.BATCH, part):
+                return
+
+    def _shrink(self, records: int) -> None:
+        """A task's part of a batch must fit one transaction: read again with smaller batches."""
+        self._max_batch_records = max(1000, self._max_batch_records // 2)
+        log.warning(
+            "a batch of %d records would not commit within transaction_timeout_ms; batches are now %d source records",
+            records,
+            self._max_batch_records,
+        )
+        self._source.stop()
+        self._source.start({p: task.next_offset for p, task in self._tasks.items()}, self._max_batch_records)
+
+    def _commit_or_reconcile(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> bool:
+        """Commit; where a task was revoked meanwhile, throw the batch away, open the tasks anew and say False."""
+        try:
+            self._commit(kind, part)
+        except TasksRevoked as revoked:
+            log.info("batch thrown away: %s", revoked)
+            self._reopen()
+            return False
+        return True
+
+    def _reopen(self) -> None:
+        self._seen_changes = -1
+        self._changed.set()
+
+    def _commit(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> None:
+        """Commit; after an abort the same batch is tried again while the tasks are ours."""
+        started = time.monotonic()
+        for attempt in range(1, _COMMIT_TRIES + 1):
+            try:
+                self._committer.commit(kind, part)
+                break
+            except TasksRevoked:
+                raise
+            except BatchAborted as aborted:
+                self._member.check()
+                if attempt == _COMMIT_TRIES:
+                    raise
+                log.warning("commit aborted, attempt %d of %d: %s", attempt, _COMMIT_TRIES, aborted)
+                self._changed.wait(_WAIT_S)
+        elapsed_s = time.monotonic() - started
+        records = sum(update.records for _, update in part)
+        self._capacity.observe(records, elapsed_s)
+        rows = sum(u.rows + u.filtered_rows + u.bad_rows for _, u in part)
+        self._rate.add(self._clock(), rows)
+        log.info(
+            "commit: kind=%s tasks=%s batch=%s rows=%d late=%d bad=%d records=%d seconds=%.3f",
+            kind, ",".join(str(t.id) for t, _ in part), ",".join(str(u.batch) for _, u in part), rows,
+            sum(u.late_rows for _, u in part), sum(u.bad_rows for _, u in part), records, elapsed_s,
+        )  # fmt: skip
+        self._run_file.update(
+            {
+                "batch": max(u.batch for _, u in part),
+                "last_commit_ms": self._clock(),
+                "stream_time_ms": max(u.stream_time_ms for _, u in part),
+                "last_commit_seconds": round(elapsed_s, 3),
+            }
+        )
+
+    def _state_changed(self, new: InstanceState, _old: InstanceState) -> None:
+        self._run_file.update({"state": str(new), "since_ms": self._clock()}, now=True)
+
+    def close(self, failure: BaseException | None) -> None:
+        """Stop reading, close stores and member. Never raises over `failure`."""
+        for what, closing in (
+            ("source", self._source.stop),
+            ("tasks", self._close_tasks),
+            ("member", self._member.close),
+            ("folder", self._directory.close),
+        ):
+            try:
+                closing()
+            except (TidemarkError, OSError, RuntimeError) as error:
+                log.warning("closing the %s: %s", what, error)
+        if failure is None and self.states.state is InstanceState.PENDING_SHUTDOWN:
+            self.states.to(InstanceState.NOT_RUNNING)
+        elif self.states.state is not InstanceState.ERROR:
+            self.states.to(InstanceState.ERROR)
+
+    def _close_tasks(self) -> None:
+        for task in self._tasks.values():
+            task.close()
+        self._tasks.clear()
+
+
+class _NoSource:
+    """What an instance reads from before it runs."""
+
+    def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
+        raise RuntimeError("an instance reads only while it runs")
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        return None
+
+    def stop(self) -> None:
+        return
+
+
+def _input_of(task: Task, batch: SourceBatch) -> TaskInput:
+    partition = task.id.partition
+    return TaskInput(
+        end_offset=batch.ends[task.source],
+        branches=[_rows_of(table, partition) for table in batch.branches],
+        dead_letters=tuple(letter for letter in batch.dead_letters if letter.partition == partition),
+    )
+
+
+def _rows_of(table: pa.Table, partition: int) -> pa.Table:
+    return table.filter(pc.equal(table.column("p"), partition))
+
+
+def _start_update(task: Task) -> TaskUpdate:
+    """The first act of a fresh task: its resolved start offsets, and nothing else (rule 4)."""
+    return TaskUpdate(
+        task=task.id,
+        batch=task.batch + 1,
+        source_topic=task.source.topic,
+        start_offset=task.next_offset,
+        end_offset=task.next_offset,
+        stream_time_ms=task.stream_time_ms,
+        rows=0,
+        late_rows=0,
+        bad_rows=0,
+        filtered_rows=0,
+        stores=(),
+        outputs=(),
+        dead_letters=(),
+    )
+
+
+class _Rate:
+    """Source records per second over the last ten seconds."""
+
+    _SPAN_MS = 10_000
+
+    def __init__(self) -> None:
+        self._samples: list[tuple[int, int]] = []
+
+    def add(self, now_ms: int, records: int) -> None:
+        self._samples.append((now_ms, records))
+
+    def per_second(self, now_ms: int) -> float:
+        self._samples = [s for s in self._samples if s[0] > now_ms - self._SPAN_MS]
+        return round(sum(records for _, records in self._samples) * 1000 / self._SPAN_MS, 1)
+
+
+class _RestoreToRunFile(LoggingRestoreListener):
+    """Restore progress in the log and in the run file, where the supervisor shows it."""
+
+    def __init__(self, run_file: RunFile) -> None:
+        super().__init__()
+        self._run_file = run_file
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        super().on_batch_restored(progress)
+        restoring: Mapping[str, Any] = {
+            "store": progress.store,
+            "changelog": str(progress.changelog),
+            "records": progress.records,
+            "records_per_second": round(progress.records_per_second),
+            "remaining_s": progress.remaining_s,
+        }
+        self._run_file.update({"restoring": restoring})
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        super().on_restore_end(progress)
+        self._run_file.update({"restoring": None})

@@ -1,0 +1,59 @@
+"""States of an instance, in Kafka Streams' words, and the one place that allows transitions (row D4)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+
+log = logging.getLogger(__name__)
+
+
+class InstanceState(StrEnum):
+    """CREATED before it joins; ERROR is final."""
+
+    CREATED = "CREATED"
+    REBALANCING = "REBALANCING"
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    NOT_RUNNING = "NOT_RUNNING"
+    ERROR = "ERROR"
+
+
+_S = InstanceState
+_ALLOWED: dict[InstanceState, set[InstanceState]] = {
+    _S.CREATED: {_S.REBALANCING, _S.PENDING_SHUTDOWN, _S.ERROR},
+    _S.REBALANCING: {_S.RESTORING, _S.RUNNING, _S.PENDING_SHUTDOWN, _S.ERROR},
+    _S.RESTORING: {_S.REBALANCING, _S.RUNNING, _S.PENDING_SHUTDOWN, _S.ERROR},
+    _S.RUNNING: {_S.REBALANCING, _S.PENDING_SHUTDOWN, _S.ERROR},
+    _S.PENDING_SHUTDOWN: {_S.NOT_RUNNING, _S.ERROR},
+    _S.NOT_RUNNING: set(),
+    _S.ERROR: set(),
+}
+
+StateListener = Callable[[InstanceState, InstanceState], None]
+"""Called with (new, old) after each transition; must not block."""
+
+
+class StateMachine:
+    """Holds the state of one instance."""
+
+    def __init__(self, application_id: str, instance: int, listener: StateListener) -> None:
+        self._name = f"{application_id}-{instance}"
+        self._listener = listener
+        self._lock = threading.Lock()
+        self.state = InstanceState.CREATED
+
+    def to(self, new: InstanceState) -> None:
+        """Go to `new`; staying is no transition. Raises `ValueError` on one that is not allowed."""
+        with self._lock:
+            old = self.state
+            if new is old:
+                return
+            if new not in _ALLOWED[old]:
+                raise ValueError(f"instance {self._name} cannot go from {old} to {new}")
+            self.state = new
+        log.info("state: instance=%s from=%s to=%s", self._name, old, new)
+        self._listener(new, old)

@@ -1,0 +1,159 @@
+"""A small client of Airflow's REST API, for the demo, the smoke test and `tidemark up`. Every call blocks."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+from tidemark.errors import TidemarkError
+from tidemark.local.processes import wait_until
+from tidemark.local.record import AirflowAccess
+
+HEARTBEATS = {
+    "scheduler": "latest_scheduler_heartbeat",
+    "triggerer": "latest_triggerer_heartbeat",
+    "dag_processor": "latest_dag_processor_heartbeat",
+}
+
+
+class AirflowRefused(TidemarkError):
+    """Airflow answered with an error; `status` is HTTP's, 0 where it did not answer at all."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class AirflowApi:
+    """Airflow as one user sees it; asks for a token when it first needs one."""
+
+    def __init__(self, url: str, user: str, password: str, timeout_s: float = 10.0) -> None:
+        self.url = url.rstrip("/")
+        self._user = user
+        self._password = password
+        self._timeout_s = timeout_s
+        self._token = ""
+        # The API is on this machine; a proxy of the environment would look for it elsewhere.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    @classmethod
+    def of(cls, access: AirflowAccess) -> AirflowApi:
+        """The client of a running stack's administrator; raises `TidemarkError` where the password is not readable."""
+        try:
+            passwords = json.loads(Path(access.password_file).read_text())
+            return cls(access.url, access.username, passwords[access.username])
+        except (OSError, ValueError, KeyError) as error:
+            raise TidemarkError(
+                f"cannot read the password of {access.username} in {access.password_file} ({error}): run `tidemark up`"
+            ) from error
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """One authenticated request, such as `call("GET", "/api/v2/dags")`; raises `AirflowRefused`."""
+        if self._token:
+            try:
+                return self._request(method, path, body, self._token)
+            except AirflowRefused as refused:
+                # The stack may have been started anew with other secrets, or the token is a day old.
+                if refused.status != 401:
+                    raise
+        login = {"username": self._user, "password": self._password}
+        self._token = self._request("POST", "/auth/token", login, token="")["access_token"]
+        return self._request(method, path, body, self._token)
+
+    def health(self) -> dict[str, Any]:
+        """What every part says about itself; needs no login."""
+        return self._request("GET", "/api/v2/monitor/health", None, token="")
+
+    def unhealthy(self, since: float = 0.0) -> list[str]:
+        """The parts that are not healthy, or gave no sign of life since then (epoch seconds); all when it is silent."""
+        try:
+            said = self.health()
+        except AirflowRefused:
+            return ["api-server", *HEARTBEATS]
+        found = [] if said.get("metadatabase", {}).get("status") == "healthy" else ["metadatabase"]
+        for part, heartbeat in HEARTBEATS.items():
+            state = said.get(part) or {}
+            beat = state.get(heartbeat)
+            if state.get("status") != "healthy" or not beat or datetime.fromisoformat(beat).timestamp() < since:
+                found.append(part)
+        return found
+
+    def wait_for_dag(self, dag_id: str, timeout_s: float = 60.0) -> None:
+        """Wait until the DAG has been parsed; raises `AirflowRefused` with the import errors when it is not."""
+
+        def is_there() -> bool:
+            try:
+                self.call("GET", f"/api/v2/dags/{_quoted(dag_id)}")
+                return True
+            except AirflowRefused as refused:
+                if refused.status not in {0, 404}:
+                    raise
+                return False
+
+        if not wait_until(is_there, timeout_s, every_s=0.5):
+            errors = self.call("GET", "/api/v2/importErrors").get("import_errors", [])
+            reasons = "; ".join(f"{e['filename']}: {e['stack_trace'].strip().splitlines()[-1]}" for e in errors)
+            raise AirflowRefused(
+                f"Airflow has no DAG {dag_id} after {timeout_s:.0f} s: {reasons or 'no import error'}", 404
+            )
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the DAG run."""
+        self.call("PATCH", f"/api/v2/dags/{_quoted(dag_id)}", {"is_paused": False})
+
+    def pause(self, dag_id: str) -> None:
+        """Let the DAG start no further run."""
+        self.call("PATCH", f"/api/v2/dags/{_quoted(dag_id)}", {"is_paused": True})
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a run; returns its id."""
+        body = {"logical_date": None, "conf": dict(conf or {})}
+        return cast(str, self.call("POST", f"/api/v2/dags/{_quoted(dag_id)}/dagRuns", body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """queued, running, success or failed."""
+        return cast(str, self.call("GET", self._run(dag_id, run_id))["state"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """The DAG's runs, the newest first."""
+        path = f"/api/v2/dags/{_quoted(dag_id)}/dagRuns?order_by=-run_after&limit=100"
+        return cast(list[dict[str, Any]], self.call("GET", path)["dag_runs"])
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        """State of each task instance of a run."""
+        said = self.call("GET", f"{self._run(dag_id, run_id)}/taskInstances")
+        return {task["task_id"]: task["state"] for task in said["task_instances"]}
+
+    def stop_run(self, dag_id: str, run_id: str) -> None:
+        """Mark a run failed, as the stop button of the page does; its running and deferred tasks are ended."""
+        self.call("PATCH", self._run(dag_id, run_id), {"state": "failed"})
+
+    def _run(self, dag_id: str, run_id: str) -> str:
+        return f"/api/v2/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}"
+
+    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, token: str) -> dict[str, Any]:
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+        )
+        try:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
+                text = answer.read()
+                return cast(dict[str, Any], json.loads(text)) if text else {}
+        except urllib.error.HTTPError as error:
+            detail = error.read().decode(errors="replace")[:500]
+            raise AirflowRefused(f"Airflow refused {method} {path} with {error.code}: {detail}", error.code) from error
+        except (OSError, ValueError) as error:
+            raise AirflowRefused(f"Airflow does not answer at {self.url} ({error}): see `tidemark status`") from error
+
+
+def _quoted(part: str) -> str:
+    return urllib.parse.quote(part, safe="")

@@ -1,0 +1,136 @@
+"""Airflow's four processes on loopback: their environment, their commands, their secrets, their database.
+
+`airflow standalone` is not used: it listens on all addresses, starts dozens of workers, and leaves orphans.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+from tidemark.errors import PreflightFailed
+from tidemark.local import java, processes
+from tidemark.local.ports import LOOPBACK
+from tidemark.local.record import write_atomically
+from tidemark.settings import Settings, project_root
+
+USERS = {"admin": "admin", "oncall": "op", "guest": "viewer"}
+ADMINISTRATOR = "admin"
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "api-server": ("api-server", "--workers", "1"),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+
+
+def home(settings: Settings) -> Path:
+    """Airflow's own folder."""
+    return settings.var_dir / "airflow"
+
+
+def password_file(settings: Settings) -> Path:
+    """JSON of user and password, readable by its owner alone."""
+    return home(settings) / "passwords.json"
+
+
+def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
+    """What every process of a stack inherits, Airflow's or not. Contains the settings' password."""
+    root = project_root()
+    found = java.find()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    path = [str(Path(sys.executable).parent), str(found.home / "bin"), inherited.get("PATH", "")]
+    no_proxy = [
+        name for name in (inherited.get("NO_PROXY") or inherited.get("no_proxy", ""), LOOPBACK, "localhost") if name
+    ]
+    return {
+        **inherited,
+        **settings.as_environment(),
+        processes.MARK: stack_id,
+        # Airflow gives its processes titles, which by default overwrites the environment that the mark is read from.
+        "SPT_NOENV": "1",
+        "PATH": os.pathsep.join(path),
+        "JAVA_HOME": str(found.home),
+        "PYTHONPATH": os.pathsep.join(str(root / part) for part in ("include", "", "plugins")),
+        "NO_PROXY": ",".join(no_proxy),
+        "no_proxy": ",".join(no_proxy),
+    }
+
+
+def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
+    """The environment of Airflow's parts: `base_environment`, and every setting of Airflow that matters here."""
+    folder = home(settings)
+    root = project_root()
+    shared = _secrets(settings)
+    url = f"http://{LOOPBACK}:{port}"
+    return base_environment(settings, stack_id) | {
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(root / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(root / "plugins"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
+        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder / 'airflow.db'}",
+        "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
+        "AIRFLOW__API__HOST": LOOPBACK,
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API__SECRET_KEY": shared["api_secret_key"],
+        "AIRFLOW__API_AUTH__JWT_SECRET": shared["jwt_secret"],
+    }
+
+
+def command(part: str) -> list[str]:
+    """The command line of one part."""
+    return [str(Path(sys.executable).parent / "airflow"), *PARTS[part]]
+
+
+def prepare(settings: Settings, environment: dict[str, str]) -> None:
+    """Passwords and database, both kept; migrated only for another version of Airflow. Blocks (10 s at first).
+
+    Raises `PreflightFailed` with Airflow's reason when the database cannot be migrated.
+    """
+    folder = home(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not password_file(settings).exists():
+        passwords = {user: secrets.token_urlsafe(12) for user in USERS}
+        write_atomically(password_file(settings), json.dumps(passwords), mode=0o600)
+    stamp = folder / "migrated"
+    version = importlib.metadata.version("apache-airflow")
+    if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == version:
+        return
+    log = folder / "migrate.log"
+    with log.open("w") as opened:
+        airflow = str(Path(sys.executable).parent / "airflow")
+        done = subprocess.run(
+            [airflow, "db", "migrate"],
+            env=environment,
+            cwd=folder,
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode != 0:
+        reason = next((line for line in reversed(log.read_text().splitlines()) if line.strip()), "no reason given")
+        raise PreflightFailed(f"Airflow's database could not be migrated: {reason.strip()} (log: {log})")
+    write_atomically(stamp, version)
+
+
+def _secrets(settings: Settings) -> dict[str, str]:
+    """Keys that the parts share; random, made once, readable by their owner alone."""
+    file = home(settings) / "secrets.json"
+    if not file.exists():
+        made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")}
+        write_atomically(file, json.dumps(made), mode=0o600)
+    read: dict[str, str] = json.loads(file.read_text())
+    return read

@@ -1,0 +1,249 @@
+"""Real Kafka brokers on loopback, without Docker or an installation: KRaft nodes from the verified jars.
+
+`EmbeddedBroker` is one node, `EmbeddedCluster` several. Both keep data, settings and logs under the folder they are
+given, keep their ports over a stop and a start, and leave nothing running after `stop()`. A process that must not
+outlive its starter even when that is killed is started inside `processes.guarded`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tidemark.errors import PreflightFailed
+from tidemark.local import java, ports, processes
+from tidemark.local.broker_config import Node, as_properties, log4j_properties, server_properties
+
+START_TIMEOUT_S = 60.0
+
+
+def new_cluster_id() -> str:
+    """A random id in the form Kafka wants: 16 bytes, base64 for URLs."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0) -> bool:
+    """Whether at least that many brokers are known at this address. Blocks for the time at most."""
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)})
+    try:
+        return len(client.list_topics(timeout=timeout_s).brokers) >= nodes
+    except KafkaException:
+        return False
+
+
+class EmbeddedBroker:
+    """One KRaft node, by default a cluster of its own.
+
+    `port` 0 takes a free one. `overrides` win over `broker_config.server_properties`. `environment` is added to that of
+    the process. As a context manager it is started, and stopped at the end of the block.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        jars: Sequence[Path],
+        port: int = 0,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        heap: str = "512m",
+        node: Node | None = None,
+    ) -> None:
+        chosen = port or ports.free_port()
+        self.node = node or Node(
+            node_id=1,
+            port=chosen,
+            voters={1: ports.free_port({chosen})},
+            cluster_id=new_cluster_id(),
+            overrides=dict(overrides or {}),
+        )
+        self.folder = folder
+        self.log = folder / "server.log"
+        self.identity: processes.Identity | None = None
+        self._jars = list(jars)
+        self._environment = dict(environment or {})
+        self._heap = heap
+
+    @property
+    def bootstrap(self) -> str:
+        """Address for clients."""
+        return self.node.bootstrap
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Start the node and wait until it answers; keeps the data of an earlier run. Blocks.
+
+        Raises `PreflightFailed` with the last words of its log when it does not come up.
+        """
+        self.launch()
+        self.wait_ready(timeout_s=timeout_s)
+        return self
+
+    def launch(self) -> None:
+        """Start the process without waiting for it; formats the data folder the first time. Blocks about 2 s then."""
+        settings = self._configure()
+        if not (self.folder / "data" / "meta.properties").exists():
+            self._format(settings)
+        self.identity = processes.start(
+            self._java(self._heap, "kafka.Kafka", settings),
+            self.folder / "console.log",
+            {**os.environ, **self._environment},
+            self.folder,
+        )
+
+    def wait_ready(self, nodes: int = 1, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until this node answers and knows `nodes` brokers. Raises `PreflightFailed` as `start` does. Blocks."""
+        processes.wait_until(lambda: not self.is_alive() or answers(self.bootstrap, nodes), timeout_s)
+        if not (self.is_alive() and answers(self.bootstrap, nodes, timeout_s=5.0)):
+            self.kill()
+            raise PreflightFailed(
+                f"the broker in {self.folder} did not answer at {self.bootstrap}: "
+                f"{self._last_words()} (log: {self.log})"
+            )
+
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self.identity is not None and self.identity.is_alive()
+
+    def stop(self, timeout_s: float = 20.0) -> None:
+        """End it as an operator would, and with SIGKILL after the time. Blocks."""
+        if self.identity:
+            processes.stop(self.identity, timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL, as a lost machine would end it. Blocks until the process is gone."""
+        if self.identity:
+            processes.stop(self.identity, timeout_s=0.0)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _configure(self) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = self.folder / "server.properties"
+        settings.write_text(as_properties(server_properties(self.node, self.folder / "data")))
+        (self.folder / "log4j2.properties").write_text(log4j_properties(self.log))
+        return settings
+
+    def _format(self, settings: Path) -> None:
+        # The tool takes no notice of half-formatted folders; a first start that was cut off begins again.
+        arguments = ("format", "--ignore-formatted", "-t", self.node.cluster_id, "-c", str(settings))
+        command = self._java("128m", "kafka.tools.StorageTool", *arguments)
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode != 0:
+            raise PreflightFailed(
+                f"cannot format the broker's folder {self.folder}: {_telling_line(said.stderr + said.stdout)}"
+            )
+
+    def _java(self, heap: str, main: str, *arguments: str | Path) -> list[str | Path]:
+        return [
+            java.find().executable, f"-Xmx{heap}", "-Djava.awt.headless=true",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-cp", os.pathsep.join(str(jar) for jar in self._jars), main, *arguments,
+        ]  # fmt: skip
+
+    def _last_words(self) -> str:
+        logs = (self.log, self.folder / "console.log")
+        return _telling_line("\n".join(log.read_text(errors="replace") for log in logs if log.exists()))
+
+
+def _telling_line(text: str) -> str:
+    """The line that names the reason: of a Java trace the last cause, else the last line."""
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "..."))
+    ]
+    telling = [line for line in lines if "Exception" in line or " ERROR " in line or " FATAL " in line]
+    return (telling or lines or ["it said nothing"])[-1]
+
+
+class EmbeddedCluster:
+    """Several nodes, each broker and controller; internal topics have three replicas where there are three nodes."""
+
+    def __init__(
+        self,
+        folder: Path,
+        jars: Sequence[Path],
+        nodes: int = 3,
+        *,
+        overrides: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        heap: str = "320m",
+    ) -> None:
+        taken: set[int] = set()
+        for _ in range(2 * nodes):
+            taken.add(ports.free_port(taken))
+        chosen = sorted(taken)
+        voters = {node_id: chosen[nodes + node_id - 1] for node_id in range(1, nodes + 1)}
+        cluster_id = new_cluster_id()
+        self._brokers = {
+            node_id: EmbeddedBroker(
+                folder / f"node-{node_id}",
+                jars,
+                environment=environment,
+                heap=heap,
+                node=Node(node_id, chosen[node_id - 1], voters, cluster_id, dict(overrides or {})),
+            )
+            for node_id in voters
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all nodes."""
+        return ",".join(broker.bootstrap for broker in self._brokers.values())
+
+    @property
+    def node_ids(self) -> list[int]:
+        """1 … n."""
+        return list(self._brokers)
+
+    def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> Self:
+        """Start all nodes side by side and wait until each knows all. Blocks; raises `PreflightFailed`."""
+        with ThreadPoolExecutor(len(self._brokers)) as pool:
+            list(pool.map(lambda broker: broker.launch(), self._brokers.values()))
+        for broker in self._brokers.values():
+            broker.wait_ready(len(self._brokers), timeout_s)
+        return self
+
+    def stop_node(self, node_id: int) -> None:
+        """End one node as an operator would."""
+        self._brokers[node_id].stop()
+
+    def kill_node(self, node_id: int) -> None:
+        """End one node as a lost machine would."""
+        self._brokers[node_id].kill()
+
+    def start_node(self, node_id: int) -> None:
+        """Start one node again on its ports and data, and wait until it answers."""
+        self._brokers[node_id].start()
+
+    def stop(self) -> None:
+        """End all nodes side by side."""
+        # A node waits for a quorum to shut down in order, which the last ones no longer have: not for long.
+        with ThreadPoolExecutor(len(self._brokers)) as pool:
+            list(pool.map(lambda broker: broker.stop(timeout_s=10.0), self._brokers.values()))
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

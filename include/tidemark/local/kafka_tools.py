@@ -1,0 +1,88 @@
+"""Kafka's own command-line tools, run from the verified jars, so that nobody has to trust only ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tidemark.errors import TidemarkError
+from tidemark.local import jars, java
+from tidemark.local.broker_config import as_properties, log4j_properties
+from tidemark.settings import Settings
+
+MAIN_CLASSES = {
+    "acls": "org.apache.kafka.tools.AclCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+}
+_WITHOUT_BROKER = {"dump-log"}
+# The option by which a tool takes client settings, where it is not the usual one.
+_CLIENT_OPTION = {"console-consumer": "--consumer.config", "console-producer": "--producer.config"}
+
+
+def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, capture: bool = False) -> tuple[int, str]:
+    """Run `kafka-<name>` against the settings' brokers; `--bootstrap-server` is added where it is not given. Blocks.
+
+    Returns its exit code, and what it printed when `capture` is set; otherwise it prints to this terminal. Raises
+    `TidemarkError` for a tool that is not there, `PreflightFailed` where Java or the jars are missing.
+    """
+    main = MAIN_CLASSES.get(name.removeprefix("kafka-"))
+    if main is None:
+        raise TidemarkError(f"no Kafka tool named {name}; there are {', '.join(MAIN_CLASSES)}")
+    known = settings or Settings.load()
+    with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
+        folder = Path(scratch)
+        log4j = folder / "log4j2.properties"
+        log4j.write_text(log4j_properties(folder / "tool.log"))
+        command = [
+            str(java.find().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={log4j}",
+            "-cp", os.pathsep.join(str(jar) for jar in jars.ensure("kafka", known)), main,
+            *_connection(name.removeprefix("kafka-"), list(arguments), known, folder), *arguments,
+        ]  # fmt: skip
+        done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE if capture else None)
+        return done.returncode, done.stdout or ""
+
+
+def _connection(name: str, arguments: list[str], settings: Settings, folder: Path) -> list[str]:
+    added: list[str] = []
+    if name in _WITHOUT_BROKER:
+        return added
+    if not any(argument.startswith(("--bootstrap-server", "--bootstrap-controller")) for argument in arguments):
+        added += ["--bootstrap-server", settings.bootstrap_servers]
+    option = _CLIENT_OPTION.get(name, "--command-config")
+    if settings.security_protocol != "PLAINTEXT" and option not in arguments:
+        file = folder / "client.properties"
+        file.touch(mode=0o600)
+        file.write_text(as_properties(client_properties(settings)))
+        added += [option, str(file)]
+    return added
+
+
+def client_properties(settings: Settings) -> dict[str, str]:
+    """The Java client's settings for how to talk to the brokers; contains the password."""
+    entries: dict[str, str] = {"security.protocol": settings.security_protocol}
+    if settings.security_protocol.startswith("SASL_"):
+        module = "plain.PlainLoginModule" if settings.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        password = settings.sasl_password.get_secret_value().replace("\\", "\\\\").replace('"', '\\"')
+        entries["sasl.mechanism"] = settings.sasl_mechanism
+        entries["sasl.jaas.config"] = (
+            f"org.apache.kafka.common.security.{module} required "
+            f'username="{settings.sasl_username}" password="{password}";'
+        )
+    if settings.ssl_ca_location:
+        entries |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings.ssl_ca_location}
+    return entries

@@ -1,0 +1,175 @@
+"""Processes that outlive the command that started them: started in a session of their own, known by pid and start
+time, and found again by a mark in their environment even when nothing recorded them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARK = "TIDEMARK_STACK_ID"
+_START_TIME_TOLERANCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process, told from a later one with the same pid by its start time (epoch seconds)."""
+
+    pid: int
+    start_time: float
+
+    @classmethod
+    def of(cls, pid: int) -> Identity | None:
+        """The identity of a running process, None where there is none."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.Error:
+            return None
+
+    def process(self) -> psutil.Process | None:
+        """The process while it runs; a zombie has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.start_time) > _START_TIME_TOLERANCE_S:
+                return None
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except psutil.Error:
+            return None
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process() is not None
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
+    """Ask until the condition holds; False when it did not within the time. Blocks."""
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(every_s)
+    return True
+
+
+def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, str], folder: Path) -> Identity:
+    """Start a process in its own session, appending what it says to `log`. Does not wait for it to be ready.
+
+    Raises `OSError` where the command cannot be run.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as opened:
+        started = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+    _reap_in_background(started)
+    identity = Identity.of(started.pid)
+    return identity or Identity(started.pid, time.time())
+
+
+def stop(identity: Identity, timeout_s: float = 15.0) -> None:
+    """End a process: SIGTERM, and after the time, or for the children it leaves behind, SIGKILL. Blocks."""
+    process = identity.process()
+    if process is None:
+        return
+    with suppress(psutil.Error):
+        family = process.children(recursive=True)
+        process.terminate()
+        psutil.wait_procs([process], timeout=timeout_s)
+        _kill([process, *family])
+
+
+def carrying(mark: str) -> list[psutil.Process]:
+    """This user's running processes whose environment names this stack, without the one that asks and its parents."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    found = []
+    for process in psutil.process_iter():
+        # Other users' processes, and those that end meanwhile, cannot be read and are not ours.
+        with suppress(psutil.Error, OSError):
+            if process.pid in own or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+    return found
+
+
+def sweep(mark: str, timeout_s: float = 15.0, *, spare: Collection[int] = (), session: int | None = None) -> int:
+    """End every process that carries the mark, those started meanwhile included; returns how many. Blocks.
+
+    `spare` are pids that go on; `session` bounds the sweep to the session that this pid leads or led.
+    """
+    ended: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    while found := [process for process in carrying(mark) if _is_meant(process.pid, spare, session)]:
+        ended.update(process.pid for process in found)
+        if time.monotonic() < deadline:
+            for process in found:
+                with suppress(psutil.Error):
+                    process.terminate()
+            psutil.wait_procs(found, timeout=max(0.0, deadline - time.monotonic()))
+        else:
+            _kill(found)
+    return len(ended)
+
+
+def _is_meant(pid: int, spare: Collection[int], session: int | None) -> bool:
+    if pid in spare:
+        return False
+    try:
+        return session is None or os.getsid(pid) == session
+    except OSError:
+        return False
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=5)
+
+
+def _reap_in_background(started: subprocess.Popen[bytes]) -> None:
+    # Without it, a part that ends while its starter lives on would stay behind as a zombie.
+    threading.Thread(target=started.wait, name=f"reap-{started.pid}", daemon=True).start()
+
+
+@contextmanager
+def guarded(mark: str) -> Iterator[None]:
+    """Sweep the mark when the block ends, and also when this process dies in the middle of it, however it dies.
+
+    A small process waits for the end of a pipe whose other end only this process has.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    guard = subprocess.Popen(
+        [sys.executable, "-m", "tidemark.local.processes", mark],
+        stdin=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        guard.communicate()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    sweep(sys.argv[1])

@@ -1,0 +1,111 @@
+"""`var/stack.json`: the one file that says what `tidemark up` started, and with which addresses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tidemark.errors import PreflightFailed
+from tidemark.local.processes import Identity
+from tidemark.settings import stack_file
+
+
+@dataclass(frozen=True)
+class Service:
+    """One recorded process; `port` is 0 where it listens on none."""
+
+    pid: int
+    start_time: float
+    port: int
+    log: str
+
+    @property
+    def identity(self) -> Identity:
+        """To ask whether it runs, and to end it."""
+        return Identity(self.pid, self.start_time)
+
+
+@dataclass(frozen=True)
+class AirflowAccess:
+    """Where Airflow's page is and who may enter; the passwords are in a file only its owner can read."""
+
+    url: str
+    username: str
+    password_file: str
+
+
+@dataclass
+class Record:
+    """A stack. `settings` is read by `Settings.load` of every later command."""
+
+    stack_id: str
+    started_at: float
+    settings: dict[str, str] = field(default_factory=dict)
+    services: dict[str, Service] = field(default_factory=dict)
+    airflow: AirflowAccess | None = None
+
+
+def load(var_dir: Path) -> Record | None:
+    """The recorded stack, None where there is none. Raises `PreflightFailed` for a file that is not such a record."""
+    file = stack_file(var_dir)
+    try:
+        read = json.loads(file.read_text())
+        return Record(
+            stack_id=read["stack_id"],
+            started_at=read["started_at"],
+            settings=read.get("settings", {}),
+            services={name: Service(**service) for name, service in read.get("services", {}).items()},
+            airflow=AirflowAccess(**read["airflow"]) if read.get("airflow") else None,
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise PreflightFailed(
+            f"{file} is not a record of a stack ({error}): "
+            "look with `ps` for processes that are left over, then delete it"
+        ) from error
+
+
+def save(record: Record, var_dir: Path) -> None:
+    """Write the record atomically."""
+    write_atomically(stack_file(var_dir), json.dumps(asdict(record), indent=2) + "\n")
+
+
+def write_atomically(file: Path, text: str, mode: int = 0o644) -> None:
+    """Replace a file so that a reader, or a crash, finds the old text or the new, and never with a wider mode."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w") as opened:
+            os.fchmod(handle, mode)
+            opened.write(text)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def locked(var_dir: Path) -> Iterator[None]:
+    """Only one `up` or `down` at a time; raises `PreflightFailed` while another one works."""
+    try:
+        var_dir.mkdir(parents=True, exist_ok=True)
+        opened = (var_dir / "stack.lock").open("a")
+    except OSError as error:
+        raise PreflightFailed(
+            f"cannot write {var_dir} ({error.strerror}): set TIDEMARK_VAR_DIR to a folder that can be written"
+        ) from error
+    with opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PreflightFailed(
+                f"another `tidemark up` or `down` works on {var_dir}: wait for it, then run this again"
+            ) from None
+        yield

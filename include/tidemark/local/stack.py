@@ -1,0 +1,248 @@
+"""`tidemark up` and `tidemark down`: a broker and Airflow on this machine, recorded in one file.
+
+`up` adopts what runs and starts what does not, so it also mends a stack of which a part died. `down` ends the recorded
+parts, then every process that carries the stack's mark: nothing that a part started survives it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from tidemark.errors import PreflightFailed
+from tidemark.local import airflow_parts, jars, java, ports, processes, record
+from tidemark.local.airflow import AirflowApi
+from tidemark.local.broker import EmbeddedBroker, answers
+from tidemark.local.record import AirflowAccess, Record, Service
+from tidemark.settings import Settings, project_root, stack_file
+
+BROKER = "broker"
+BROKER_PORT = 9092
+AIRFLOW_PORT = 8080
+READY_TIMEOUT_S = 120.0
+# A stream instance finishes its batch on SIGTERM, which takes up to 15 s.
+INSTANCE_STOP_S = 20.0
+# What is left over has been orphaned by a crash; Airflow's idle workers take no notice of SIGTERM.
+SWEEP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """What `up` did: the record, and the names of the parts it started; the others already ran."""
+
+    record: Record
+    started: tuple[str, ...]
+
+
+def up(settings: Settings, *, with_airflow: bool = True) -> Up:
+    """Bring every part up and wait until it answers. Blocks (about 20 s the first time, 10 s later).
+
+    A broker that is neither the default nor the recorded address is the user's own: it is asked, not started. Raises
+    `PreflightFailed` naming the part and its log; what was started stays, for the next `up` or `down`.
+    """
+    java.find()
+    with record.locked(settings.var_dir):
+        known = record.load(settings.var_dir) or Record(stack_id=str(uuid.uuid4()), started_at=time.time())
+        # Recorded before anything starts, so that whatever happens from here on, `down` knows the mark.
+        record.save(known, settings.var_dir)
+        return _Starter(settings, known).run(with_airflow)
+
+
+def down(settings: Settings, say: Callable[[str], None] = print) -> int:
+    """End the stack; returns how many processes were ended. Does nothing where there is none. Blocks (up to 45 s)."""
+    with record.locked(settings.var_dir):
+        known = record.load(settings.var_dir)
+        if known is None:
+            return 0
+        before = {process.pid for process in processes.carrying(known.stack_id)}
+        airflow = [service.identity for name, service in known.services.items() if name != BROKER]
+        # First what would start something new, then the streams, which still need the broker for their last commit.
+        _end_together("Airflow", airflow, 15.0, say)
+        _end_together("streams", _instances(settings, before), INSTANCE_STOP_S, say)
+        broker = known.services.get(BROKER)
+        spared = {broker.pid} if broker else set()
+        processes.sweep(known.stack_id, SWEEP_S, spare=spared)
+        if broker:
+            _end_together("broker", [broker.identity], 20.0, say)
+        processes.sweep(known.stack_id, SWEEP_S)
+        stack_file(settings.var_dir).unlink(missing_ok=True)
+        return len(before)
+
+
+def instance_files(settings: Settings) -> list[Path]:
+    """What stream instances say about themselves, one file each."""
+    return sorted((settings.var_dir / "instances").glob("*.json"))
+
+
+def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]:
+    found = []
+    for file in instance_files(settings):
+        try:
+            said = json.loads(file.read_text())
+            identity = processes.Identity(int(said["pid"]), float(said["start_time"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if identity.pid in marked:
+            found.append(identity)
+    return found
+
+
+def _end_together(
+    name: str, identities: list[processes.Identity], timeout_s: float, say: Callable[[str], None]
+) -> None:
+    alive = [identity for identity in identities if identity.is_alive()]
+    if not alive:
+        return
+    say(f"stopping {name}")
+    with ThreadPoolExecutor(len(alive)) as pool:
+        list(pool.map(lambda identity: processes.stop(identity, timeout_s), alive))
+
+
+class _Starter:
+    """One run of `up`."""
+
+    def __init__(self, settings: Settings, known: Record) -> None:
+        self._settings = settings
+        self._record = known
+        self._saving = Lock()
+        self._started: list[str] = []
+
+    def run(self, with_airflow: bool) -> Up:
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.description}"), TimeElapsedColumn())
+        address = self._settings.bootstrap_servers
+        with Progress(*columns, console=console) as progress, ThreadPoolExecutor(2) as pool:
+            work: list[Future[None]] = []
+            recorded = self._record.settings.get("bootstrap_servers")
+            default = Settings.model_fields["bootstrap_servers"].default
+            if address in {default, recorded}:
+                kafka = jars.ensure("kafka", self._settings)
+                port = self._broker_port()
+                address = f"{ports.LOOPBACK}:{port}"
+                if recorded not in {None, address}:
+                    # Airflow's parts were told an address that is gone: they are started again with the new one.
+                    self._stop_airflow()
+                self._record.settings["bootstrap_servers"] = address
+                self._save()
+                task = progress.add_task(f"broker at {address}", total=1)
+                work.append(pool.submit(_finishing, progress, task, lambda: self._broker(kafka, port)))
+            elif not answers(address, timeout_s=self._settings.broker_timeout_ms / 1000):
+                raise PreflightFailed(
+                    f"no Kafka broker answers at {address}: start it, "
+                    "or unset TIDEMARK_BOOTSTRAP_SERVERS to have one started here"
+                )
+            else:
+                self._record.settings["bootstrap_servers"] = address
+                self._save()
+            if with_airflow:
+                jars.ensure("spark", self._settings)
+                settings = self._settings.model_copy(update={"bootstrap_servers": address})
+                task = progress.add_task("Airflow", total=1)
+                work.append(pool.submit(_finishing, progress, task, lambda: self._airflow(settings)))
+            for future in work:
+                future.result()
+        return Up(self._record, tuple(self._started))
+
+    def _broker_port(self) -> int:
+        service = self._record.services.get(BROKER)
+        if service is None:
+            return ports.choose(BROKER_PORT)
+        return service.port if service.identity.is_alive() else ports.choose(service.port)
+
+    def _broker(self, kafka: list[Path], port: int) -> None:
+        if self._is_alive(BROKER):
+            if processes.wait_until(lambda: answers(f"{ports.LOOPBACK}:{port}"), READY_TIMEOUT_S):
+                return
+            raise PreflightFailed(f"the broker runs but does not answer (log: {self._record.services[BROKER].log})")
+        broker = EmbeddedBroker(
+            self._settings.var_dir / "kafka",
+            kafka,
+            port,
+            environment=airflow_parts.base_environment(self._settings, self._record.stack_id),
+        )
+        broker.launch()
+        if broker.identity:
+            self._remember(BROKER, broker.identity, port, broker.log)
+        broker.wait_ready()
+
+    def _airflow(self, settings: Settings) -> None:
+        known = self._record.services.get("api-server")
+        taken = {service.port for service in self._record.services.values()} - {known.port if known else 0}
+        adopted = known is not None and known.identity.is_alive()
+        port = known.port if known and adopted else ports.choose(known.port if known else AIRFLOW_PORT, taken)
+        if known and port != known.port:
+            self._stop_airflow()
+        environment = airflow_parts.environment(settings, self._record.stack_id, port)
+        airflow_parts.prepare(settings, environment)
+        url = f"http://{ports.LOOPBACK}:{port}"
+        passwords = str(airflow_parts.password_file(settings))
+        self._record.airflow = AirflowAccess(url, airflow_parts.ADMINISTRATOR, passwords)
+        begun = 0.0
+        for part in airflow_parts.PARTS:
+            if not self._is_alive(part):
+                begun = begun or time.time()
+                self._start_part(part, port, environment, settings)
+        self._wait_for_airflow(AirflowApi.of(self._record.airflow), begun)
+
+    def _start_part(self, part: str, port: int, environment: dict[str, str], settings: Settings) -> None:
+        earlier = self._record.services.get(part)
+        if earlier:
+            # What a killed part started in its own session would hold its port, or run on beside the new one.
+            processes.sweep(self._record.stack_id, SWEEP_S, session=earlier.pid)
+        log = airflow_parts.home(settings) / "logs" / f"{part}.log"
+        identity = processes.start(airflow_parts.command(part), log, environment, project_root())
+        self._remember(part, identity, port if part == "api-server" else 0, log)
+
+    def _wait_for_airflow(self, api: AirflowApi, begun: float) -> None:
+        """Every part says it is well, and those that were started just now have said so since."""
+        missing: list[str] = []
+        dead: list[str] = []
+        started = {part.replace("-", "_") for part in self._started}
+
+        def is_ready() -> bool:
+            dead[:] = [part for part in airflow_parts.PARTS if not self._is_alive(part)]
+            missing[:] = api.unhealthy()
+            if begun and not missing:
+                missing[:] = [part for part in api.unhealthy(since=begun) if part in started]
+            return bool(dead) or not missing
+
+        processes.wait_until(is_ready, READY_TIMEOUT_S, every_s=0.25)
+        if dead or missing:
+            part = (dead or missing)[0].replace("_", "-")
+            log = (
+                self._record.services[part].log if part in self._record.services else airflow_parts.home(self._settings)
+            )
+            state = "ended while it started" if dead else f"did not become healthy within {READY_TIMEOUT_S:.0f} s"
+            raise PreflightFailed(f"Airflow's {part} {state}: see {log}, then run `tidemark up` again")
+
+    def _stop_airflow(self) -> None:
+        services = [self._record.services[part].identity for part in airflow_parts.PARTS if self._is_alive(part)]
+        _end_together("Airflow", services, 15.0, lambda _: None)
+
+    def _is_alive(self, name: str) -> bool:
+        service = self._record.services.get(name)
+        return service is not None and service.identity.is_alive()
+
+    def _remember(self, name: str, identity: processes.Identity, port: int, log: Path) -> None:
+        with self._saving:
+            self._record.services[name] = Service(identity.pid, identity.start_time, port, str(log))
+            self._started.append(name)
+            record.save(self._record, self._settings.var_dir)
+
+    def _save(self) -> None:
+        with self._saving:
+            record.save(self._record, self._settings.var_dir)
+
+
+def _finishing(progress: Progress, task: TaskID, work: Callable[[], None]) -> None:
+    work()
+    progress.update(task, completed=1)

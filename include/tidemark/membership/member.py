@@ -1,0 +1,168 @@
+"""A real member of the application's consumer group that never fetches: static, cooperative-sticky, classic protocol."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.errors import InstanceFenced, OutcomeUnknown
+from tidemark.membership.ownership import Ownership
+from tidemark.names import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_MAGIC = b"CGMDv2:"
+_POLL_INTERVAL_S = 0.05
+
+
+@dataclass(frozen=True)
+class GroupMetadata:
+    """What step 5 of a commit shows the group coordinator. `opaque` is librdkafka's own form."""
+
+    opaque: bytes
+    generation: int
+    member_id: str
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a coordinator would check it: generation -1 or no member id is let through unseen (rule 6)."""
+        return self.generation >= 0 and bool(self.member_id)
+
+    @classmethod
+    def parse(cls, opaque: bytes, member_id: str | None) -> GroupMetadata:
+        """Read the generation out of librdkafka's serialized form."""
+        if not opaque.startswith(_MAGIC):
+            raise OutcomeUnknown("this librdkafka serializes group metadata in a form that Tidemark does not know")
+        start = len(_MAGIC)
+        generation = int.from_bytes(opaque[start : start + 4], "little", signed=True)
+        return cls(opaque, generation, member_id or "")
+
+
+class Member:
+    """Polls for rebalances in a thread of its own.
+
+    Polling takes `lock`, which the commit holds through steps 1 to 7: a rebalance waits for a commit in hand, and a
+    partition is marked as lost before the callback returns.
+    """
+
+    def __init__(
+        self,
+        client_config: Mapping[str, Any],
+        topics: Sequence[str],
+        lock: threading.RLock,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.ownership = Ownership()
+        self._lock = lock
+        self._on_change = on_change
+        self._topics = list(topics)
+        self._client_config = dict(client_config)
+        self._stopping = threading.Event()
+        self._failure: Exception | None = None
+        self._consumer = Consumer(
+            {
+                **client_config,
+                "partition.assignment.strategy": "cooperative-sticky",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "isolation.level": "read_committed",
+                "queued.min.messages": 1,
+                "max.poll.interval.ms": 300_000,
+            },
+        )
+        self._thread = threading.Thread(target=self._poll_forever, name="group-member", daemon=True)
+
+    def start(self) -> None:
+        """Join the group; assignments arrive later, by `on_change`."""
+        self._consumer.subscribe(
+            self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+        self._thread.start()
+
+    def _assigned(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        with self._lock:
+            consumer.incremental_assign(partitions)
+            # Paused: Spark reads the records, this member only holds the assignment.
+            consumer.pause(partitions)
+            named = [TopicPartition(p.topic, p.partition) for p in partitions]
+            self.ownership.assigned(named)
+            log.info("rebalance: assigned %s", ", ".join(map(str, named)) or "nothing")
+        self._on_change()
+
+    def _revoked(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        with self._lock:
+            named = [TopicPartition(p.topic, p.partition) for p in partitions]
+            self.ownership.revoked(named)
+            consumer.incremental_unassign(partitions)
+            log.info("rebalance: revoked %s", ", ".join(map(str, named)) or "nothing")
+        self._on_change()
+
+    def _poll_forever(self) -> None:
+        # librdkafka's synchronous calls never return while another thread is inside poll: so poll without waiting, and
+        # only under the lock that every user of this consumer holds. Heartbeats are librdkafka's own thread's.
+        while not self._stopping.wait(_POLL_INTERVAL_S):
+            try:
+                with self._lock:
+                    message = self._consumer.poll(0)
+            except (KafkaException, RuntimeError) as error:
+                self._fail(error)
+                return
+            if message is not None and message.error() is not None:
+                error = message.error()
+                if error.code() == KafkaError._FATAL or error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
+                    self._fail(KafkaException(error))
+                    return
+                log.warning("group member: %s", error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._on_change()
+
+    def check(self) -> None:
+        """Raise `InstanceFenced` or `OutcomeUnknown` if the member has failed for good."""
+        if self._failure is None:
+            return
+        text = str(self._failure)
+        if "FENCED" in text or "fenced" in text:
+            raise InstanceFenced(f"another copy of this instance joined the group: {text}") from self._failure
+        raise OutcomeUnknown(f"the group member failed: {text}") from self._failure
+
+    def metadata(self) -> GroupMetadata:
+        """Current generation and member id; the caller holds the lock."""
+        return GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
+
+    def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> dict[TopicPartition, ClientPartition]:
+        """Stable committed offsets; partitions without one are left out. Blocks; raises `KafkaException`."""
+        asked = [ClientPartition(p.topic, p.partition) for p in partitions]
+        # Another consumer of the same group: librdkafka's committed() never returns while another thread polls.
+        reader = Consumer(
+            {
+                **{k: v for k, v in self._client_config.items() if k != "group.instance.id"},
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            answered = reader.committed(asked, timeout=timeout_s) if asked else []
+        finally:
+            reader.close()
+        found: dict[TopicPartition, ClientPartition] = {}
+        for answer in answered:
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+            if answer.offset >= 0:
+                found[TopicPartition(answer.topic, answer.partition)] = answer
+        return found
+
+    def close(self) -> None:
+        """Stop polling. A static member does not leave the group: a restart inside the session timeout moves nothing."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        self._consumer.close()

@@ -1,0 +1,74 @@
+"""Names of things in Kafka and on disk, each derived in one place.
+
+The naming follows Kafka Streams: `<application_id>-<store>-changelog`, task ids `<subtopology>_<partition>`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+Topic = NewType("Topic", str)
+StoreName = NewType("StoreName", str)
+ApplicationId = NewType("ApplicationId", str)
+
+_LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,200}$")
+
+
+def is_legal_name(name: str) -> bool:
+    """Whether `name` may be part of a Kafka topic name and of a folder name."""
+    return bool(_LEGAL.match(name)) and name not in {".", ".."}
+
+
+@dataclass(frozen=True, order=True)
+class TopicPartition:
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, order=True)
+class TaskId:
+    """One sub-topology on one source partition; written `0_3`, as Kafka Streams does."""
+
+    subtopology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Read `0_3`; raises `ValueError` on anything else."""
+        subtopology, partition = text.split("_")
+        return cls(int(subtopology), int(partition))
+
+
+def changelog_topic(application_id: str, store: str) -> Topic:
+    """Name of the topic that backs a store."""
+    return Topic(f"{application_id}-{store}-changelog")
+
+
+def commits_topic(application_id: str) -> Topic:
+    """Name of the compacted topic of commit records."""
+    return Topic(f"{application_id}-commits")
+
+
+def dlq_topic(application_id: str) -> Topic:
+    """Name of the topic that receives records which cannot be processed."""
+    return Topic(f"{application_id}-dlq")
+
+
+def transactional_id(application_id: str, instance: int) -> str:
+    """Stable per application and instance, so that a second copy of an instance fences the first."""
+    return f"{application_id}-{instance}"
+
+
+def group_instance_id(application_id: str, instance: int) -> str:
+    """Static membership id of an instance; survives relaunches."""
+    return f"{application_id}-{instance}"

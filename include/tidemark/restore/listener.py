@@ -1,0 +1,82 @@
+"""What a restore tells while it runs (row D5), in the words of Kafka Streams' StateRestoreListener."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidemark.names import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RestoreProgress:
+    """Offsets are of the changelog; their distance is not a record count. `elapsed_s` counts from the start."""
+
+    store: str
+    changelog: TopicPartition
+    start_offset: int
+    next_offset: int
+    end_offset: int
+    records: int
+    elapsed_s: float
+
+    @property
+    def records_per_second(self) -> float:
+        """Mean rate so far."""
+        return self.records / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Time left at the pace so far; None before there is one."""
+        done = self.next_offset - self.start_offset
+        return self.elapsed_s * (self.end_offset - self.next_offset) / done if done > 0 else None
+
+
+class RestoreListener(Protocol):
+    """Called from the restoring thread; must not block."""
+
+    def on_restore_start(self, progress: RestoreProgress) -> None: ...
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None: ...
+
+    def on_restore_end(self, progress: RestoreProgress) -> None: ...
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None: ...
+
+
+class LoggingRestoreListener:
+    """Events in the log; batches at most once a second and store."""
+
+    def __init__(self) -> None:
+        self._last_logged_s: dict[TopicPartition, float] = {}
+
+    def on_restore_start(self, progress: RestoreProgress) -> None:
+        log.info(
+            "restore start: store=%s changelog=%s from=%d to=%d",
+            progress.store, progress.changelog, progress.start_offset, progress.end_offset,
+        )  # fmt: skip
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        if progress.elapsed_s - self._last_logged_s.get(progress.changelog, 0.0) < 1.0:
+            return
+        self._last_logged_s[progress.changelog] = progress.elapsed_s
+        log.info(
+            "restore batch: store=%s changelog=%s at=%d to=%d records=%d rate=%.0f/s left=%.0fs",
+            progress.store, progress.changelog, progress.next_offset, progress.end_offset, progress.records,
+            progress.records_per_second, progress.remaining_s or 0.0,
+        )  # fmt: skip
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        log.info(
+            "restore end: store=%s changelog=%s records=%d seconds=%.2f rate=%.0f/s",
+            progress.store, progress.changelog, progress.records, progress.elapsed_s, progress.records_per_second,
+        )  # fmt: skip
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None:
+        log.info(
+            "restore suspended: store=%s changelog=%s at=%d to=%d",
+            progress.store, progress.changelog, progress.next_offset, progress.end_offset,
+        )  # fmt: skip

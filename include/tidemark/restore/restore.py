@@ -1,0 +1,132 @@
+"""Bringing one store level with Kafka: replay a tail in place, or build the whole beside it and rename."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tidemark.commit.commit import Probe
+from tidemark.errors import StartRefused
+from tidemark.names import TopicPartition
+from tidemark.restore.changelog import ChangelogBatch, read_committed_until
+from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.stores.layout import WINDOW_START_BYTES
+from tidemark.stores.marker import Marker
+from tidemark.stores.protocol import WHOLE, Store, Writes
+from tidemark.topology.plan import StoreSpec
+
+
+class RestoreSuspended(Exception):
+    """The task was revoked, or the instance stops, in the middle of a restore."""
+
+
+class BulkStore(Store, Protocol):
+    """A store that can be built beside the live one."""
+
+    def load_many(self, writes: list[Writes]) -> None: ...
+
+    def finish_load(self, marker: Marker) -> None: ...
+
+
+@dataclass(frozen=True)
+class RestoreJob:
+    """One store's way to `target`, whose changelog offset is the end that was fixed before reading."""
+
+    spec: StoreSpec
+    changelog: TopicPartition
+    from_offset: int
+    target: Marker
+    value_bytes: int
+    first_live_segment: int | None
+
+
+@dataclass(frozen=True)
+class Restorer:
+    """Runs restore jobs; safe to use from several threads."""
+
+    client_config: Mapping[str, Any]
+    stalled_after_s: float
+    listener: RestoreListener
+    probe: Probe
+
+    def replay_tail(self, job: RestoreJob, store: Store, go_on: Callable[[], bool]) -> None:
+        """Write the tail into a live store, batch by batch.
+
+        The marker moves once, with the last batch: a crash in the middle replays the same tail again, which is harmless
+        as records hold whole values. Raises `RestoreSuspended`.
+        """
+        before = store.marker
+        for batch in self._read(job, go_on):
+            store.put_many(_writes(job, batch), before or job.target, None)
+            self.probe("restore-tail")
+        store.put_many([], job.target, job.first_live_segment)
+
+    def restore_whole(
+        self, job: RestoreJob, folder: Path, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
+    ) -> None:
+        """Build the store in `building`, then rename it to `folder`. Raises `RestoreSuspended` and leaves no half store."""
+        store = open_store(building)
+        try:
+            for batch in self._read(job, go_on):
+                store.load_many(_writes(job, batch))
+                self.probe("restore-whole")
+            store.finish_load(job.target)
+        finally:
+            store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        self.probe("restore-before-rename")
+        building.rename(folder)
+
+    def _read(self, job: RestoreJob, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
+        started = time.monotonic()
+        end_offset = job.target.changelog_offset
+        progress = RestoreProgress(job.spec.name, job.changelog, job.from_offset, job.from_offset, end_offset, 0, 0.0)
+        self.listener.on_restore_start(progress)
+        batches = read_committed_until(
+            self.client_config,
+            job.changelog,
+            job.from_offset,
+            end_offset,
+            stalled_after_s=self.stalled_after_s,
+            go_on=go_on,
+        )
+        for batch in batches:
+            yield batch
+            progress = replace(
+                progress,
+                next_offset=batch.next_offset,
+                records=progress.records + len(batch.keys),
+                elapsed_s=time.monotonic() - started,
+            )
+            self.listener.on_batch_restored(progress)
+        if progress.next_offset < end_offset:
+            self.listener.on_restore_suspended(progress)
+            raise RestoreSuspended(f"{job.changelog} at {progress.next_offset} of {end_offset}")
+        self.listener.on_restore_end(progress)
+
+
+def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
+    """A changelog batch by segment, expired windows left out. Order within a key is kept."""
+    for value in batch.values:
+        if value is not None and len(value) != job.value_bytes:
+            raise StartRefused(
+                f"{job.changelog} holds values of {len(value)} bytes, the topology's store {job.spec.name} wants "
+                f"{job.value_bytes}: bring the old aggregates back, or give the store another name"
+            )
+    if job.spec.segment_ms is None:
+        return [Writes(WHOLE, batch.keys, batch.values)]
+    joined = b"".join([key[-WINDOW_START_BYTES:] for key in batch.keys])
+    segments = np.frombuffer(joined, dtype=">i8").astype(np.int64) // job.spec.segment_ms
+    writes: list[Writes] = []
+    for segment in np.unique(segments).tolist():
+        if job.first_live_segment is not None and segment < job.first_live_segment:
+            continue
+        rows = np.flatnonzero(segments == segment).tolist()
+        writes.append(Writes(segment, [batch.keys[i] for i in rows], [batch.values[i] for i in rows]))
+    return writes

@@ -1,0 +1,156 @@
+"""Every setting of Tidemark, in one table: environment (`TIDEMARK_…`), then `tidemark.toml`, then the default.
+
+`docs/settings.md` is this table printed, with the Kafka Streams name of each setting beside it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from tidemark.errors import InvalidSettings
+
+
+def project_root() -> Path:
+    """The checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
+    home = os.environ.get("TIDEMARK_HOME")
+    return Path(home) if home else Path(__file__).resolve().parents[2]
+
+
+def stack_file(var_dir: Path) -> Path:
+    """The one file that records what `tidemark up` started."""
+    return var_dir / "stack.json"
+
+
+class _StackSource(PydanticBaseSettingsSource):
+    """What `tidemark up` chose (ports, addresses), so that every command finds the running stack by itself."""
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        var_dir = Path(os.environ.get("TIDEMARK_VAR_DIR", project_root() / "var"))
+        try:
+            recorded = json.loads(stack_file(var_dir).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return cast(dict[str, Any], recorded.get("settings", {}))
+
+
+def setting(default: Any, description: str, streams: str = "") -> Any:
+    """A field with its Kafka Streams (or Kafka) name beside it."""
+    return Field(default, description=description, json_schema_extra={"streams": streams})
+
+
+class Settings(BaseSettings):
+    """Frozen settings of one process. Units are in the names."""
+
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="ignore")
+
+    bootstrap_servers: str = setting("127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "how to talk to the brokers", "security.protocol"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
+        "SCRAM-SHA-512", "used with `SASL_…`", "sasl.mechanism"
+    )
+    sasl_username: str = setting("", "used with `SASL_…`", "sasl.jaas.config")
+    sasl_password: SecretStr = setting(SecretStr(""), "used with `SASL_…`; environment only", "sasl.jaas.config")
+    ssl_ca_location: str = setting("", "PEM file of the brokers' certificate authority", "ssl.truststore.location")
+
+    commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms")
+    max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records")
+    auto_offset_reset: Literal["earliest", "latest"] = setting(
+        "earliest", "where a new application begins to read", "auto.offset.reset"
+    )
+    replication_factor: int = setting(-1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor")
+    num_partitions: int = setting(4, "of sink topics that Tidemark creates (`topics create`, demo)", "num.partitions")
+    session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms")
+    transaction_timeout_ms: int = setting(
+        10_000, "the broker aborts an open transaction after; longer than the longest commit", "transaction.timeout.ms"
+    )
+    max_timestamp_ahead_ms: int = setting(
+        3_600_000, "an event further ahead of its record's Kafka timestamp is a bad record", "(timestamp extractor)"
+    )
+    commit_record_retention_ms: int = setting(
+        604_800_000, "audit window: `min.compaction.lag.ms` of `<app>-commits`", ""
+    )
+    broker_timeout_ms: int = setting(15_000, "how long to wait for a broker before giving up", "request.timeout.ms")
+
+    var_dir: Path = setting(Path("var"), "logs, facts and what runs; relative to the project", "")
+    state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
+    restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
+    store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter")
+    store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter")
+
+    spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
+    spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
+    spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "")
+    spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
+    cache_dir: Path = setting(
+        Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", ""
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        toml = os.environ.get("TIDEMARK_CONFIG", str(project_root() / "tidemark.toml"))
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, toml_file=toml),
+            _StackSource(settings_cls),
+        )
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Settings:
+        """Read environment, file and the running stack; relative folders become absolute.
+
+        Raises `InvalidSettings` naming the setting, its value's fault and where it came from.
+        """
+        try:
+            read = cls(**overrides)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise InvalidSettings(
+                f"setting {name}: {first['msg']}; set TIDEMARK_{name.upper()} or `{name}` in tidemark.toml "
+                f"(docs/settings.md lists them)"
+            ) from None
+        root = project_root()
+        return read.model_copy(
+            update={
+                name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")
+            }
+        )
+
+    def as_environment(self) -> dict[str, str]:
+        """These settings as environment variables, for a process started from this one. Contains the password."""
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                text = value.get_secret_value()
+            elif isinstance(value, dict):
+                text = json.dumps(value)
+            else:
+                text = str(value)
+            environment[f"TIDEMARK_{name.upper()}"] = text
+        return environment

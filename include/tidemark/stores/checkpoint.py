@@ -1,0 +1,46 @@
+"""`.checkpoint`: a readable mirror of a task's changelog offsets, in the text form Kafka Streams uses.
+
+RocksDB's marker is the truth; this file is for people and tools. It is written to a temporary file, fsynced and renamed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemark.errors import TaskCorrupted
+from tidemark.names import TopicPartition
+
+VERSION = 0
+
+
+def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the file: version, number of entries, then `topic partition offset` a line."""
+    lines = [str(VERSION), str(len(offsets))]
+    lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("w") as file:
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
+    """Offsets by changelog partition; empty when there is no file. Raises `TaskCorrupted` when it does not add up."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return {}
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        offsets: dict[TopicPartition, int] = {}
+        for line in lines[2:]:
+            topic, partition, offset = line.split(" ")
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+    except (ValueError, IndexError) as error:
+        raise TaskCorrupted(f"{path} is not a checkpoint file ({error}); delete it, the store holds the truth") from error
+    if version != VERSION or count != len(offsets):
+        raise TaskCorrupted(f"{path} names {count} entries of version {version} and holds {len(offsets)}; delete it")
+    return offsets

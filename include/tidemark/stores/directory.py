@@ -1,0 +1,137 @@
+"""Folders of tasks: `<state_dir>/<instance>/<application_id>/<subtopology>_<partition>/` (rule 21).
+
+A folder belongs to one process: `<state_dir>/<instance>/<application_id>/.lock` for all of an instance's tasks, and a
+`.lock` in each task's folder. Locks are the kernel's (`flock`), so a dead process holds none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from tidemark.errors import PreflightFailed, TaskLocked
+from tidemark.names import TaskId
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_FILE = ".checkpoint"
+LOCK_FILE = ".lock"
+STORES_FOLDER = "rocksdb"
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held until `release` or the end of the process."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock or raise `TaskLocked`, which names the holder; never blocks."""
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise PreflightFailed(
+                f"state folder {folder} cannot be written ({error.strerror}): give this user the right to, "
+                "or set TIDEMARK_STATE_DIR to another folder"
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise TaskLocked(
+                f"{folder} is locked by process {holder}: stop that instance, or start this one with another "
+                "--instance number"
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back. May be called twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class TaskDirectory:
+    """One task's folder, locked while this object is open."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock = FolderLock(folder)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.folder / CHECKPOINT_FILE
+
+    def store_path(self, store: str) -> Path:
+        """Folder of one store; it may not exist yet."""
+        return self.folder / STORES_FOLDER / store
+
+    def restoring_path(self, store: str) -> Path:
+        """Where a store is built before it is renamed into `store_path`; emptied first."""
+        path = self.folder / STORES_FOLDER / f"{store}.restoring"
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        """Release the folder. May be called twice."""
+        self._lock.release()
+
+
+class InstanceDirectory:
+    """All task folders of one instance of one application; the process lock (rule 21)."""
+
+    def __init__(self, state_dir: Path, application_id: str, instance: int) -> None:
+        """Take the process lock. Raises `TaskLocked` or `PreflightFailed`."""
+        self._state_dir = state_dir
+        self._application_id = application_id
+        self._instance = instance
+        self.folder = state_dir / str(instance) / application_id
+        self._lock = FolderLock(self.folder)
+
+    def task_ids(self) -> list[TaskId]:
+        """Tasks that have a folder here."""
+        return _task_ids(self.folder)
+
+    def open_task(self, task: TaskId) -> TaskDirectory:
+        """Lock a task's folder, taking a dead peer's over when this instance has none itself."""
+        folder = self.folder / str(task)
+        if not (folder / STORES_FOLDER).exists():
+            self._adopt(task, folder)
+        return TaskDirectory(folder)
+
+    def _adopt(self, task: TaskId, folder: Path) -> None:
+        """Lock, then rename: a peer's folder is taken only while its process lock is free."""
+        for peer in self._state_dir.glob(f"*/{self._application_id}/{task}/{STORES_FOLDER}"):
+            peer_root = peer.parent.parent
+            if peer_root == self.folder:
+                continue
+            try:
+                lock = FolderLock(peer_root)
+            except TaskLocked:
+                continue
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                peer.parent.rename(folder)
+            finally:
+                lock.release()
+            log.info("task %s: took the state over from %s", task, peer_root)
+            return
+
+    def close(self) -> None:
+        """Release the process lock. May be called twice."""
+        self._lock.release()
+
+
+def _task_ids(folder: Path) -> list[TaskId]:
+    found: list[TaskId] = []
+    for child in folder.iterdir():
+        try:
+            found.append(TaskId.parse(child.name))
+        except ValueError:
+            continue
+    return sorted(found)

@@ -1,0 +1,43 @@
+"""The marker: what a store says of itself, written atomically with its contents (rule 12)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from tidemark.errors import TaskCorrupted
+
+NO_STREAM_TIME = -1
+"""Stream time of a task that has seen no record."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A store's place in the history of its task.
+
+    `source_offsets` are next offsets by source topic; `changelog_offset` is the changelog's read_uncommitted end after
+    the batch's records were flushed and before they were committed: it may be too low, never too high.
+    """
+
+    application_id: str
+    topology_version: str
+    store: str
+    value_layout: str
+    batch: int
+    commit_time_ms: int
+    source_offsets: Mapping[str, int]
+    stream_time_ms: int
+    changelog_offset: int
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Marker:
+        """Read what `to_bytes` wrote; raises `TaskCorrupted`."""
+        try:
+            return cls(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise TaskCorrupted(f"a store's marker cannot be read ({error})") from error

@@ -1,0 +1,48 @@
+"""A store in memory: rebuilt from its changelog at every start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tidemark.stores.marker import Marker
+from tidemark.stores.protocol import Writes
+
+
+class MemoryStore:
+    """Implements `Store` with dictionaries."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, dict[bytes, bytes]] = {}
+        self._marker: Marker | None = None
+
+    @property
+    def marker(self) -> Marker | None:
+        return self._marker
+
+    def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        held = self._segments.get(segment, {})
+        return [held.get(key) for key in keys]
+
+    def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
+        for write in writes:
+            if first_live_segment is not None and write.segment < first_live_segment:
+                continue
+            held = self._segments.setdefault(write.segment, {})
+            for key, value in zip(write.keys, write.values, strict=True):
+                if value is None:
+                    held.pop(key, None)
+                else:
+                    held[key] = value
+        self._marker = marker
+        if first_live_segment is not None:
+            for expired in [segment for segment in self._segments if segment < first_live_segment]:
+                del self._segments[expired]
+
+    def segments(self) -> list[int]:
+        return sorted(self._segments)
+
+    def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
+        yield from sorted(self._segments.get(segment, {}).items())
+
+    def close(self) -> None:
+        return

@@ -1,0 +1,152 @@
+"""A store on RocksDB: one column family per segment, so that an expired one is dropped whole.
+
+The marker lies in the default column family and is written in the same batch as the values. The write-ahead log is on
+and not synced: after power loss a store is merely behind, and its changelog's tail is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ColumnFamily,
+    Options,
+    Rdict,
+    WriteBatch,
+    WriteOptions,
+)
+
+from tidemark.errors import TaskCorrupted
+from tidemark.stores.marker import Marker
+from tidemark.stores.protocol import Writes
+
+_MARKER_KEY = b"marker"
+_SEGMENT_PREFIX = "segment-"
+
+
+class RocksStore:
+    """Implements `Store`. One process at a time may hold a folder open; RocksDB's own lock sees to it."""
+
+    def __init__(self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None) -> None:
+        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it."""
+        self.folder = folder
+        self._options = _options(write_buffer_bytes, cache)
+        self._bulk = WriteOptions()
+        self._bulk.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever the stub says
+        try:
+            existing = Rdict.list_cf(str(folder), self._options) if (folder / "CURRENT").exists() else []
+            families = {name: self._options for name in existing if name != "default"}
+            self._db = Rdict(str(folder), self._options, families)
+            self._segments: dict[int, tuple[Rdict, ColumnFamily]] = {
+                int(name.removeprefix(_SEGMENT_PREFIX)): self._family(name) for name in families
+            }
+            stored = self._db.get(_MARKER_KEY)
+        except Exception as error:
+            raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
+        self._marker = Marker.from_bytes(stored) if stored is not None else None
+        self._closed = False
+
+    def _family(self, name: str) -> tuple[Rdict, ColumnFamily]:
+        return self._db.get_column_family(name), self._db.get_column_family_handle(name)
+
+    def _segment(self, segment: int) -> tuple[Rdict, ColumnFamily]:
+        held = self._segments.get(segment)
+        if held is None:
+            name = f"{_SEGMENT_PREFIX}{segment}"
+            self._db.create_column_family(name, self._options)
+            held = self._segments[segment] = self._family(name)
+        return held
+
+    @property
+    def marker(self) -> Marker | None:
+        return self._marker
+
+    def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        held = self._segments.get(segment)
+        if held is None:
+            return [None] * len(keys)
+        values: list[bytes | None] = held[0].get(list(keys))
+        return values
+
+    def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
+        batch = WriteBatch(raw_mode=True)
+        self._fill(batch, writes, first_live_segment)
+        batch.put(_MARKER_KEY, marker.to_bytes())
+        self._db.write(batch)
+        self._marker = marker
+        if first_live_segment is not None:
+            self._drop_before(first_live_segment)
+
+    def load_many(self, writes: Sequence[Writes]) -> None:
+        """Bulk load without the write-ahead log; nothing counts until `finish_load`."""
+        batch = WriteBatch(raw_mode=True)
+        self._fill(batch, writes, None)
+        self._db.write(batch, self._bulk)
+
+    def finish_load(self, marker: Marker) -> None:
+        """Flush what `load_many` wrote, then write the marker: its presence says that the load is whole."""
+        self._flush()
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_MARKER_KEY, marker.to_bytes())
+        self._db.write(batch)
+        self._flush()
+        self._marker = marker
+
+    def _fill(self, batch: WriteBatch, writes: Sequence[Writes], first_live_segment: int | None) -> None:
+        for write in writes:
+            if first_live_segment is not None and write.segment < first_live_segment:
+                continue
+            family = self._segment(write.segment)[1]
+            put, delete = batch.put, batch.delete
+            for key, value in zip(write.keys, write.values, strict=True):
+                if value is None:
+                    delete(key, family)
+                else:
+                    put(key, value, family)
+
+    def _drop_before(self, first_live_segment: int) -> None:
+        for segment in [s for s in self._segments if s < first_live_segment]:
+            # The handles must go before the family does.
+            del self._segments[segment]
+            self._db.drop_column_family(f"{_SEGMENT_PREFIX}{segment}")
+
+    def segments(self) -> list[int]:
+        return sorted(self._segments)
+
+    def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
+        held = self._segments.get(segment)
+        if held is not None:
+            yield from held[0].items()
+
+    def _flush(self) -> None:
+        self._db.flush(True)
+        for family, _ in self._segments.values():
+            family.flush(True)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            # A column family keeps the database open while any handle to it lives.
+            self._segments.clear()
+            self._db.close()
+
+
+def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_size(write_buffer_bytes)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(1)
+    options.set_max_open_files(256)
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(0.1)
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10.0, False)
+    if cache is not None:
+        table.set_block_cache(cache)
+    options.set_block_based_table_factory(table)
+    return options

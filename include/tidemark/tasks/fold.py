@@ -1,0 +1,58 @@
+"""Merging partial results into stored values, whole columns at a time.
+
+Partials are Arrow columns named after the layout's slots; a null partial changes nothing. LONG sums wrap around as
+Java's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.stores.layout import Records, ValueLayout
+from tidemark.topology.plan import Aggregate, Fold, Number
+
+
+def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
+    """New values: `old` merged with `partials`, row by row. Both have the same number of rows; `old` is not changed."""
+    new: Records = old.copy()
+    new["schema"] = layout.empty(1)["schema"][0]
+    mask_type = new["valid"].dtype.type
+    for i, slot in enumerate(layout.slots):
+        name, bit = f"f{i}", mask_type(1 << i)
+        column = partials.column(slot.column)
+        has_new = pc.is_valid(column).to_numpy()
+        has_old = (old["valid"] & bit) != 0
+        zero = 0 if slot.number is Number.LONG else 0.0
+        update = pc.fill_null(column, zero).to_numpy().astype(slot.number.value, copy=False)
+        both = has_old & has_new
+        if slot.fold in (Fold.COUNT, Fold.SUM):
+            # Absent fields are zero, so that adding is right whichever of the two is there.
+            new[name] = old[name] + update
+        elif slot.fold is Fold.MIN:
+            new[name] = np.where(both, np.minimum(old[name], update), np.where(has_new, update, old[name]))
+        else:
+            new[name] = np.where(both, np.maximum(old[name], update), np.where(has_new, update, old[name]))
+        new["valid"] |= np.where(has_new, bit, mask_type(0))
+    return new
+
+
+def result_columns(layout: ValueLayout, aggregates: Sequence[Aggregate], records: Records) -> list[tuple[str, pa.Array]]:
+    """What a reader sees of stored values: one nullable Arrow column per aggregate, means divided out."""
+    columns: list[tuple[str, pa.Array]] = []
+    index = 0
+    for aggregate in aggregates:
+        valid = (records["valid"] & records["valid"].dtype.type(1 << index)) != 0
+        if aggregate.fold is Fold.MEAN:
+            count = records[f"f{index + 1}"]
+            valid = valid & (count > 0)
+            values = np.divide(records[f"f{index}"], count, out=np.zeros(len(records)), where=valid)
+            index += 2
+        else:
+            values = np.ascontiguousarray(records[f"f{index}"])
+            index += 1
+        columns.append((aggregate.name, pa.array(values, mask=~valid)))
+    return columns

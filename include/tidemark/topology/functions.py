@@ -1,0 +1,82 @@
+"""Spark's functions that a per-record expression must not use, by the name sqlglot or Spark gives them."""
+
+from __future__ import annotations
+
+NON_DETERMINISTIC = frozenset(
+    {
+        "rand",
+        "random",
+        "randn",
+        "randstr",
+        "uniform",
+        "uuid",
+        "shuffle",
+        "now",
+        "curdate",
+        "monotonically_increasing_id",
+        "spark_partition_id",
+        "current_timestamp",
+        "current_date",
+        "current_time",
+        "current_datetime",
+        "current_timestamp_l_t_z",
+        "localtimestamp",
+        "localtime",
+        "current_user",
+        "user",
+        "session_user",
+        "current_database",
+        "current_schema",
+        "current_catalog",
+        "current_timezone",
+        "version",
+        "input_file_name",
+        "input_file_block_start",
+        "input_file_block_length",
+        "reflect",
+        "java_method",
+        "try_reflect",
+    }
+)
+
+GENERATORS = frozenset(["json_tuple", "inline_outer", "explode_outer", "posexplode_outer", "stack", "explode"])
+
+# Aggregates that sqlglot takes for unknown functions; those it knows are instances of its AggFunc.
+AGGREGATES = frozenset(
+    {
+        "every",
+        "some",
+        "any",
+        "bool_and",
+        "bool_or",
+        "std",
+        "mean",
+        "average",
+        "try_avg",
+        "try_sum",
+        "hll_sketch_agg",
+        "hll_union_agg",
+        "count_min_sketch",
+        "histogram_numeric",
+        "approx_percentile",
+        "collect_list",
+        "collect_set",
+        "grouping_id",
+        "schema_of_json_agg",
+        "percentile",
+    }
+)
+
+# Spark's functions named like a type, and constructors, whose result type sqlglot does not know.
+CAST_FUNCTIONS = {
+    "bigint": "BIGINT",
+    "smallint": "SMALLINT",
+    "tinyint": "TINYINT",
+    "boolean": "BOOLEAN",
+    "timestamp_millis": "TIMESTAMP",
+    "timestamp_seconds": "TIMESTAMP",
+    "timestamp_micros": "TIMESTAMP",
+    "hash": "INT",
+    "xxhash64": "BIGINT",
+    "crc32": "BIGINT",
+}

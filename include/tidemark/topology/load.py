@@ -1,0 +1,62 @@
+"""Find and load topology modules: `include/topologies/<name>.py`, each with `def topology() -> Topology`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import topologies
+from tidemark.errors import InvalidTopology
+from tidemark.topology.builder import Topology
+from tidemark.topology.sql import nearest
+
+
+def names() -> list[str]:
+    """The topology modules that exist, sorted; nothing is imported."""
+    found = (module.name for module in pkgutil.iter_modules(topologies.__path__))
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def load(name: str) -> Topology:
+    """Import a module and build its topology; the plan is made once, so what is returned can be planned.
+
+    Raises `InvalidTopology` naming the module, the line and the remedy, whatever the module does.
+    """
+    known = names()
+    if name not in known:
+        raise InvalidTopology(f"no topology '{name}' in include/topologies{nearest(name, known)}")
+    try:
+        module = importlib.import_module(f"topologies.{name}")
+        built = _function(module)()
+    except InvalidTopology as error:
+        raise InvalidTopology(f"topology {name}: {error}{_line_of(error, name)}") from error
+    except Exception as error:
+        raise InvalidTopology(
+            f"topology {name} does not load: {type(error).__name__}: {error}{_line_of(error, name)}; correct the module"
+        ) from error
+    if not isinstance(built, Topology):
+        raise InvalidTopology(f"topology {name}: topology() gave {type(built).__name__}; return the Topology")
+    try:
+        built.plan()
+    except InvalidTopology as error:
+        raise InvalidTopology(f"topology {name}: {error}") from error
+    return built
+
+
+def _function(module: ModuleType) -> Callable[[], object]:
+    function: Callable[[], object] | None = getattr(module, "topology", None)
+    if function is None or not callable(function):
+        raise InvalidTopology("the module has no function topology(); define `def topology() -> Topology`")
+    return function
+
+
+def _line_of(error: BaseException, name: str) -> str:
+    """` (topologies/<name>.py, line n)`: the last line of the module that the error passed through."""
+    if isinstance(error, SyntaxError):
+        return f" (topologies/{name}.py, line {error.lineno})"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == name]
+    return f" (topologies/{name}.py, line {frames[-1].lineno})" if frames else ""

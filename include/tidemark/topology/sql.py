@@ -1,0 +1,162 @@
+"""SQL expressions of a topology, checked when they are written: syntax, columns, determinism, type.
+
+The text itself goes to Spark unchanged; sqlglot only reads it. sqlglot takes a third of a second to import, so this
+module and `schema` import it when first used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.functions import AGGREGATES, CAST_FUNCTIONS, GENERATORS, NON_DETERMINISTIC
+from tidemark.topology.plan import Column
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+UNKNOWN = "UNKNOWN"
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def expression_type(text: str, columns: Sequence[Column], where: str, *, aggregate: bool = False) -> str:
+    """The Spark type of an expression over `columns`, or `UNKNOWN` where it cannot be told without Spark.
+
+    `where` names node and argument. `aggregate` allows aggregate functions. Raises `InvalidTopology` for anything that
+    is not one deterministic expression per record over known columns.
+    """
+    tree = parse(text, where)
+    _refuse_what_is_not_a_record_expression(tree, text, where, aggregate)
+    return _infer(_resolve(tree, columns, where), columns)
+
+
+def parse(text: str, where: str) -> exp.Expr:
+    """The syntax tree of one expression. Raises `InvalidTopology` with line, column and the text found there."""
+    import sqlglot
+    from sqlglot.errors import ParseError, SqlglotError
+
+    if not isinstance(text, str):
+        raise InvalidTopology(f"{where}: {text!r} is not a string; write a Spark SQL expression")
+    if not text.strip():
+        raise InvalidTopology(f"{where}: the expression is empty; write a Spark SQL expression")
+    try:
+        trees = sqlglot.parse(text, dialect="spark")
+    except ParseError as error:
+        raise InvalidTopology(f"{where}: {quoted(text)} does not parse{syntax_error(error.errors)}") from None
+    except SqlglotError as error:
+        reason = _ANSI.sub("", str(error)).splitlines()[0]
+        raise InvalidTopology(f"{where}: {quoted(text)} does not parse: {reason}; correct the SQL") from None
+    if len(trees) != 1 or trees[0] is None:
+        raise InvalidTopology(f"{where}: {quoted(text)} is not one expression; write one Spark SQL expression")
+    return trees[0]
+
+
+def syntax_error(errors: list[dict[str, Any]], lines_before: int = 0) -> str:
+    """` at line 1, column 8 (near '>'): reason; remedy`, from the parser's list of errors."""
+    if not errors:
+        return "; correct the SQL"
+    first = errors[0]
+    line, column, near = (first.get("line") or 1) - lines_before, first.get("col"), first.get("highlight") or ""
+    reason = re.sub(r"<class '[\w.]+\.(\w+)'>", r"\1", first.get("description") or "invalid")
+    return f" at line {line}, column {column} (near {near!r}): {reason.rstrip('.')}; correct the SQL"
+
+
+def bare_column(text: str, columns: Sequence[Column]) -> Column | None:
+    """The column that the whole expression names, if it is nothing else."""
+    name = text.strip().strip("`").casefold()
+    return next((column for column in columns if column.name.casefold() == name), None)
+
+
+def quoted(text: str) -> str:
+    """The expression in one line, cut to a readable length."""
+    line = " ".join(text.split())
+    return f'"{line if len(line) <= 120 else line[:117] + "..."}"'
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """`; did you mean x?` or `; known are …`, for names that do not exist."""
+    by_folded = {other.casefold(): other for other in known}
+    close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.5)
+    return f"; did you mean '{by_folded[close[0]]}'?" if close else f"; known are {', '.join(known) or 'none'}"
+
+
+def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: str, aggregate: bool) -> None:
+    from sqlglot import exp
+
+    found = f"{where}: {quoted(text)}"
+    if isinstance(tree, exp.Alias):
+        raise InvalidTopology(f"{found} has a name ({tree.alias}) where only an expression may stand; remove AS")
+    if not isinstance(tree, exp.Condition):
+        raise InvalidTopology(f"{found} is not an expression but {type(tree).__name__.upper()}; write one expression")
+    for node in tree.walk():
+        name = _function_name(node)
+        if node.comments:
+            raise InvalidTopology(f"{found} holds a comment; remove it")
+        if isinstance(node, exp.Query):
+            raise InvalidTopology(f"{found} holds a subquery; an expression sees one record only, so join instead")
+        if isinstance(node, exp.Window):
+            raise InvalidTopology(f"{found} holds OVER (...); use windowed_by() and an aggregation")
+        if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
+            raise InvalidTopology(f"{found} holds *; name the columns")
+        if isinstance(node, exp.Placeholder | exp.Parameter):
+            raise InvalidTopology(f"{found} holds a placeholder; write the value itself")
+        if isinstance(node, exp.UDTF) or name in GENERATORS:
+            raise InvalidTopology(f"{found} makes several rows of one ({name}()); give one value per record")
+        if name in NON_DETERMINISTIC or (name == "str_to_unix" and not node.this):
+            raise InvalidTopology(
+                f"{found} uses {name}(), which gives another result when a batch is computed again; "
+                f"use columns of the record, e.g. _timestamp"
+            )
+        if not aggregate and (isinstance(node, exp.AggFunc) or name in AGGREGATES):
+            raise InvalidTopology(
+                f"{found} uses the aggregate {name}() where there is one record only; "
+                f"use group_by_key() and aggregate()"
+            )
+
+
+def _function_name(node: exp.Expr) -> str:
+    """The function's name in small letters with underscores, empty for what is not a function."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Anonymous):
+        return str(node.name).casefold()
+    if isinstance(node, exp.Func):
+        return node.sql_name().casefold()
+    return ""
+
+
+def _resolve(tree: exp.Expr, columns: Sequence[Column], where: str) -> exp.Expr:
+    """The tree with every column bound to the one table, fields of structs as dots."""
+    from sqlglot import exp
+
+    known = {column.name.casefold(): column.name for column in columns}
+    for node in list(tree.find_all(exp.Column)):
+        first, *rest = node.parts
+        if first.name.casefold() not in known:
+            raise InvalidTopology(f"{where}: unknown column '{first.name}'{nearest(first.name, list(known.values()))}")
+        bound: exp.Expr = exp.column(known[first.name.casefold()], table="record", quoted=True)
+        if rest:
+            bound = exp.Dot.build([bound, *(part.copy() for part in rest)])
+        if node is tree:
+            return bound
+        node.replace(bound)
+    return tree
+
+
+def _infer(tree: exp.Expr, columns: Sequence[Column]) -> str:
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.optimizer.annotate_types import annotate_types
+    from sqlglot.schema import MappingSchema
+
+    if isinstance(tree, exp.Anonymous) and tree.name.casefold() in CAST_FUNCTIONS:
+        return CAST_FUNCTIONS[tree.name.casefold()]
+    schema = MappingSchema(dialect="spark", normalize=False)
+    schema.add_table("record", {column.name: column.type for column in columns}, normalize=False)
+    select = sqlglot.select(exp.alias_(tree, "value")).from_("record")
+    inferred = annotate_types(select, schema=schema, dialect="spark").selects[0].this.type
+    text = inferred.sql("spark") if inferred is not None else UNKNOWN
+    return "STRING" if text.startswith(("VARCHAR", "CHAR")) else text

@@ -1,0 +1,100 @@
+"""The command and the environment of an instance, built by the Spark provider's hook."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidemark.settings import Settings, project_root
+from tidemark_airflow.identity import InstanceFiles
+from tidemark_airflow.launcher import Command
+
+INSTANCE_SCRIPT = Path("spark_jobs") / "stream_instance.py"
+
+
+class CannotSubmit(Exception):
+    """The Spark connection asks for something that cannot be supervised. Names the remedy."""
+
+
+def spark_command(
+    settings: Settings, topology: str, files: InstanceFiles, conn_id: str, script: Path | None = None
+) -> Command:
+    """How to start an instance through spark-submit. May fetch jars, so it can take a while the first time.
+
+    The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` when there is none.
+    """
+    from tidemark.local import jars
+
+    application = str(script or project_root() / INSTANCE_SCRIPT)
+    hook = _submit_hook(
+        conn_id,
+        settings,
+        conf={"spark.jars": ",".join(str(jar) for jar in jars.ensure("spark", settings))},
+        driver_memory=settings.spark_driver_memory,
+        name=str(files.key),
+        properties_file=_write_properties(files, settings.spark_extra_conf),
+        application_args=["--topology", topology, "--instance", str(files.key.instance)],
+    )
+    argv, master = hook.command(application)
+    environment = instance_environment(settings, os.environ)
+    environment["TIDEMARK_SPARK_MASTER"] = master
+    if master.startswith("local"):
+        environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return Command(tuple(argv), environment, project_root(), application)
+
+
+def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an instance: ours without Airflow's own, which holds keys that a stream has no use for."""
+    root = project_root()
+    environment = {name: value for name, value in inherited.items() if not name.lstrip("_").startswith("AIRFLOW")}
+    environment.update(settings.as_environment())
+    plugins = Path(__file__).resolve().parents[1]
+    environment["PYTHONPATH"] = os.pathsep.join([str(root / "include"), str(root), str(plugins)])
+    environment["PYTHONUNBUFFERED"] = "1"
+    environment["TIDEMARK_HOME"] = str(root)
+    # spark-submit is a script beside our Python.
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
+    return environment
+
+
+def _write_properties(files: InstanceFiles, extra: Mapping[str, str]) -> str | None:
+    """Put extra Spark settings, which may be secrets, into a private file instead of on the command line."""
+    if not extra:
+        return None
+    files.make_folders()
+    path = files.spark_properties
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as properties:
+        properties.writelines(f"{name} {value}\n" for name, value in extra.items())
+    return str(path)
+
+
+def _submit_hook(conn_id: str, settings: Settings, **options: object):  # type: ignore[no-untyped-def]
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    class InstanceSubmitHook(SparkSubmitHook):
+        """The provider's hook, which builds the command but leaves running it to us."""
+
+        def _resolve_connection(self) -> dict[str, object]:
+            try:
+                self.get_connection(conn_id)
+            except AirflowNotFoundException:
+                # The provider would go to YARN without a word.
+                self.spark_binary = "spark-submit"
+                return {**super()._resolve_connection(), "master": settings.spark_master, "deploy_mode": "client"}
+            return dict(super()._resolve_connection())
+
+        def command(self, application: str) -> tuple[list[str], str]:
+            """The command line, and the master that is in it."""
+            if self._connection["deploy_mode"] == "cluster":
+                raise CannotSubmit(
+                    f"connection {conn_id} says deploy-mode cluster, where the driver runs on a machine that Airflow "
+                    f"cannot watch; use deploy-mode client"
+                )
+            return self._build_spark_submit_command(application), str(self._connection["master"])
+
+    return InstanceSubmitHook(conn_id=conn_id, **options)

@@ -1,0 +1,133 @@
+"""Launch an instance, or adopt the one that lives. Two operators at once on one machine end with one instance."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
+from tidemark_airflow.observation import Liveness, Observation, observe
+
+# The driver commits the batch in hand within 15 s; the rest is for the JVM to end.
+STOP_GRACE_S = 25.0
+_LOG_ROTATE_BYTES = 64 << 20
+
+
+class LaunchFailed(Exception):
+    """The instance's supervisor did not start. Names the log."""
+
+
+class LivesElsewhere(Exception):
+    """The instance runs on another machine, where this one cannot watch it."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """How to start an instance. Secrets are in `environment` only, never in `argv`."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+    script: str
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A living instance: one that was found (`adopted`) or that was just started."""
+
+    seen: Observation
+    adopted: bool
+
+
+def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRecord | None = None) -> Launched:
+    """Return the living instance, starting it only when there is none. Blocks for as long as another does the same.
+
+    `remembered` is a launch known from elsewhere (Airflow's task state); it counts when its process lives, although
+    its file is gone. Raises `LaunchFailed`, and `LivesElsewhere` when another machine runs the instance.
+    """
+    files.make_folders()
+    lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        seen = find_live(files, remembered)
+        if seen:
+            return Launched(seen, adopted=True)
+        _start(files, command, lock)
+        return Launched(observe(files), adopted=False)
+    finally:
+        os.close(lock)
+
+
+def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> Observation | None:
+    """The living instance, or None. Raises `LivesElsewhere`."""
+    seen = observe(files)
+    if seen.liveness is Liveness.ELSEWHERE:
+        raise LivesElsewhere(
+            f"instance {files.key} runs on {seen.host}, and its processes cannot be watched from here; run the workers "
+            f"and the triggerer where the instance runs, or stop it there first"
+        )
+    if seen.liveness.is_alive_here:
+        return seen
+    if remembered and remembered.process.is_alive():
+        write_json(files.launch, remembered.as_json())
+        return observe(files)
+    return None
+
+
+def _start(files: InstanceFiles, command: Command, lock: int) -> None:
+    """Start the supervisor and return when its record is written. It inherits the lock until then."""
+    log_start_bytes = _rotated_size(files.log)
+    ready_read, ready_write = os.pipe()
+    launch_id = uuid.uuid4().hex
+    argv = [
+        sys.executable,
+        "-m",
+        "tidemark_airflow.supervise",
+        f"--launch-file={files.launch}",
+        f"--exit-file={files.exit}",
+        f"--launch-id={launch_id}",
+        f"--log={files.log}",
+        f"--log-start-bytes={log_start_bytes}",
+        f"--script={command.script}",
+        f"--grace-s={STOP_GRACE_S}",
+        f"--lock-fd={lock}",
+        f"--ready-fd={ready_write}",
+        "--",
+        *command.argv,
+    ]
+    with files.log.open("ab") as log:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(command.environment),
+            cwd=command.folder,
+            pass_fds=(lock, ready_write),
+            start_new_session=True,
+        )
+    os.close(ready_write)
+    with os.fdopen(ready_read, "rb") as ready:
+        written = ready.read().decode()
+    if written != launch_id:
+        raise LaunchFailed(
+            f"the supervisor of instance {files.key} (pid {process.pid}) ended before it started the instance; "
+            f"see {files.log}"
+        )
+
+
+def _rotated_size(log: Path) -> int:
+    """Where the next launch's part of the log begins; a large log is put aside first."""
+    if not log.exists():
+        return 0
+    size = log.stat().st_size
+    if size < _LOG_ROTATE_BYTES:
+        return size
+    log.replace(log.with_name(f"{log.name}.1"))
+    return 0

@@ -1,0 +1,112 @@
+"""Is an instance alive? Read from files and the process table; nothing here waits or changes anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from enum import Enum
+
+import psutil
+
+from tidemark_airflow.identity import InstanceFiles, LaunchRecord, Place, RunView, read_json
+
+# A run file is rewritten every second; one this old belongs to a process that ended, wherever that was.
+_RUN_FILE_FRESH_S = 60.0
+
+
+class Liveness(Enum):
+    """What was found."""
+
+    SUPERVISED = "supervised"
+    UNSUPERVISED = "unsupervised"
+    GONE = "gone"
+    ELSEWHERE = "elsewhere"
+
+    @property
+    def is_alive_here(self) -> bool:
+        """Whether a process of the instance runs where we can see it."""
+        return self in (Liveness.SUPERVISED, Liveness.UNSUPERVISED)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at an instance.
+
+    `launch` is None for an instance that nobody launched here (started by hand). `run` is given only when the process
+    that wrote it lives. `exit_code` is that of the last launch, when it is gone and its end was recorded.
+    """
+
+    liveness: Liveness
+    launch: LaunchRecord | None
+    run: RunView | None
+    exit_code: int | None
+    host: str
+
+    @property
+    def launch_id(self) -> str | None:
+        """Which launch is alive; None when the live instance was not launched by us."""
+        return self.launch.launch_id if self.launch else None
+
+
+def observe(files: InstanceFiles) -> Observation:
+    """Look once. Reads three small files and, when the supervisor is gone, the process table."""
+    here = Place.here()
+    launch = LaunchRecord.from_json(read_json(files.launch))
+    run = RunView.read(files.run)
+    if launch and not launch.place.shares_processes_with(here):
+        # Same host name, other boot: the machine was restarted, so nothing of that launch is left.
+        if launch.place.host != here.host and _is_fresh(files):
+            return Observation(Liveness.ELSEWHERE, launch, None, None, launch.place.host)
+        return Observation(Liveness.GONE, launch, None, None, launch.place.host)
+    live_run = run if run and run.process.is_alive() else None
+    if launch and launch.process.is_alive():
+        return Observation(Liveness.SUPERVISED, launch, live_run, None, here.host)
+    if launch and session_members(launch):
+        return Observation(Liveness.UNSUPERVISED, launch, live_run, None, here.host)
+    if live_run:
+        return Observation(Liveness.UNSUPERVISED, None, live_run, None, here.host)
+    return Observation(Liveness.GONE, launch, None, _recorded_exit(files, launch), here.host)
+
+
+def session_members(launch: LaunchRecord) -> list[psutil.Process]:
+    """The living processes of a launch, its supervisor left out: they share the session that the supervisor began.
+
+    Process groups would miss some: helpers of Spark set their own.
+    """
+    if psutil.pid_exists(launch.pid) and not launch.process.is_alive() and not _is_zombie(launch.pid):
+        return []  # the number belongs to somebody else now, so the session ended before
+    members = []
+    for process in psutil.process_iter():
+        if process.pid == launch.pid:
+            continue
+        try:
+            # Started before the launch: a member of an older session with this number.
+            if os.getsid(process.pid) != launch.pid or process.create_time() < launch.create_time - 2:
+                continue
+            if process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+        except (ProcessLookupError, PermissionError, psutil.Error):
+            continue
+    return members
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_fresh(files: InstanceFiles) -> bool:
+    try:
+        return time.time() - files.run.stat().st_mtime < _RUN_FILE_FRESH_S
+    except FileNotFoundError:
+        return False
+
+
+def _recorded_exit(files: InstanceFiles, launch: LaunchRecord | None) -> int | None:
+    recorded = read_json(files.exit)
+    if launch and isinstance(recorded, dict) and recorded.get("launch_id") == launch.launch_id:
+        return int(recorded["exit_code"])
+    return None

@@ -1,0 +1,89 @@
+"""What to do when an instance has ended: a pure function of its exit code, its past restarts and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.errors import ExitCode
+
+
+@dataclass(frozen=True)
+class RestartBudget:
+    """How often an instance may be relaunched, and how long to wait before each time.
+
+    The first relaunch in a window happens at once; the n-th after that waits `backoff_first_s * 2**(n-1)`.
+    """
+
+    max_restarts: int = 20
+    window_s: float = 3600.0
+    backoff_first_s: float = 10.0
+    backoff_max_s: float = 120.0
+
+    def backoff_s(self, restarts_in_window: int) -> float:
+        """Seconds to wait before the next relaunch."""
+        if restarts_in_window == 0:
+            return 0.0
+        # 2**30 s is far beyond any cap; a larger exponent would only overflow.
+        return min(self.backoff_first_s * 2.0 ** min(restarts_in_window - 1, 30), self.backoff_max_s)
+
+
+@dataclass(frozen=True)
+class Relaunch:
+    """Start the instance again after `after_s`; `restarts` is the history to keep, this restart included."""
+
+    after_s: float
+    restarts: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Another copy runs: watch that one, never start a second (rule 22)."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """A person is needed; `reason` says why and what to do."""
+
+    reason: str
+
+
+Decision = Relaunch | Adopt | GiveUp
+
+
+def explain(exit_code: int | None) -> str:
+    """What an exit code says, in words; `None` is an end that nobody recorded."""
+    known = {
+        None: "ended without a recorded exit code",
+        int(ExitCode.OK): "stopped cleanly",
+        int(ExitCode.FAILED): "failed",
+        int(ExitCode.USAGE): "was called wrongly, or its topology or settings are invalid",
+        int(ExitCode.RETRY): "asked to be started anew",
+        int(ExitCode.FENCED): "was fenced by another copy of itself",
+        int(ExitCode.REFUSED): "refused to start",
+    }
+    if exit_code in known:
+        return known[exit_code]
+    if exit_code is not None and 128 < exit_code < 160:
+        return f"was killed by signal {exit_code - 128}"
+    return f"ended with code {exit_code}"
+
+
+def decide(exit_code: int | None, restarts: Sequence[float], now: float, budget: RestartBudget) -> Decision:
+    """What to do about an instance that ended with `exit_code`.
+
+    `restarts` are the times of earlier relaunches, `now` the time (both epoch seconds). A clean stop that Airflow did
+    not ask for is relaunched like any other end: as long as the run lives, its instance runs.
+    """
+    if exit_code == ExitCode.FENCED:
+        return Adopt()
+    if exit_code in (ExitCode.REFUSED, ExitCode.USAGE):
+        return GiveUp(f"the instance {explain(exit_code)} (exit code {exit_code}); a relaunch would end the same way")
+    recent = tuple(at for at in restarts if now - at < budget.window_s)
+    if len(recent) >= budget.max_restarts:
+        return GiveUp(
+            f"the instance {explain(exit_code)} and was already relaunched {len(recent)} times within "
+            f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task"
+        )
+    after_s = budget.backoff_s(len(recent))
+    return Relaunch(after_s, (*recent, now + after_s))

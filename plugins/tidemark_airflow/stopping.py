@@ -1,0 +1,49 @@
+"""Stop an instance: ask once, wait for the clean end, kill what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import psutil
+
+from tidemark_airflow.identity import InstanceFiles
+from tidemark_airflow.observation import Liveness, Observation, observe, session_members
+
+
+def ask_to_stop(seen: Observation) -> None:
+    """Send SIGTERM to whom it concerns: the supervisor, which passes it on and kills after its grace time.
+
+    Without a supervisor the driver gets it, and whoever asks must also call `kill_rest` later. Does not wait.
+    """
+    if seen.liveness is Liveness.SUPERVISED and seen.launch:
+        _signal(seen.launch.pid, signal.SIGTERM)
+    elif seen.run:
+        _signal(seen.run.process.pid, signal.SIGTERM)
+    elif seen.launch:
+        # No driver has said who it is yet, so nothing is in hand that a kill could cut.
+        kill_rest(seen)
+
+
+def kill_rest(seen: Observation) -> None:
+    """SIGKILL everything that belongs to the instance."""
+    if seen.launch and seen.liveness.is_alive_here:
+        for process in session_members(seen.launch):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if seen.launch.process.is_alive():
+            _signal(seen.launch.pid, signal.SIGKILL)
+    if seen.run and seen.run.process.is_alive():
+        _signal(seen.run.process.pid, signal.SIGKILL)
+
+
+def is_gone(files: InstanceFiles, launch_id: str | None) -> bool:
+    """Whether the instance that was asked to stop has ended (a later launch is another one)."""
+    seen = observe(files)
+    return not seen.liveness.is_alive_here or seen.launch_id != launch_id
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)

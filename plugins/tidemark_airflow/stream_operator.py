@@ -1,0 +1,166 @@
+"""One instance of a stream as an Airflow task: launch or adopt, defer to a watcher, relaunch when it ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
+from tidemark_airflow import watcher
+from tidemark_airflow.command import spark_command
+from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord
+from tidemark_airflow.instance_log import last_error, read_part
+from tidemark_airflow.launcher import Command, Launched, find_live, launch_or_adopt
+from tidemark_airflow.observation import observe
+from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark_airflow.stopping import ask_to_stop
+from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.whereabouts import where_is_it
+
+_LAUNCH = "launch"
+_RESTARTS = "restarts"
+_SHOWS_ITSELF_S = 5.0
+
+
+class StreamOperator(BaseOperator):
+    """Keeps instance number `instance` of a topology running until a user ends the task.
+
+    It holds a worker only while it launches. The task never succeeds by itself: an instance that ends is relaunched
+    within the budget of the DAG's params (`max_restarts`, …), or the task fails with what a person has to do.
+    `script` replaces the instance's program; tests use it.
+    """
+
+    template_fields: Sequence[str] = ("topology", "application_id", "instance")
+    ui_color = "#d7eef4"
+    build_command: Callable[..., Command] = staticmethod(spark_command)
+
+    def __init__(
+        self,
+        *,
+        topology: str,
+        application_id: str,
+        instance: int = 0,
+        conn_id: str = "spark_default",
+        script: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topology = topology
+        self.application_id = application_id
+        self.instance = instance
+        self.conn_id = conn_id
+        self.script = script
+        self._watched: tuple[InstanceFiles, str] | None = None
+
+    def execute(self, context: Mapping[str, Any]) -> NoReturn:
+        """Launch or adopt, then hand over to the trigger."""
+        self._watch(context)
+
+    def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> NoReturn:
+        """The instance ended: decide, and relaunch, adopt or fail."""
+        settings = Settings.load()
+        files = self._files(settings)
+        exit_code = InstanceExited.from_payload(event).exit_code
+        lines = self._log_of_last_launch(files)
+        self._copy_to_task_log(files, lines)
+        store = context["task_state_store"]
+        budget = self._budget(context)
+        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget)
+        self.log.info("instance %s %s (exit code %s): %s", files.key, explain(exit_code), exit_code, decision)
+        if isinstance(decision, Adopt):
+            self._adopt_only(context, settings, files)
+        if isinstance(decision, GiveUp):
+            said = last_error(lines)
+            raise AirflowFailException(f"{decision.reason}. It said: {said}" if said else decision.reason)
+        if not isinstance(decision, Relaunch):
+            raise TypeError(f"no such decision: {decision}")
+        store.set(_RESTARTS, list(decision.restarts))
+        self.log.info(
+            "relaunch %s of at most %s within %.0f s", len(decision.restarts), budget.max_restarts, budget.window_s
+        )
+        if decision.after_s > 0:
+            until = time.time() + decision.after_s
+            self.log.info("waiting until %s", datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds"))
+            self.defer(trigger=BackoffTrigger(until), method_name="relaunch")
+        self._watch(context)
+
+    def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
+        """The backoff is over."""
+        self._watch(context)
+
+    def on_kill(self) -> None:
+        """The worker is told to end between launch and hand-over: stop what nobody would watch."""
+        if self._watched is None:
+            return
+        files, me = self._watched
+        seen = observe(files)
+        if watcher.is_held_by(files, me) and seen.liveness.is_alive_here:
+            self.log.info("stopping instance %s", files.key)
+            ask_to_stop(seen)
+
+    def _watch(self, context: Mapping[str, Any]) -> NoReturn:
+        settings = Settings.load()
+        files = self._files(settings)
+        store = context["task_state_store"]
+        script = Path(self.script) if self.script else None
+        command = self.build_command(settings, self.topology, files, self.conn_id, script)
+        me = uuid.uuid4().hex
+        self._watched = (files, me)
+        launched = launch_or_adopt(files, command, LaunchRecord.from_json(store.get(_LAUNCH)))
+        watcher.take(files, me)
+        if launched.seen.launch:
+            store.set(_LAUNCH, launched.seen.launch.as_json())
+        self._hand_over(files, launched)
+
+    def _adopt_only(self, context: Mapping[str, Any], settings: Settings, files: InstanceFiles) -> NoReturn:
+        """After a fence: another copy lives. Watch it if it is here, else say where it is; never start one."""
+        # The copy that ended wrote the run file last; the one that lives writes it within a second.
+        wait_until(lambda: find_live(files) is not None, _SHOWS_ITSELF_S)
+        seen = find_live(files)
+        if seen is None:
+            raise AirflowFailException(
+                f"instance {files.key} was fenced by another copy, which does not run here: "
+                f"{where_is_it(settings, files)}. Stop that copy, then clear this task"
+            )
+        watcher.take(files, uuid.uuid4().hex)
+        if seen.launch:
+            context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
+        self._hand_over(files, Launched(seen, adopted=True))
+
+    def _hand_over(self, files: InstanceFiles, launched: Launched) -> NoReturn:
+        seen = launched.seen
+        pid = seen.launch.pid if seen.launch else seen.run.process.pid if seen.run else None
+        self.log.info("%s instance %s, pid %s", "adopted" if launched.adopted else "launched", files.key, pid)
+        self.log.info("its log is %s", files.log)
+        self.defer(
+            trigger=StreamTrigger(str(files.var_dir), self.application_id, self.instance, seen.launch_id),
+            method_name="resume",
+        )
+
+    def _files(self, settings: Settings) -> InstanceFiles:
+        return InstanceFiles(settings.var_dir, InstanceKey(self.application_id, int(self.instance)))
+
+    def _budget(self, context: Mapping[str, Any]) -> RestartBudget:
+        params = context.get("params") or {}
+        usual = RestartBudget()
+        return RestartBudget(
+            max_restarts=int(params.get("max_restarts", usual.max_restarts)),
+            window_s=float(params.get("restart_window_s", usual.window_s)),
+            backoff_max_s=float(params.get("backoff_max_s", usual.backoff_max_s)),
+        )
+
+    def _log_of_last_launch(self, files: InstanceFiles) -> list[str]:
+        launch = observe(files).launch
+        return read_part(files.log, launch.log_start_bytes) if launch else []
+
+    def _copy_to_task_log(self, files: InstanceFiles, lines: list[str]) -> None:
+        for line in lines:
+            self.log.info("%s | %s", files.key, line)

@@ -1,0 +1,185 @@
+"""The parent of an instance's processes: records their launch and their exit code, and stops them cleanly.
+
+Run as `python -m tidemark_airflow.supervise … -- COMMAND`, as leader of a new session. It exists because the operator
+that launches an instance ends, and only a parent learns an exit code. SIGTERM goes to the Python driver alone: the JVM
+of spark-submit must live until the driver has committed its batch. What has not ended after `--grace-s` is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tidemark_airflow.identity import LaunchRecord, Place, ProcessId, write_json
+
+_PR_SET_CHILD_SUBREAPER = 36
+_STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+_WAITED_FOR = _STOP_SIGNALS | {signal.SIGCHLD}
+_TICK_S = 0.25
+# What is left after the command itself ended (a driver whose JVM was killed) may end by itself within this time.
+_LEFTOVER_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run, and where to record it."""
+
+    launch_file: Path
+    exit_file: Path
+    launch_id: str
+    log: str
+    log_start_bytes: int
+    script: str
+    grace_s: float
+    command: list[str]
+
+
+def record_launch(order: Order) -> None:
+    """Write who runs. After this, whoever looks for the instance finds this process."""
+    me = ProcessId.of(os.getpid())
+    record = LaunchRecord(
+        launch_id=order.launch_id,
+        pid=me.pid,
+        create_time=me.create_time,
+        pgid=os.getpgrp(),
+        log=order.log,
+        log_start_bytes=order.log_start_bytes,
+        launched_at=time.time(),
+        place=Place.here(),
+    )
+    write_json(order.launch_file, record.as_json())
+
+
+def find_driver(script: str) -> psutil.Process | None:
+    """The Python process that runs `script`, wherever below this process it is; None while there is none."""
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            # The JVM names the script too, but not as what its interpreter runs.
+            if script in process.cmdline()[1:3] and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+    return None
+
+
+def run(order: Order) -> int:
+    """Run the command to its end; returns its exit code (128 + signal when it was killed)."""
+    _adopt_orphans()
+    child = subprocess.Popen(
+        order.command,
+        stdin=subprocess.DEVNULL,
+        # The child must not inherit the signals that this process blocks to wait for them.
+        preexec_fn=_unblock_signals,
+    )
+    stop_by: float | None = None
+    told: int | None = None
+    while child.poll() is None:
+        received = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
+        if received and received.si_signo in _STOP_SIGNALS and stop_by is None:
+            stop_by = time.monotonic() + order.grace_s
+        if stop_by is None:
+            continue
+        driver = find_driver(order.script)
+        target = driver.pid if driver else child.pid
+        if told != target:
+            told = target
+            _signal(target, signal.SIGTERM)
+        if time.monotonic() >= stop_by:
+            _kill_session()
+    _wait_for_leftovers()
+    return 128 - child.returncode if child.returncode < 0 else child.returncode
+
+
+def _wait_for_leftovers() -> None:
+    give_up_at = time.monotonic() + _LEFTOVER_GRACE_S
+    while _session() and time.monotonic() < give_up_at:
+        signal.sigtimedwait(_WAITED_FOR, _TICK_S)
+        _reap()
+    while _session():
+        _kill_session()
+        signal.sigtimedwait(_WAITED_FOR, _TICK_S)
+        _reap()
+
+
+def _session() -> list[psutil.Process]:
+    """Processes below this one that are still in its session, or were when they were found."""
+    living = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
+
+
+def _kill_session() -> None:
+    for process in _session():
+        _signal(process.pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of a driver whose JVM dies (Linux); elsewhere it is found by its session only."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _unblock_signals() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED_FOR)
+
+
+def _parse(arguments: list[str]) -> tuple[Order, int, int]:
+    parser = argparse.ArgumentParser(prog="tidemark_airflow.supervise")
+    parser.add_argument("--launch-file", type=Path, required=True)
+    parser.add_argument("--exit-file", type=Path, required=True)
+    parser.add_argument("--launch-id", required=True)
+    parser.add_argument("--log", required=True)
+    parser.add_argument("--log-start-bytes", type=int, required=True)
+    parser.add_argument("--script", required=True)
+    parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--lock-fd", type=int, required=True)
+    parser.add_argument("--ready-fd", type=int, required=True)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = vars(parser.parse_args(arguments))
+    lock_fd, ready_fd = given.pop("lock_fd"), given.pop("ready_fd")
+    command = given.pop("command")
+    return Order(command=command[1:] if command[:1] == ["--"] else command, **given), lock_fd, ready_fd
+
+
+def main(arguments: list[str]) -> int:
+    """Record the launch, run the command, record the exit code."""
+    # Blocked before anything else: a SIGTERM that comes now waits until there is something to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    order, lock_fd, ready_fd = _parse(arguments)
+    record_launch(order)
+    # The launcher's lock was inherited, so that even a launcher killed right after its fork leaves no gap in which
+    # a second one finds nobody. The record is there now.
+    os.close(lock_fd)
+    with contextlib.suppress(BrokenPipeError):  # a launcher that was killed does not listen; another one adopts
+        os.write(ready_fd, order.launch_id.encode())
+    os.close(ready_fd)
+    exit_code = run(order)
+    write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})
+    return exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,27 @@
+"""Where the other copy of a fenced instance is, as far as the broker knows."""
+
+from __future__ import annotations
+
+from tidemark.names import group_instance_id
+from tidemark.settings import Settings
+from tidemark_airflow.identity import InstanceFiles
+
+
+def where_is_it(settings: Settings, files: InstanceFiles) -> str:
+    """One clause for a message: the host of the group's member with this instance's id. Asks the broker once."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+    from tidemark.broker.clients import librdkafka_config
+
+    key = files.key
+    wanted = group_instance_id(key.application_id, key.instance)
+    try:
+        admin = AdminClient(librdkafka_config(settings))
+        groups = admin.describe_consumer_groups([key.application_id], request_timeout=settings.broker_timeout_ms / 1000)
+        members = groups[key.application_id].result().members
+    except (KafkaException, KeyError) as error:
+        return f"the broker does not say where ({error})"
+    for member in members:
+        if member.group_instance_id == wanted:
+            return f"group {key.application_id} has it as {member.client_id} on {member.host}"
+    return f"group {key.application_id} has no member {wanted} at the moment"

@@ -1,0 +1,207 @@
+"""Structured Streaming as the source of batches: stateless, one query per sub-topology, one batch computed ahead.
+
+Spark's checkpoint carries nothing from one start to the next: each start has a fresh folder and explicit offsets. Its
+offset log tells the batch's end offsets, which the data cannot (markers and gaps have offsets too).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_jobs.compile import branch_sql, dead_letters_sql
+from tidemark.broker.clients import spark_kafka_options
+from tidemark.errors import OutcomeUnknown
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.tasks.task import Status
+from tidemark.tasks.update import DeadLetter
+from tidemark.topology.plan import SubTopology, TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+
+
+class SparkBatchSource:
+    """Implements `BatchSource`."""
+
+    def __init__(self, spark: SparkSession, plan: TopologyPlan, settings: Settings) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._settings = settings
+        self._queries: list[StreamingQuery] = []
+        self._run: _Run | None = None
+
+    def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
+        self.stop()
+        run = self._run = _Run()
+        for subtopology in self._plan.subtopologies:
+            topic = subtopology.source.topic
+            offsets = {p.partition: offset for p, offset in next_offsets.items() if p.topic == topic}
+            if offsets:
+                self._queries.append(self._start_query(run, subtopology, offsets, max_batch_records))
+
+    def _start_query(
+        self, run: _Run, subtopology: SubTopology, offsets: Mapping[int, int], max_batch_records: int
+    ) -> StreamingQuery:
+        topic = subtopology.source.topic
+        stream = (
+            self._spark.readStream.format("kafka")
+            .options(**spark_kafka_options(self._settings))
+            .option("assign", json.dumps({topic: sorted(offsets)}))
+            .option("startingOffsets", json.dumps({topic: {str(p): offset for p, offset in offsets.items()}}))
+            .option("maxOffsetsPerTrigger", max_batch_records)
+            .option("failOnDataLoss", "true")
+            .option("includeHeaders", "true")
+            .option("kafka.isolation.level", "read_committed")
+            .option("kafka.max.poll.records", 20_000)
+            .option("kafka.max.partition.fetch.bytes", 8 << 20)
+            .load()
+        )
+        checkpoint = run.folder / str(subtopology.index)
+        handler = _Handler(run, subtopology, dict(offsets), checkpoint, self._settings)
+        return (
+            stream.writeStream.foreachBatch(handler)
+            .option("checkpointLocation", checkpoint.as_uri())
+            .trigger(processingTime=f"{self._settings.commit_interval_ms} milliseconds")
+            .start()
+        )
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        run = self._run
+        if run is None:
+            return None
+        try:
+            return run.batches.get(timeout=timeout_s)
+        except queue.Empty:
+            self._check()
+            return None
+
+    def _check(self) -> None:
+        try:
+            for query in self._queries:
+                if not query.isActive:
+                    raise OutcomeUnknown(f"the Spark query ended: {query.exception()}")
+        except Py4JError as error:
+            raise OutcomeUnknown(f"Spark's JVM is gone: {error}") from error
+
+    def stop(self) -> None:
+        run, self._run = self._run, None
+        if run is None:
+            return
+        run.stopped.set()
+        for query in self._queries:
+            try:
+                query.stop()
+            except (Py4JError, PySparkException, OSError) as error:
+                log.warning("stopping a query: %s", error)
+        self._queries.clear()
+        shutil.rmtree(run.folder, ignore_errors=True)
+
+
+class _Run:
+    """One start of the queries: what they share until it is stopped."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-query-"))
+        self.batches: queue.Queue[SourceBatch] = queue.Queue(maxsize=1)
+        self.stopped = threading.Event()
+
+    def hand_over(self, batch: SourceBatch) -> None:
+        """Wait for the task loop to take the batch before; give up when stopped."""
+        while not self.stopped.is_set():
+            try:
+                self.batches.put(batch, timeout=_WAIT_S)
+                return
+            except queue.Full:
+                continue
+
+
+class _Handler:
+    """What foreachBatch calls: two actions at the most, the second only when there were bad records."""
+
+    def __init__(
+        self, run: _Run, subtopology: SubTopology, offsets: dict[int, int], checkpoint: Path, settings: Settings
+    ) -> None:
+        self._run = run
+        self._subtopology = subtopology
+        self._next = offsets
+        self._checkpoint = checkpoint
+        self._view = f"batch_{subtopology.index}"
+        sql = partial(branch_sql, subtopology, view=self._view, max_timestamp_ahead_ms=settings.max_timestamp_ahead_ms)
+        self._branches = [sql(branch=branch) for branch in subtopology.branches]
+        self._dead_letters = dead_letters_sql(subtopology.source, self._view, settings.max_timestamp_ahead_ms)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        if self._run.stopped.is_set():
+            return
+        try:
+            self._hand_over(frame, batch_id)
+        except Exception:
+            # Spark reports the failure through the query; while stopping it is of no interest to anybody.
+            if not self._run.stopped.is_set():
+                log.exception("batch %d of sub-topology %d failed", batch_id, self._subtopology.index)
+                raise
+
+    def _hand_over(self, frame: DataFrame, batch_id: int) -> None:
+        topic = self._subtopology.source.topic
+        ends = self._end_offsets(batch_id)
+        session = frame.sparkSession
+        frame.createOrReplaceTempView(self._view)
+        several = len(self._branches) > 1
+        if several:
+            frame.persist()
+        tables = [session.sql(sql).toArrow() for sql in self._branches]
+        letters = self._read_dead_letters(session) if _bad_rows(tables[0]) else []
+        if several:
+            frame.unpersist()
+        batch = SourceBatch(
+            subtopology=self._subtopology.index,
+            starts={TopicPartition(topic, p): offset for p, offset in self._next.items()},
+            ends={TopicPartition(topic, p): offset for p, offset in ends.items()},
+            branches=tables,
+            dead_letters=letters,
+        )
+        self._next = ends
+        self._run.hand_over(batch)
+
+    def _end_offsets(self, batch_id: int) -> dict[int, int]:
+        """From Spark's offset log: version, batch metadata, then a line of JSON per source."""
+        lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        logged = json.loads(lines[-1])[self._subtopology.source.topic]
+        return {int(p): int(offset) for p, offset in logged.items()}
+
+    def _read_dead_letters(self, session: SparkSession) -> list[DeadLetter]:
+        rows = session.sql(self._dead_letters).collect()
+        return [
+            DeadLetter(
+                reason=row.reason,
+                topic=row.topic,
+                partition=row.p,
+                offset=row.record_offset,
+                key=None if row.key is None else bytes(row.key),
+                value=None if row.value is None else bytes(row.value),
+                headers=tuple((h.key, bytes(h.value or b"")) for h in row.headers or ()),
+            )
+            for row in sorted(rows, key=lambda row: (row.p, row.record_offset))
+        ]
+
+
+def _bad_rows(table: pa.Table) -> bool:
+    return bool(pc.any(pc.equal(table.column("status"), Status.BAD)).as_py())

@@ -1,0 +1,140 @@
+"""A sub-topology's Spark part as SQL text over the view `batch`: parse, judge, filter, select, window, pre-aggregate.
+
+Every statement is the same for every batch, so that Spark compiles its code once. Internal columns begin with `__`.
+A partial result has the columns
+
+    p       INT      source partition
+    status  INT      `Status`: good, bad, filtered; only good rows have key and window
+    rows    BIGINT   records behind this row
+    max_ts  BIGINT   newest timestamp among them, epoch milliseconds
+    k       STRING   key
+    w       BIGINT   window start, epoch milliseconds (windowed aggregations)
+    <slot>           partial value of each stored field (`slots_of`)
+
+and a road without aggregation has, per record, `record_offset BIGINT` and `value STRING` (JSON) in place of w and slots.
+"""
+
+from __future__ import annotations
+
+from tidemark.stores.layout import slots_of
+from tidemark.tasks.task import Status
+from tidemark.topology.plan import Aggregate, Aggregation, Branch, Filter, Fold, Number, Source, SubTopology, Window
+
+_NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
+_KEPT = ("__p", "__offset", "__status", "__k", "__ts")
+RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
+
+
+def quoted(name: str) -> str:
+    """A column name in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string literal."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def judged_sql(source: Source, view: str, max_timestamp_ahead_ms: int, extra: tuple[str, ...] = ()) -> str:
+    """Each record parsed and judged (rule 14, row A9). `extra` are more columns of the Kafka source to keep."""
+    schema = ", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"])
+    more = "".join(f", {name}" for name in extra)
+    fields = ", ".join(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema)
+    columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
+    return f"""
+SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
+SELECT *, CASE
+    WHEN __unparsable THEN 'unparsable'
+    WHEN _key IS NULL OR __k IS NULL THEN 'no key'
+    WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN 'impossible timestamp'
+    END AS __reason FROM (
+SELECT __p, __offset, __unparsable{more}, {columns},
+    CAST(({source.key}) AS STRING) AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
+SELECT __p, __offset{more}, __r IS NULL OR __r.__corrupt IS NOT NULL AS __unparsable, {fields}, {", ".join(RESERVED)} FROM (
+SELECT partition AS __p, offset AS __offset{more},
+    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition, offset AS _offset,
+    unix_millis(timestamp) AS _timestamp,
+    from_json(CAST(value AS STRING), {literal(schema)},
+        map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')) AS __r
+FROM {view}))))"""
+
+
+def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
+    """The partial results of one branch, or its records where it has no aggregation."""
+    sql = judged_sql(subtopology.source, view, max_timestamp_ahead_ms)
+    columns = [*(c.name for c in subtopology.source.schema), *RESERVED]
+    for step in branch.steps:
+        if isinstance(step, Filter):
+            kept = ", ".join([*(c for c in _KEPT if c != "__status"), *map(quoted, columns)])
+            # A filtered record keeps its row: pushing a condition below the parser would parse twice.
+            sql = (
+                f"SELECT {kept}, CASE WHEN __status = {Status.GOOD} AND NOT coalesce(({step.condition}), false) "
+                f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
+            )
+        else:
+            named = ", ".join(f"({expression}) AS {quoted(name)}" for name, expression in step.columns)
+            sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
+            columns = [name for name, _ in step.columns]
+    if branch.aggregation is None:
+        return _records_sql(sql, columns)
+    return _partials_sql(sql, branch.aggregation)
+
+
+def _records_sql(sql: str, columns: list[str]) -> str:
+    fields = ", ".join(f"{literal(c)}, {quoted(c)}" for c in columns if c not in RESERVED)
+    return (
+        f"SELECT __p AS p, __status AS status, CAST(1 AS BIGINT) AS rows, __ts AS max_ts, __k AS k, "
+        f"__offset AS record_offset, to_json(named_struct({fields}), map('ignoreNullFields', 'false')) AS value "
+        f"FROM ({sql})"
+    )
+
+
+def _partials_sql(sql: str, aggregation: Aggregation) -> str:
+    good = f"__status = {Status.GOOD}"
+    partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in _partials(aggregation.aggregates))
+    window = "" if aggregation.window is None else ", w"
+    return (
+        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, k{window}{partials} FROM ("
+        f"SELECT *, __p AS p, __status AS status, CASE WHEN {good} THEN __k END AS k"
+        f"{'' if aggregation.window is None else f', {_window_start(aggregation.window, good)} AS w'}"
+        f" FROM ({sql})) GROUP BY p, status, k{window}"
+    )
+
+
+def _window_start(window: Window, good: str) -> str:
+    """Starts are aligned to the epoch and never negative, as in Kafka Streams."""
+    aligned = f"__ts - pmod(__ts, {window.advance_ms})"
+    if window.advance_ms == window.size_ms:
+        return f"CASE WHEN {good} THEN {aligned} END"
+    hops = -(-window.size_ms // window.advance_ms)
+    starts = (
+        f"filter(transform(sequence(0, {hops - 1}), i -> {aligned} - i * {window.advance_ms}L), "
+        f"s -> s >= 0 AND s + {window.size_ms} > __ts)"
+    )
+    return f"explode(CASE WHEN {good} THEN {starts} ELSE array(CAST(NULL AS BIGINT)) END)"
+
+
+def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
+    """(slot, SQL) for each stored field, in the order of `slots_of`."""
+    found: list[tuple[str, str]] = []
+    names = iter(slots_of(aggregates))
+    for aggregate in aggregates:
+        of = aggregate.expression
+        if aggregate.fold is Fold.COUNT:
+            found.append((next(names).column, "count(1)" if of is None else f"count({of})"))
+        elif aggregate.fold is Fold.MEAN:
+            found.append((next(names).column, f"sum(CAST(({of}) AS DOUBLE))"))
+            found.append((next(names).column, f"count({of})"))
+        else:
+            kind = _NUMBER_TYPE[aggregate.number]
+            found.append((next(names).column, f"CAST({aggregate.fold.value}({of}) AS {kind})"))
+    return found
+
+
+def dead_letters_sql(source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """The bad records of a batch, as they were read, with the reason."""
+    judged = judged_sql(source, view, max_timestamp_ahead_ms, extra=("key", "value", "headers"))
+    return (
+        f"SELECT __reason AS reason, _topic AS topic, __p AS p, __offset AS record_offset, key, value, headers "
+        f"FROM ({judged}) WHERE __reason IS NOT NULL"
+    )

@@ -1,0 +1,48 @@
+"""Airflow in a folder of its own, and instances that are cheap to start. Everything started here is ended here."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# Before anything imports Airflow, which writes its configuration when it is imported.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="tidemark-airflow-"))
+os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "false")
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from stream_bench import Bench
+
+from tidemark.settings import Settings
+from tidemark_airflow.identity import InstanceFiles, InstanceKey
+from tidemark_airflow.observation import observe
+from tidemark_airflow.stopping import kill_rest
+
+
+@pytest.fixture
+def make_bench(tmp_path: Path, unique: Callable[[str], str], mark: str) -> Iterator[Callable[..., Bench]]:
+    """`make_bench(instance=0)`: a fake instance in a folder of the test's own."""
+    topology = unique("fake").replace("-", "_")
+    settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
+    made: list[Bench] = []
+
+    def make(instance: int = 0) -> Bench:
+        key = InstanceKey(topology.replace("_", "-"), instance)
+        bench = Bench(settings, InstanceFiles(settings.var_dir, key), topology)
+        bench.files.make_folders()
+        made.append(bench)
+        return bench
+
+    yield make
+    for bench in made:
+        kill_rest(observe(bench.files))
+        for process in bench.living():
+            process.kill()
+
+
+@pytest.fixture
+def bench(make_bench: Callable[..., Bench]) -> Bench:
+    """One fake instance, number 0."""
+    return make_bench()

@@ -1,0 +1,71 @@
+"""Behaves as `spark_jobs/stream_instance.py` does towards its supervisor, without Spark or a broker.
+
+`test_instance_contract.py` holds it to the real one. Orders come from `<var_dir>/fake/<key>.json`, read ten times a
+second: {"exit_code": 10, "times": 2} ends the next two processes so, {"deaf": true} ignores SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tidemark.errors import ExitCode
+from tidemark.instance.run_file import RunFile, run_file_path
+
+_TICK_S = 0.1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--topology", required=True)
+    parser.add_argument("--instance", type=int, default=0)
+    args = parser.parse_args()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+
+    var_dir = Path(os.environ["TIDEMARK_VAR_DIR"])
+    application_id = args.topology.replace("_", "-")
+    folder = var_dir / "fake"
+    folder.mkdir(parents=True, exist_ok=True)
+    orders = folder / f"{application_id}-{args.instance}.json"
+    owner = folder / f"{application_id}-{args.instance}.owner"
+    with (folder / "starts").open("a") as starts:
+        starts.write(f"{application_id}-{args.instance} {os.getpid()}\n")
+
+    run_file = RunFile(
+        run_file_path(var_dir, application_id, args.instance),
+        {"application_id": application_id, "topology": args.topology, "instance": args.instance},
+    )
+    run_file.update({"state": "CREATED"}, now=True)
+    print(f"instance {application_id}-{args.instance} begins", flush=True)
+    # As a producer's init does: the last one to come fences the others.
+    owner.write_text(str(os.getpid()))
+    run_file.update({"state": "RUNNING", "partitions": ["pulse-events[0]"]}, now=True)
+    batch = 0
+    while True:
+        order = json.loads(orders.read_text()) if orders.exists() else {}
+        if order.get("times", 1) > 0 and "exit_code" in order:
+            orders.write_text(json.dumps({**order, "times": order.get("times", 1) - 1}))
+            print(f"tidemark: ordered to end with {order['exit_code']}", file=sys.stderr, flush=True)
+            return int(order["exit_code"])
+        if owner.read_text() != str(os.getpid()):
+            print("tidemark: fenced by another copy", file=sys.stderr, flush=True)
+            run_file.update({"state": "ERROR"}, now=True)
+            return int(ExitCode.FENCED)
+        if stop.is_set() and not order.get("deaf"):
+            run_file.update({"state": "PENDING_SHUTDOWN"}, now=True)
+            print("batch committed, ending", flush=True)
+            run_file.update({"state": "NOT_RUNNING"}, now=True)
+            return int(ExitCode.OK)
+        batch += 1
+        run_file.update({"batch": batch, "records_per_second": 10.0})
+        threading.Event().wait(_TICK_S)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

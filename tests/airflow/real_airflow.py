@@ -1,0 +1,102 @@
+"""A whole Airflow on loopback for one test: its parts can be killed and started again one by one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tidemark.local import airflow_parts, ports, processes
+from tidemark.local.airflow import AirflowApi, AirflowRefused
+from tidemark.local.processes import Identity, wait_until
+from tidemark.local.record import AirflowAccess
+from tidemark.settings import Settings, project_root
+
+# Airflow waits for minutes before it believes that a part is dead; a test does not.
+IMPATIENT = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "10",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
+    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "6",
+    "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "6",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+}
+
+
+class RealAirflow:
+    """Its four parts. Everything they start carries `mark` in its environment."""
+
+    def __init__(self, settings: Settings, dags: Path, mark: str) -> None:
+        self._settings = settings
+        self._mark = mark
+        self._environment = {
+            **airflow_parts.environment(settings, mark, ports.choose(8090)),
+            **IMPATIENT,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+        }
+        self._parts: dict[str, Identity] = {}
+        airflow_parts.prepare(settings, self._environment)
+        access = AirflowAccess(
+            self._environment["AIRFLOW__API__BASE_URL"], "admin", str(airflow_parts.password_file(settings))
+        )
+        self.api = AirflowApi.of(access)
+
+    def start(self, *parts: str) -> None:
+        """Start these parts, or all, and wait until they say that they are well."""
+        started = time.time()
+        names = parts or tuple(airflow_parts.PARTS)
+        for part in names:
+            log = airflow_parts.home(self._settings) / "logs" / f"{part}.log"
+            self._parts[part] = processes.start(airflow_parts.command(part), log, self._environment, project_root())
+        fresh = {name.replace("-", "_") for name in names}
+        assert wait_until(lambda: not fresh & set(self.api.unhealthy(since=started)), 60, every_s=0.5), names
+
+    def kill(self, part: str) -> None:
+        """SIGKILL a part with everything in its session: its workers, its runners."""
+        leader = self._parts[part].pid
+        for process in processes.carrying(self._mark):
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == leader:
+                    process.kill()
+        assert wait_until(lambda: not self._parts[part].is_alive(), 10)
+
+    def is_paused(self, dag_id: str) -> bool:
+        """Whether the DAG is paused."""
+        return bool(self.api.call("GET", f"/api/v2/dags/{dag_id}")["is_paused"])
+
+    def newest_run(self, dag_id: str) -> dict[str, Any]:
+        """The run that was made last, or an empty one."""
+        runs = self.api.runs(dag_id)
+        return runs[0] if runs else {}
+
+    def await_task(self, dag_id: str, task_id: str, state: str, timeout_s: float = 40) -> None:
+        """Wait until a task of the newest run is in a state."""
+
+        def reached() -> bool:
+            try:
+                return self.api.task_states(dag_id, self.newest_run(dag_id)["dag_run_id"]).get(task_id) == state
+            except (AirflowRefused, KeyError):
+                return False
+
+        assert wait_until(reached, timeout_s, every_s=0.5), f"{task_id} did not become {state}"
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, map_index: int, tries: int = 1) -> str:
+        """What the page shows as the log of a task's try."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{tries}?map_index={map_index}"
+        return str(self.api.call("GET", path)["content"])
+
+
+@contextmanager
+def real_airflow(settings: Settings, dags: Path, mark: str) -> Iterator[RealAirflow]:
+    """Start Airflow with the DAGs of a folder; at the end nothing of it is left."""
+    with processes.guarded(mark):
+        airflow = RealAirflow(settings, dags, mark)
+        airflow.start()
+        yield airflow

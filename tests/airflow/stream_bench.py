@@ -1,0 +1,79 @@
+"""A fake instance as tests see it: started, ordered about, looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings, project_root
+from tidemark_airflow.command import instance_environment
+from tidemark_airflow.identity import InstanceFiles
+from tidemark_airflow.launcher import Command
+from tidemark_airflow.observation import observe
+
+FAKE = Path(__file__).with_name("fake_instance.py")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One fake instance: how to start it, order it about and look at it."""
+
+    settings: Settings
+    files: InstanceFiles
+    topology: str
+
+    @property
+    def command(self) -> Command:
+        """Start the fake without spark-submit."""
+        argv = [sys.executable, str(FAKE), "--topology", self.topology, "--instance", str(self.files.key.instance)]
+        environment = instance_environment(self.settings, os.environ)
+        return Command(tuple(argv), environment, project_root(), str(FAKE))
+
+    def order(self, **order: object) -> None:
+        """Tell the fake what to do next."""
+        path = self.settings.var_dir / "fake" / f"{self.files.key}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(order))
+
+    def starts(self) -> int:
+        """How often an instance of any number was started."""
+        path = self.settings.var_dir / "fake" / "starts"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def await_state(self, state: str, timeout_s: float = 15) -> None:
+        """Wait until a living process says that it is in this state."""
+
+        def reached() -> bool:
+            run = observe(self.files).run
+            return run is not None and run.state == state
+
+        assert wait_until(reached, timeout_s), self.log()
+
+    def await_end(self, timeout_s: float = 15) -> None:
+        """Wait until nothing of the instance lives."""
+        assert wait_until(lambda: not observe(self.files).liveness.is_alive_here, timeout_s), self.log()
+
+    def driver(self) -> psutil.Process:
+        """The instance's own process."""
+        run = observe(self.files).run
+        assert run is not None
+        return psutil.Process(run.process.pid)
+
+    def living(self) -> list[psutil.Process]:
+        """Every living process that runs the fake."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            line = process.info["cmdline"] or []
+            if str(FAKE) in line[1:3] and self.topology in line and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def log(self) -> str:
+        """What the instance wrote."""
+        return self.files.log.read_text() if self.files.log.exists() else ""

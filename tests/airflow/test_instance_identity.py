@@ -1,0 +1,87 @@
+"""Who is alive: process ids, places, torn files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from tidemark.instance.run_file import run_file_path
+from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord, Place, ProcessId, RunView, write_json
+from tidemark_airflow.observation import Liveness, observe
+
+
+def record(**changes: object) -> LaunchRecord:
+    me = ProcessId.of(os.getpid())
+    made = LaunchRecord("l1", me.pid, me.create_time, me.pid, "log", 0, me.create_time, Place.here())
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
+
+
+def files_in(folder: Path) -> InstanceFiles:
+    files = InstanceFiles(folder, InstanceKey("app", 0))
+    files.make_folders()
+    return files
+
+
+def test_should_look_for_the_run_file_where_an_instance_writes_it(tmp_path: Path) -> None:
+    assert files_in(tmp_path).run == run_file_path(tmp_path, "app", 0)
+
+
+def test_should_not_mistake_a_later_process_with_the_same_number() -> None:
+    me = ProcessId.of(os.getpid())
+    assert me.is_alive()
+    assert not ProcessId(me.pid, me.create_time - 3600).is_alive()
+
+
+def test_should_take_a_process_that_ended_and_was_not_reaped_for_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    identity = ProcessId.of(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
+    assert not identity.is_alive()
+    child.wait()
+
+
+def test_should_read_back_the_record_it_wrote_and_refuse_what_is_none(tmp_path: Path) -> None:
+    assert LaunchRecord.from_json(record().as_json()) == record()
+    for not_one in (None, [], {}, {"pid": 1}, {**record().as_json(), "place": 3}, {**record().as_json(), "new": 1}):
+        assert LaunchRecord.from_json(not_one) is None
+
+
+def test_should_see_nothing_in_torn_files(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    for path in (files.run, files.launch, files.exit):
+        path.write_text('{"pid": 1')
+    assert RunView.read(files.run) is None
+    assert observe(files).liveness is Liveness.GONE
+
+
+def test_should_call_everything_gone_after_the_machine_was_restarted(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    write_json(files.launch, record(place=dataclasses.replace(Place.here(), boot_id="before")).as_json())
+    assert observe(files).liveness is Liveness.GONE
+
+
+def test_should_know_an_instance_of_another_machine_by_its_fresh_run_file(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
+    assert observe(files).liveness is Liveness.GONE
+    me = ProcessId.of(os.getpid())
+    write_json(files.run, {"pid": me.pid, "start_time": me.create_time, "state": "RUNNING"})
+    seen = observe(files)
+    assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, "other")
+    os.utime(files.run, (1, 1))
+    assert observe(files).liveness is Liveness.GONE
+
+
+def test_should_not_take_the_exit_code_of_an_earlier_launch(tmp_path: Path) -> None:
+    files = files_in(tmp_path)
+    write_json(files.launch, record(create_time=1.0, launch_id="l2").as_json())
+    write_json(files.exit, {"launch_id": "l1", "exit_code": 20})
+    assert observe(files).exit_code is None
+    write_json(files.exit, {"launch_id": "l2", "exit_code": 10})
+    assert observe(files).exit_code == 10

@@ -1,0 +1,156 @@
+"""A stream in a real Airflow, through spark-submit, with a fake instance: kill everything, there is always one."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+from real_airflow import RealAirflow, real_airflow
+from stream_bench import FAKE, Bench
+
+from tidemark.local import processes
+from tidemark.local.processes import wait_until
+from tidemark_airflow.identity import read_json
+from tidemark_airflow.observation import observe
+
+# The first launch is held between the launch and its hand-over, so that its worker can be killed there.
+_DAG = """
+import os, pathlib, threading
+from tidemark_airflow import watcher
+from tidemark_airflow.dag import stream_dag
+
+HOLD = pathlib.Path({hold!r})
+_take = watcher.take
+
+def held_take(files, name):
+    if HOLD.exists():
+        HOLD.with_name("worker").write_text(f"{{os.getpid()}} {{os.getppid()}}")
+        threading.Event().wait(120)
+    _take(files, name)
+
+watcher.take = held_take
+
+class Topology:
+    application_id = {application_id!r}
+    def describe(self):
+        return "a stand-in"
+
+dag = stream_dag({topology!r}, Topology(), script={script!r})
+"""
+
+
+@pytest.mark.airflow
+@pytest.mark.crash
+@pytest.mark.timeout(280)
+def test_should_keep_exactly_one_instance_whatever_is_killed(
+    bench: Bench, spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    application_id = bench.files.key.application_id
+    (dags / "stand_in.py").write_text(
+        _DAG.format(hold=str(hold), application_id=application_id, topology=bench.topology, script=str(FAKE))
+    )
+    mark = f"tests-{uuid.uuid4()}"
+    monkeypatch.setenv(processes.MARK, mark)
+    with real_airflow(bench.settings, dags, mark) as airflow:
+        dag_id = f"stream__{bench.topology}"
+        airflow.api.wait_for_dag(dag_id)
+        airflow.api.unpause(dag_id)
+        _worker_killed_between_launch_and_hand_over(airflow, bench, dag_id, hold)
+        _instance_killed(bench)
+        _scheduler_killed(airflow, bench, dag_id)
+        _triggerer_killed(airflow, bench, dag_id)
+        _log_shows_what_happened(airflow, dag_id)
+        _stopped_by_a_user(airflow, bench, dag_id)
+        _refused_and_paused(airflow, bench, dag_id)
+
+
+def _one_runs(bench: Bench, timeout_s: float = 60) -> int:
+    """Wait for a running instance; there is no second. Returns its pid."""
+    bench.await_state("RUNNING", timeout_s)
+    assert len(bench.living()) == 1
+    return bench.driver().pid
+
+
+def _another_runs(bench: Bench, earlier: int, timeout_s: float = 60) -> None:
+    def relaunched() -> bool:
+        run = observe(bench.files).run
+        return run is not None and run.process.pid != earlier and run.state == "RUNNING"
+
+    assert wait_until(relaunched, timeout_s), bench.log()
+    _one_runs(bench)
+
+
+def _worker_killed_between_launch_and_hand_over(airflow: RealAirflow, bench: Bench, dag_id: str, hold: Path) -> None:
+    worker = hold.with_name("worker")
+    assert wait_until(lambda: worker.exists() and len(worker.read_text().split()) == 2, 60)
+    pid = _one_runs(bench)
+    hold.unlink()
+    # The task's process and the worker's that supervises it, so that nobody reports the death.
+    for victim in worker.read_text().split():
+        psutil.Process(int(victim)).kill()
+    airflow.await_task(dag_id, "instance", "deferred", timeout_s=60)
+    assert _one_runs(bench) == pid
+    assert bench.starts() == 1
+
+
+def _instance_killed(bench: Bench) -> None:
+    pid = _one_runs(bench)
+    bench.driver().kill()
+    _another_runs(bench, pid)
+
+
+def _scheduler_killed(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
+    airflow.await_task(dag_id, "instance", "deferred")
+    pid, starts = _one_runs(bench), bench.starts()
+    airflow.kill("scheduler")
+    assert _one_runs(bench) == pid
+    airflow.start("scheduler")
+    assert (_one_runs(bench), bench.starts()) == (pid, starts)
+
+
+def _triggerer_killed(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
+    pid, starts = _one_runs(bench), bench.starts()
+    before = bench.files.watcher.read_text()
+    airflow.kill("triggerer")
+    assert _one_runs(bench) == pid
+    airflow.start("triggerer")
+    assert wait_until(lambda: bench.files.watcher.read_text() != before, 60)
+    assert (_one_runs(bench), bench.starts()) == (pid, starts)
+    # Watched again: the next end is seen.
+    bench.driver().kill()
+    _another_runs(bench, pid)
+    airflow.await_task(dag_id, "instance", "deferred")
+
+
+def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
+    run_id = airflow.newest_run(dag_id)["dag_run_id"]
+    text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
+    for said in ("adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"):
+        assert said in text, said
+
+
+def _stopped_by_a_user(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
+    starts = bench.starts()
+    airflow.api.pause(dag_id)
+    airflow.api.stop_run(dag_id, airflow.newest_run(dag_id)["dag_run_id"])
+    bench.await_end(timeout_s=40)
+    recorded = read_json(bench.files.exit)
+    assert isinstance(recorded, dict)
+    assert recorded["exit_code"] == 0
+    assert (bench.living(), bench.starts()) == ([], starts)
+
+
+def _refused_and_paused(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
+    """Unpausing alone launches again; a refusal fails the run, and Airflow pauses the DAG instead of trying again."""
+    starts = bench.starts()
+    bench.order(exit_code=30)
+    airflow.api.unpause(dag_id)
+    assert wait_until(lambda: bench.starts() > starts and airflow.is_paused(dag_id), 60, every_s=0.5)
+    assert bench.starts() == starts + 1
+    assert bench.living() == []

@@ -1,0 +1,76 @@
+"""The decision after an instance's end, at its boundaries."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.errors import ExitCode
+from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+
+BUDGET = RestartBudget(max_restarts=3, window_s=100.0, backoff_first_s=2.0, backoff_max_s=5.0)
+NOW = 1000.0
+
+
+@pytest.mark.parametrize("code", [0, 1, 10, 137, 143, 99, None])
+def test_should_relaunch_at_once_the_first_time_whatever_the_end(code: int | None) -> None:
+    assert decide(code, (), NOW, BUDGET) == Relaunch(0.0, (NOW,))
+
+
+@pytest.mark.parametrize("restarts", [(), (NOW - 1,) * 9])
+def test_should_never_relaunch_a_fenced_instance(restarts: tuple[float, ...]) -> None:
+    assert decide(ExitCode.FENCED, restarts, NOW, BUDGET) == Adopt()
+
+
+@pytest.mark.parametrize("code", [ExitCode.REFUSED, ExitCode.USAGE])
+def test_should_ask_for_a_person_when_a_relaunch_would_end_the_same_way(code: ExitCode) -> None:
+    decision = decide(code, (), NOW, BUDGET)
+    assert isinstance(decision, GiveUp)
+    assert f"exit code {int(code)}" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("restarts", "backoff"),
+    [
+        (0, 0.0),  # the first is free
+        (1, 2.0),
+        (2, 4.0),
+        (3, 5.0),  # the cap
+        (500, 5.0),  # no overflow
+    ],
+)
+def test_should_double_the_backoff_up_to_its_cap(restarts: int, backoff: float) -> None:
+    assert BUDGET.backoff_s(restarts) == backoff
+
+
+def test_should_count_the_wait_into_the_time_of_the_restart() -> None:
+    assert decide(10, (NOW - 1,), NOW, BUDGET) == Relaunch(2.0, (NOW - 1, NOW + 2.0))
+
+
+@pytest.mark.parametrize(("used", "relaunched"), [(2, True), (3, False), (4, False)])
+def test_should_give_up_when_the_budget_is_used(used: int, relaunched: bool) -> None:
+    decision = decide(10, tuple(NOW - 10 - i for i in range(used)), NOW, BUDGET)
+    assert isinstance(decision, Relaunch) is relaunched
+    if isinstance(decision, GiveUp):
+        assert f"{used} times within 100 s" in decision.reason
+
+
+@pytest.mark.parametrize(("age_s", "counted"), [(99.0, True), (100.0, False), (101.0, False)])
+def test_should_forget_restarts_older_than_the_window(age_s: float, counted: bool) -> None:
+    decision = decide(10, (NOW - age_s,), NOW, BUDGET)
+    assert isinstance(decision, Relaunch)
+    assert (decision.after_s > 0) is counted
+    assert len(decision.restarts) == 1 + counted
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "without a recorded exit code"),
+        (0, "stopped cleanly"),
+        (20, "fenced"),
+        (137, "killed by signal 9"),
+        (99, "code 99"),
+    ],
+)
+def test_should_say_an_exit_code_in_words(code: int | None, words: str) -> None:
+    assert words in explain(code)

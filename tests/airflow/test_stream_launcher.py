@@ -1,0 +1,215 @@
+"""Launch, adopt, supervise and stop, with real processes."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psutil
+import pytest
+from stream_bench import Bench
+
+from tidemark.local.processes import wait_until
+from tidemark_airflow.identity import Place, read_json, write_json
+from tidemark_airflow.launcher import LaunchFailed, LivesElsewhere, launch_or_adopt
+from tidemark_airflow.observation import Liveness, observe
+from tidemark_airflow.stopping import ask_to_stop, kill_rest
+
+pytestmark = pytest.mark.crash
+
+
+def recorded_exit(bench: Bench) -> int:
+    recorded = read_json(bench.files.exit)
+    assert isinstance(recorded, dict), bench.log()
+    return int(recorded["exit_code"])
+
+
+def test_should_launch_once_and_then_adopt(bench: Bench) -> None:
+    first = launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    second = launch_or_adopt(bench.files, bench.command)
+    assert (first.adopted, second.adopted) == (False, True)
+    assert first.seen.launch_id == second.seen.launch_id
+    assert len(bench.living()) == bench.starts() == 1
+
+
+def test_should_end_with_one_instance_when_many_launch_at_once(bench: Bench) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: launch_or_adopt(bench.files, bench.command), range(8)))
+    assert sorted(result.adopted for result in results) == [False] + [True] * 7
+    bench.await_state("RUNNING")
+    assert bench.starts() == 1
+
+
+def test_should_leave_no_gap_when_the_launcher_dies_right_after_its_fork(bench: Bench) -> None:
+    launch = (
+        "import os, pickle, sys; from tidemark_airflow import launcher;"
+        "files, command = pickle.load(sys.stdin.buffer);"
+        # The launcher never gets to read that the supervisor is ready.
+        "launcher.os.fdopen = lambda *_: os.kill(os.getpid(), 9);"
+        "launcher.launch_or_adopt(files, command)"
+    )
+    order = pickle.dumps((bench.files, bench.command))
+    environment = dict(bench.command.environment)
+    killed = subprocess.run([sys.executable, "-c", launch], input=order, env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert launch_or_adopt(bench.files, bench.command).adopted
+    bench.await_state("RUNNING")
+    assert bench.starts() == 1
+
+
+def test_should_number_instances_apart(make_bench: Callable[..., Bench]) -> None:
+    zero, one = make_bench(0), make_bench(1)
+    for each in (zero, one):
+        assert not launch_or_adopt(each.files, each.command).adopted
+    for each in (zero, one):
+        each.await_state("RUNNING")
+    assert zero.driver().pid != one.driver().pid
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 10, 20, 30])
+def test_should_record_the_exit_code(bench: Bench, code: int) -> None:
+    bench.order(exit_code=code)
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_end()
+    assert recorded_exit(bench) == observe(bench.files).exit_code == code
+
+
+def test_should_record_a_kill_as_a_shell_does(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    bench.driver().kill()
+    bench.await_end()
+    assert recorded_exit(bench) == 128 + signal.SIGKILL
+
+
+def test_should_end_cleanly_when_asked_to_stop(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    ask_to_stop(observe(bench.files))
+    bench.await_end()
+    assert recorded_exit(bench) == 0
+    assert "batch committed" in bench.log()
+
+
+def test_should_stop_an_instance_that_has_not_begun(bench: Bench) -> None:
+    ask_to_stop(launch_or_adopt(bench.files, bench.command).seen)
+    bench.await_end()
+    assert bench.living() == []
+
+
+def test_should_kill_what_does_not_stop_within_the_grace_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_airflow.launcher.STOP_GRACE_S", 1.0)
+    bench.order(deaf=True)
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    ask_to_stop(observe(bench.files))
+    bench.await_end()
+    assert recorded_exit(bench) == 128 + signal.SIGKILL
+    assert bench.living() == []
+
+
+def test_should_tell_the_driver_alone_when_it_lies_below_another_process(bench: Bench) -> None:
+    inner = bench.command
+    # As spark-submit: a parent that dies at SIGTERM, and passes the exit code of its child on.
+    parent = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    launch_or_adopt(bench.files, replace(inner, argv=(sys.executable, "-c", parent, *inner.argv)))
+    bench.await_state("RUNNING")
+    ask_to_stop(observe(bench.files))
+    bench.await_end()
+    assert recorded_exit(bench) == 0
+
+
+def test_should_leave_no_driver_behind_when_its_parent_is_killed(bench: Bench) -> None:
+    bench.order(deaf=True)
+    inner = bench.command
+    parent = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    launch_or_adopt(bench.files, replace(inner, argv=(sys.executable, "-c", parent, *inner.argv)))
+    bench.await_state("RUNNING")
+    bench.driver().parent().kill()
+    bench.await_end(timeout_s=20)
+    assert recorded_exit(bench) == 128 + signal.SIGKILL
+    assert bench.living() == []
+
+
+def test_should_adopt_an_instance_whose_supervisor_was_killed(bench: Bench) -> None:
+    launched = launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    assert launched.seen.launch is not None
+    supervisor = psutil.Process(launched.seen.launch.pid)
+    supervisor.kill()
+    assert wait_until(lambda: observe(bench.files).liveness is Liveness.UNSUPERVISED, 5)
+    again = launch_or_adopt(bench.files, bench.command)
+    assert again.adopted
+    assert again.seen.launch_id == launched.seen.launch_id
+    ask_to_stop(again.seen)
+    bench.await_end()
+    assert observe(bench.files).exit_code is None
+    assert bench.starts() == 1
+
+
+def test_should_adopt_an_instance_that_was_started_by_hand(bench: Bench) -> None:
+    by_hand = subprocess.Popen(bench.command.argv, env=dict(bench.command.environment), start_new_session=True)
+    bench.await_state("RUNNING")
+    launched = launch_or_adopt(bench.files, bench.command)
+    assert launched.adopted
+    assert launched.seen.launch_id is None
+    kill_rest(launched.seen)
+    assert by_hand.wait() == -signal.SIGKILL
+
+
+def test_should_adopt_what_airflow_remembers_when_the_files_are_lost(bench: Bench) -> None:
+    launched = launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    bench.files.launch.unlink()
+    bench.files.run.unlink()
+    again = launch_or_adopt(bench.files, bench.command, remembered=launched.seen.launch)
+    assert again.adopted
+    assert bench.starts() == 1
+
+
+def test_should_start_none_when_another_machine_runs_it(bench: Bench) -> None:
+    launched = launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    assert launched.seen.launch is not None
+    write_json(bench.files.launch, replace(launched.seen.launch, place=Place("other", "boot", "pids")).as_json())
+    with pytest.raises(LivesElsewhere, match="runs on other"):
+        launch_or_adopt(bench.files, bench.command)
+    write_json(bench.files.launch, launched.seen.launch.as_json())
+    assert bench.starts() == 1
+
+
+def test_should_say_where_to_look_when_the_supervisor_does_not_start(bench: Bench) -> None:
+    shadow = bench.settings.var_dir / "shadow"
+    shadow.mkdir()
+    (shadow / "psutil.py").write_text("raise ImportError('no psutil here')\n")
+    broken = replace(bench.command, environment={**bench.command.environment, "PYTHONPATH": str(shadow)})
+    with pytest.raises(LaunchFailed, match=str(bench.files.log)):
+        launch_or_adopt(bench.files, broken)
+    assert not observe(bench.files).liveness.is_alive_here
+
+
+def test_should_let_the_later_of_two_copies_win(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    other = subprocess.Popen(bench.command.argv, env=dict(bench.command.environment), start_new_session=True)
+    assert wait_until(lambda: read_json(bench.files.exit) is not None, 15)
+    assert recorded_exit(bench) == 20
+    bench.await_state("RUNNING")
+    assert launch_or_adopt(bench.files, bench.command).adopted
+    other.kill()
+    other.wait()
+
+
+def test_should_put_a_large_log_aside(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_airflow.launcher._LOG_ROTATE_BYTES", 10)
+    bench.files.log.write_text("older lines\n")
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    assert "older" not in bench.log()
+    assert bench.files.log.with_name(f"{bench.files.log.name}.1").read_text() == "older lines\n"

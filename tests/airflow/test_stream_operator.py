@@ -1,0 +1,199 @@
+"""The task: launch or adopt, resume, relaunch, give up; with real processes and a task state of plain values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from stream_bench import Bench
+
+from tidemark_airflow import stream_operator, watcher
+from tidemark_airflow.launcher import launch_or_adopt
+from tidemark_airflow.observation import observe
+from tidemark_airflow.stream_operator import StreamOperator
+from tidemark_airflow.stream_trigger import BackoffTrigger, StreamTrigger
+
+
+class TaskState:
+    """Airflow's task state store: JSON values, None not allowed."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return json.loads(self.values[key]) if key in self.values else default
+
+    def set(self, key: str, value: Any) -> None:
+        assert value is not None
+        self.values[key] = json.dumps(value)
+
+
+class Task:
+    """One task instance with its operator, and what it deferred to last."""
+
+    def __init__(self, bench: Bench, **params: int) -> None:
+        self.bench = bench
+        self.context: dict[str, Any] = {"task_state_store": TaskState(), "params": params}
+        self.deferred: TaskDeferred | None = None
+        self.operator = self.new_operator()
+
+    def new_operator(self) -> StreamOperator:
+        """As each worker process makes its own."""
+        key = self.bench.files.key
+        operator = StreamOperator(
+            task_id="instance", topology=self.bench.topology, application_id=key.application_id, instance=key.instance
+        )
+        operator.build_command = lambda *_: self.bench.command
+        return operator
+
+    def step(self, method: str = "execute", **kwargs: Any) -> StreamTrigger | BackoffTrigger:
+        """Run one method in a new operator, to its deferral."""
+        self.operator = self.new_operator()
+        with pytest.raises(TaskDeferred) as deferred:
+            getattr(self.operator, method)(context=self.context, **kwargs)
+        self.deferred = deferred.value
+        trigger = deferred.value.trigger
+        assert isinstance(trigger, StreamTrigger | BackoffTrigger)
+        return trigger
+
+    def resume(self, exit_code: int | None) -> StreamTrigger | BackoffTrigger:
+        return self.step("resume", event={"exit_code": exit_code})
+
+    def fail(self, exit_code: int | None) -> str:
+        """Resume and return the message of the failure that no retry follows."""
+        with pytest.raises(AirflowFailException) as failure:
+            self.new_operator().resume(context=self.context, event={"exit_code": exit_code})
+        return str(failure.value)
+
+
+@pytest.fixture(autouse=True)
+def _outside_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+@pytest.fixture
+def task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(bench.settings.var_dir))
+    return Task(bench)
+
+
+def test_should_launch_and_hand_over_to_the_watcher(task: Task) -> None:
+    trigger = task.step()
+    assert isinstance(trigger, StreamTrigger)
+    assert task.deferred is not None
+    assert task.deferred.method_name == "resume"
+    assert trigger.launch_id == observe(task.bench.files).launch_id
+    assert task.context["task_state_store"].get("launch")["launch_id"] == trigger.launch_id
+
+
+def test_should_adopt_in_a_retry(task: Task) -> None:
+    first = task.step()
+    again = task.step()
+    assert isinstance(first, StreamTrigger)
+    assert isinstance(again, StreamTrigger)
+    assert first.launch_id == again.launch_id
+    task.bench.await_state("RUNNING")
+    assert task.bench.starts() == 1
+
+
+def test_should_relaunch_at_once_and_then_with_backoff(task: Task) -> None:
+    task.bench.order(exit_code=10, times=2)
+    task.step()
+    task.bench.await_end()
+    assert isinstance(task.resume(10), StreamTrigger)
+    task.bench.await_end()
+    assert isinstance(task.resume(10), BackoffTrigger)
+    assert task.deferred is not None
+    assert task.deferred.method_name == "relaunch"
+    assert not observe(task.bench.files).liveness.is_alive_here
+    assert isinstance(task.step("relaunch", event={}), StreamTrigger)
+    task.bench.await_state("RUNNING")
+    assert task.bench.starts() == 3
+
+
+def test_should_fail_when_the_budget_is_used(task: Task) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=9)
+    task.step()
+    task.bench.await_end()
+    task.resume(10)
+    task.bench.await_end()
+    assert "its budget" in task.fail(10)
+    assert task.bench.starts() == 2
+
+
+@pytest.mark.parametrize("code", [2, 30])
+def test_should_fail_with_what_the_instance_said(task: Task, code: int) -> None:
+    task.bench.order(exit_code=code)
+    task.step()
+    task.bench.await_end()
+    message = task.fail(code)
+    assert f"It said: ordered to end with {code}" in message
+    assert task.bench.starts() == 1
+
+
+def test_should_adopt_the_copy_that_fenced_it(task: Task) -> None:
+    launch_or_adopt(task.bench.files, task.bench.command)
+    task.bench.await_state("RUNNING")
+    trigger = task.resume(20)
+    assert isinstance(trigger, StreamTrigger)
+    assert trigger.launch_id == observe(task.bench.files).launch_id
+    assert task.bench.starts() == 1
+
+
+def test_should_say_where_the_other_copy_is_when_it_is_not_here(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_operator, "where_is_it", lambda *_: "group g has it as c on /10.0.0.7")
+    monkeypatch.setattr(stream_operator, "_SHOWS_ITSELF_S", 0.1)
+    task.bench.order(exit_code=20)
+    task.step()
+    task.bench.await_end()
+    assert "/10.0.0.7" in task.fail(20)
+    assert task.bench.starts() == 1
+
+
+def test_should_copy_the_log_of_the_ended_launch_only(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    task.bench.order(exit_code=10, times=1)
+    task.bench.files.log.write_text("from an earlier launch\n")
+    task.step()
+    task.bench.await_end()
+    task.resume(10)
+    logged = capsys.readouterr().out
+    assert "ordered to end with 10" in logged
+    assert "earlier launch" not in logged
+
+
+def test_should_stop_what_it_launched_when_its_worker_is_told_to_end(task: Task) -> None:
+    task.step()
+    task.operator.on_kill()
+    task.bench.await_end()
+    assert task.bench.living() == []
+
+
+def test_should_stop_nothing_that_a_trigger_watches_already(task: Task) -> None:
+    task.step()
+    task.bench.await_state("RUNNING")
+    watcher.take(task.bench.files, "a trigger")
+    task.operator.on_kill()
+    assert observe(task.bench.files).liveness.is_alive_here
+
+
+def test_should_show_no_secret_in_its_rendered_fields() -> None:
+    assert set(StreamOperator.template_fields) == {"topology", "application_id", "instance"}
+
+
+def test_should_launch_each_mapped_number_apart(
+    make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benches = [make_bench(number) for number in range(2)]
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(benches[0].settings.var_dir))
+    seen: list[Mapping[str, Any]] = []
+    for bench in benches:
+        trigger = Task(bench).step()
+        seen.append(trigger.serialize()[1])
+    assert [kwargs["instance"] for kwargs in seen] == [0, 1]
+    for bench in benches:
+        bench.await_state("RUNNING")

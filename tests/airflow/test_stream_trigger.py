@@ -1,0 +1,179 @@
+"""The watcher, on a real instance process, without a triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from stream_bench import Bench
+
+from tidemark.local.processes import wait_until
+from tidemark_airflow import stream_trigger, watcher
+from tidemark_airflow.identity import ProcessId, RunView
+from tidemark_airflow.launcher import launch_or_adopt
+from tidemark_airflow.observation import observe
+from tidemark_airflow.progress import ProgressLog
+from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_trigger, "_POLL_S", 0.05)
+    monkeypatch.setattr(stream_trigger, "_SETTLE_S", 0.0)
+
+
+def trigger_of(bench: Bench, launch_id: str | None = None) -> StreamTrigger:
+    return StreamTrigger(
+        str(bench.files.var_dir),
+        bench.files.key.application_id,
+        bench.files.key.instance,
+        launch_id or observe(bench.files).launch_id,
+    )
+
+
+async def first_event(trigger: StreamTrigger | BackoffTrigger) -> dict[str, Any]:
+    async for event in trigger.run():
+        return dict(event.payload)
+    raise AssertionError("no event")
+
+
+async def watch_until(trigger: StreamTrigger, act: Callable[[], object]) -> dict[str, Any]:
+    """Watch, and meanwhile do something in a thread."""
+    watching = asyncio.create_task(first_event(trigger))
+    await asyncio.to_thread(act)
+    return await asyncio.wait_for(watching, 20)
+
+
+async def watch_and_kill(trigger: StreamTrigger, meanwhile: Callable[[], object]) -> None:
+    """What a triggerer does when a user ends the task: cancel, then on_kill."""
+    watching = asyncio.create_task(first_event(trigger))
+    await asyncio.to_thread(lambda: wait_until(lambda: watcher.is_held_by(trigger._files, trigger._watcher), 5))
+    await asyncio.to_thread(meanwhile)
+    watching.cancel()
+    await trigger.on_kill()
+
+
+@pytest.mark.parametrize("code", [0, 10, 20, 30])
+def test_should_fire_the_exit_code(bench: Bench, code: int) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    payload = asyncio.run(watch_until(trigger_of(bench), lambda: bench.order(exit_code=code)))
+    assert InstanceExited.from_payload(payload) == InstanceExited(code)
+
+
+def test_should_fire_at_once_when_the_instance_ended_while_nobody_watched(bench: Bench) -> None:
+    bench.order(exit_code=10)
+    launch = launch_or_adopt(bench.files, bench.command).seen.launch_id
+    bench.await_end()
+    assert asyncio.run(first_event(trigger_of(bench, launch))) == {"exit_code": 10}
+
+
+def test_should_not_fire_before_the_worker_that_deferred_has_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_trigger, "_SETTLE_S", 1.0)
+    bench.order(exit_code=30)
+    launch = launch_or_adopt(bench.files, bench.command).seen.launch_id
+    bench.await_end()
+    for trigger in (trigger_of(bench, launch), BackoffTrigger(0.0)):
+        started = time.monotonic()
+        asyncio.run(first_event(trigger))
+        assert time.monotonic() - started >= 1.0
+
+
+def test_should_fire_an_unknown_end_when_the_supervisor_was_killed_first(bench: Bench) -> None:
+    launched = launch_or_adopt(bench.files, bench.command).seen.launch
+    bench.await_state("RUNNING")
+    assert launched is not None
+    driver = bench.driver()
+
+    def kill_both() -> None:
+        psutil.Process(launched.pid).kill()
+        assert wait_until(lambda: not launched.process.is_alive(), 5)
+        driver.kill()
+
+    assert asyncio.run(watch_until(trigger_of(bench), kill_both)) == {"exit_code": None}
+
+
+def test_should_hand_over_to_a_later_launch(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    assert asyncio.run(first_event(trigger_of(bench, "an earlier launch"))) == {"exit_code": None}
+
+
+def test_should_stop_the_instance_cleanly_when_a_user_ends_the_task(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    asyncio.run(watch_and_kill(trigger_of(bench), lambda: None))
+    assert observe(bench.files).exit_code == 0
+    assert bench.living() == []
+    assert "batch committed" in bench.log()
+
+
+def test_should_kill_an_instance_that_does_not_stop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_trigger, "_KILL_AFTER_S", 0.5)
+    bench.order(deaf=True)
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    asyncio.run(watch_and_kill(trigger_of(bench), lambda: None))
+    assert bench.living() == []
+
+
+def test_should_leave_an_instance_alone_that_another_trigger_watches_by_now(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    asyncio.run(watch_and_kill(trigger_of(bench), lambda: watcher.take(bench.files, "the next one")))
+    assert observe(bench.files).liveness.is_alive_here
+
+
+def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    trigger = trigger_of(bench, "an earlier launch")
+    watcher.take(bench.files, trigger._watcher)
+    asyncio.run(trigger.on_kill())
+    assert observe(bench.files).liveness.is_alive_here
+
+
+@pytest.mark.parametrize("trigger", [StreamTrigger("/v", "app", 3, "l1", 5.0), BackoffTrigger(12.5)])
+def test_should_be_built_again_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger) -> None:
+    path, kwargs = trigger.serialize()
+    assert path == f"tidemark_airflow.stream_trigger.{type(trigger).__name__}"
+    assert type(trigger)(**kwargs).serialize() == (path, kwargs)
+
+
+def test_should_wait_until_the_backoff_is_over() -> None:
+    assert asyncio.run(asyncio.wait_for(first_event(BackoffTrigger(0.0)), 1)) == {}
+
+
+def view(state: str, written_at: float, **values: object) -> RunView:
+    return RunView(ProcessId(7, 1.0), state, written_at, values)
+
+
+def test_should_log_each_state_once_and_progress_now_and_then() -> None:
+    progress = ProgressLog(every_s=30)
+    assert progress.lines(None, 100) == []
+    assert progress.lines(view("CREATED", 100), 100) == ["state - -> CREATED (pid 7)"]
+    assert progress.lines(view("RESTORING", 101, restoring={"store": "s"}), 101) == [
+        "state CREATED -> RESTORING (pid 7)",
+        "RESTORING restoring={'store': 's'}",
+    ]
+    assert progress.lines(view("RESTORING", 102), 102) == []
+    assert progress.lines(view("RUNNING", 103, batch=4), 103) == [
+        "state RESTORING -> RUNNING (pid 7)",
+        "RUNNING batch=4",
+    ]
+    assert progress.lines(view("RUNNING", 132, batch=5), 132.9) == []
+    assert progress.lines(view("RUNNING", 133, batch=6), 133) == ["RUNNING batch=6"]
+
+
+@pytest.mark.parametrize(("silent_s", "said"), [(59, False), (60, True), (61, True)])
+def test_should_say_when_an_instance_gives_no_sign_of_life(silent_s: float, said: bool) -> None:
+    progress = ProgressLog(every_s=30)
+    progress.lines(view("RUNNING", 1000, batch=1), 1000)
+    lines = progress.lines(view("RUNNING", 1000, batch=1), 1000 + silent_s)
+    assert any("no sign of life" in line for line in lines) is said

@@ -1,0 +1,48 @@
+"""The harness end to end with the Kafka Streams peer on 20 000 events: nothing is timed, only the output is judged."""
+
+import json
+from pathlib import Path
+
+import pytest
+from bench.cases import CASES
+from bench.events import base_ms
+from bench.machine import machine
+from bench.measure import Progress, measure
+from bench.pages import publish
+from bench.plots import plot
+from bench.sides import StreamsSide
+
+from bench import peer, report
+from tidemark.settings import Settings
+
+NOW_MS = 1_760_000_012_345
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("name", ["hot", "wide"])
+def test_should_verify_the_output_of_the_peer_and_report_it(name: str, tmp_path: Path) -> None:
+    if peer.compiler() is None:
+        pytest.skip("there is no javac")
+    settings = Settings.load()
+    case = CASES[name].sized(20_000)
+    seen: list[int] = []
+    progress = Progress(phase=lambda _: None, committed=seen.append)
+    start_ms = base_ms(NOW_MS, case)
+    result = measure(StreamsSide(settings, heap="256m"), case, start_ms, 0, tmp_path / "run", settings, progress)
+    assert result.verdict.right
+    assert result.verdict.window_keys == 20_000
+    assert seen[-1] == case.events
+    assert not (tmp_path / "run").exists()
+
+    facts = machine(settings)
+    report.write_json(tmp_path / "results.json", [result], [case], facts)
+    assert json.loads((tmp_path / "results.json").read_text())["runs"][0]["verdict"]["missing"] == 0
+    (tmp_path / "summary.md").write_text(report.markdown([result], [case], facts))
+    plot(tmp_path / "bench.png", [result], [case])
+    (tmp_path / "benchmarks.md").write_text("a\n<!-- results: begin -->\nold\n<!-- results: end -->\nb\n")
+    publish(tmp_path, tmp_path / "summary.md", tmp_path / "bench.png")
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert page.startswith("a\n")
+    assert page.endswith("b\n")
+    assert "old" not in page
+    assert "20,000 events; output of all runs: right and equal" in page

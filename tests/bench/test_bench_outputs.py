@@ -1,0 +1,93 @@
+"""The verdict on an output topic: what it must find, and what it must not mind."""
+
+import json
+
+import numpy as np
+import pytest
+from bench.cases import CASES, WINDOW_MS
+from bench.errors import BenchFailed
+from bench.outputs import LastCounts, Verdict
+
+CASE = CASES["hot"].sized(2 * 60 * 50_000)
+START_MS = 1_700_000_040_000
+EXPECTED = np.zeros((CASE.windows, CASE.keys), dtype=np.int64)
+EXPECTED[0, 7] = 3
+EXPECTED[1, 8] = 2
+
+
+def _judge(*records: tuple[str, str, int, int, int]) -> Verdict:
+    last = LastCounts(CASE, START_MS)
+    last.add(
+        [key.encode() for key, *_ in records],
+        [
+            json.dumps({"patient_id": patient, "window_start": start, "window_end": end, "pulses": pulses}).encode()
+            for _, patient, start, end, pulses in records
+        ],
+    )
+    return last.verdict(EXPECTED)
+
+
+def _count(patient: str, window: int, pulses: int) -> tuple[str, str, int, int, int]:
+    start = START_MS + window * WINDOW_MS
+    return patient, patient, start, start + WINDOW_MS, pulses
+
+
+RIGHT = (_count("p00007", 0, 3), _count("p00008", 1, 2))
+
+
+def test_should_take_the_last_of_several_updates() -> None:
+    verdict = _judge(_count("p00007", 0, 1), _count("p00007", 0, 2), *RIGHT)
+    assert verdict.right
+    assert (verdict.records, verdict.window_keys) == (4, 2)
+
+
+def test_should_take_the_last_update_also_across_batches() -> None:
+    last = LastCounts(CASE, START_MS)
+    for pulses in (1, 3):
+        start = START_MS
+        value = {"patient_id": "p00007", "window_start": start, "window_end": start + WINDOW_MS, "pulses": pulses}
+        last.add([b"p00007"], [json.dumps(value).encode()])
+    assert last.counts[0, 7] == 3
+
+
+def test_should_find_a_missing_window() -> None:
+    assert (_judge(RIGHT[0]).missing, _judge(RIGHT[0]).right) == (1, False)
+
+
+@pytest.mark.parametrize("pulses", [2, 4])
+def test_should_find_a_wrong_count(pulses: int) -> None:
+    verdict = _judge(_count("p00007", 0, pulses), RIGHT[1])
+    assert (verdict.wrong, verdict.missing, verdict.right) == (1, 0, False)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        _count("p00009", 2, 1),  # after the last window
+        _count("p00009", -1, 1),
+        _count("p50000", 0, 1),  # nobody
+        ("p00001", "p00007", START_MS, START_MS + WINDOW_MS, 3),  # key and value disagree
+        ("p00007", "p00007", START_MS + 1, START_MS + 1 + WINDOW_MS, 3),
+        ("p00007", "p00007", START_MS, START_MS + WINDOW_MS + 1, 3),
+        ("p00007", "p00007", START_MS, START_MS + WINDOW_MS, 0),
+    ],
+)
+def test_should_count_what_no_window_expects(record: tuple[str, str, int, int, int]) -> None:
+    verdict = _judge(*RIGHT, record)
+    assert (verdict.unexpected, verdict.right) == (1, False)
+
+
+def test_should_find_a_window_for_which_there_was_no_event() -> None:
+    verdict = _judge(*RIGHT, _count("p00007", 1, 5))
+    assert (verdict.wrong, verdict.right) == (1, False)
+
+
+@pytest.mark.parametrize("value", [b"nonsense", b'{"patient_id":"p00007","pulse":1}', b'{"patient_id":"seven"}'])
+def test_should_refuse_what_is_not_a_count(value: bytes) -> None:
+    with pytest.raises(BenchFailed, match="pulse-counts"):
+        LastCounts(CASE, START_MS).add([b"p00007"], [value])
+
+
+def test_should_give_equal_outputs_equal_digests() -> None:
+    assert _judge(*RIGHT).digest == _judge(_count("p00007", 0, 1), *RIGHT).digest
+    assert _judge(*RIGHT).digest != _judge(RIGHT[0]).digest

@@ -1,0 +1,113 @@
+"""Fixtures that every test may ask for: a real broker that the suite starts, topics and settings of one's own.
+
+Whatever a test starts carries this session's mark in its environment, and is ended when the session ends, also when
+pytest itself is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidemark.local import jars, processes
+from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster
+from tidemark.settings import Settings
+
+CreateTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Neither the developer's `tidemark.toml` nor a demo that happens to run decides what a test does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("TIDEMARK_") and n != "TIDEMARK_CACHE_DIR"]:
+            patch.delenv(name)
+        empty = tmp_path_factory.mktemp("settings")
+        patch.setenv("TIDEMARK_CONFIG", str(empty / "tidemark.toml"))
+        patch.setenv("TIDEMARK_VAR_DIR", str(empty / "var"))
+        yield
+
+
+@pytest.fixture(scope="session")
+def mark(_settings_of_the_suite: None) -> Iterator[str]:
+    """The mark of this session's processes, set in the environment that they inherit."""
+    chosen = f"tests-{uuid.uuid4()}"
+    with processes.guarded(chosen), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(processes.MARK, chosen)
+        yield chosen
+
+
+@pytest.fixture(scope="session")
+def kafka_jars(_settings_of_the_suite: None) -> list[Path]:
+    """The broker's jars."""
+    return jars.ensure("kafka", Settings.load())
+
+
+@pytest.fixture(scope="session")
+def spark_jars(_settings_of_the_suite: None) -> list[Path]:
+    """The jars of Spark's Kafka connector."""
+    return jars.ensure("spark", Settings.load())
+
+
+@pytest.fixture(scope="session")
+def broker(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    """One real broker for the whole session. A test that stops a broker starts its own."""
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), kafka_jars) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def cluster(mark: str, kafka_jars: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Three real brokers for the whole session. A test that stops a node starts it again."""
+    with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), kafka_jars) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def admin(broker: EmbeddedBroker) -> AdminClient:
+    """An admin client of the session's broker."""
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Makes names that no other test uses: `unique("pulse")` is `pulse-3f9c21ab`, the same for one test and name."""
+    token = uuid.uuid4().hex[:8]
+    return lambda name: f"{name}-{token}"
+
+
+@pytest.fixture
+def create_topic(admin: AdminClient) -> CreateTopic:
+    """`create_topic(name, partitions=1, **config)` creates a topic and waits until its leaders are known.
+
+    A dot in a config's name is written as an underscore: `cleanup_policy="compact"`.
+    """
+
+    def create(name: str, partitions: int = 1, **config: str) -> str:
+        wanted = {key.replace("_", "."): value for key, value in config.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=wanted)])[name].result(15)
+
+        def led() -> bool:
+            known = admin.list_topics(name, timeout=5).topics[name].partitions
+            return len(known) == partitions and all(partition.leader >= 0 for partition in known.values())
+
+        assert processes.wait_until(led, 15), f"no leaders for {name}"
+        return name
+
+    return create
+
+
+@pytest.fixture
+def settings(broker: EmbeddedBroker, tmp_path: Path) -> Settings:
+    """Settings that point at the session's broker, with folders of the test's own."""
+    return Settings.load(
+        bootstrap_servers=broker.bootstrap,
+        var_dir=tmp_path / "var",
+        state_dir=tmp_path / "state",
+        spark_master="local[2]",
+    )

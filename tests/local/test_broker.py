@@ -1,0 +1,80 @@
+"""Real brokers: they start, keep their data, and go away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.conftest import CreateTopic
+
+from tidemark.errors import PreflightFailed
+from tidemark.local import ports
+from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster, answers
+
+pytestmark = pytest.mark.broker
+
+
+def _produce(bootstrap: str, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "topic.metadata.propagation.max.ms": 3000})
+    failures: list[object] = []
+    producer.produce(topic, b"v", on_delivery=lambda error, _: failures.append(error) if error else None)
+    producer.flush(15)
+    if failures:
+        raise KafkaException(failures[0])
+
+
+def test_a_topic_nobody_created_should_be_refused(broker: EmbeddedBroker, unique: Callable[[str], str]) -> None:
+    with pytest.raises(KafkaException, match="UNKNOWN_TOPIC"):
+        _produce(broker.bootstrap, unique("misspelt"))
+
+
+def test_a_transaction_should_commit_on_a_single_broker(
+    broker: EmbeddedBroker, create_topic: CreateTopic, unique: Callable[[str], str]
+) -> None:
+    topic = create_topic(unique("sink"))
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": unique("app"), "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"v")
+    producer.commit_transaction(30)
+
+
+def test_a_killed_broker_should_keep_its_address_and_its_data(
+    mark: str, kafka_jars: list[Path], tmp_path: Path
+) -> None:
+    with EmbeddedBroker(tmp_path / "broker", kafka_jars) as broker:
+        address = broker.bootstrap
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(15)
+        _produce(address, "kept")
+        broker.kill()
+        assert not answers(address)
+        broker.start()
+        assert broker.bootstrap == address
+        assert "kept" in admin.list_topics(timeout=10).topics
+    assert not broker.is_alive()
+    assert ports.is_free(broker.node.port)
+
+
+def test_a_broker_that_cannot_start_should_say_why_and_leave_nothing(
+    mark: str, kafka_jars: list[Path], tmp_path: Path
+) -> None:
+    broker = EmbeddedBroker(tmp_path / "broker", kafka_jars, overrides={"num.io.threads": "none"})
+    with pytest.raises(PreflightFailed, match=r"num\.io\.threads"):
+        broker.start(timeout_s=30)
+    assert not broker.is_alive()
+
+
+def test_a_cluster_should_go_on_without_one_node(cluster: EmbeddedCluster, unique: Callable[[str], str]) -> None:
+    topic = unique("replicated")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(15)
+    cluster.kill_node(2)
+    try:
+        _produce(cluster.bootstrap, topic)
+    finally:
+        cluster.start_node(2)
+    assert len(admin.list_topics(timeout=10).brokers) == 3

@@ -1,0 +1,134 @@
+"""The jar cache: verified, mended, shared, and clear when it cannot be filled."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import PreflightFailed
+from tidemark.local import jars
+from tidemark.local.jars import Jar
+from tidemark.settings import Settings
+
+BYTES = {"one": b"first jar", "two": b"second jar"}
+LISTED = [Jar("org.example", name, "1.0", hashlib.sha256(content).hexdigest()) for name, content in BYTES.items()]
+
+
+class Registry:
+    """Stands in for Ivy: puts what it has into Ivy's cache folder, as Ivy does, and counts."""
+
+    def __init__(self) -> None:
+        self.holds = dict(BYTES)
+        self.asked: list[str] = []
+
+    def __call__(self, set_name: str, wanted: list[Jar], work: Path, log: Path) -> None:
+        for jar in wanted:
+            self.asked.append(jar.artifact)
+            if jar.artifact in self.holds:
+                put(work, jar, self.holds[jar.artifact])
+
+
+def put(work: Path, jar: Jar, content: bytes) -> None:
+    folder = work / jar.group / jar.artifact / "jars"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{jar.artifact}-{jar.version}.jar").write_bytes(content)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    stand_in = Registry()
+    monkeypatch.setattr(jars, "_run_ivy", stand_in)
+    monkeypatch.setattr(jars, "listed", lambda name: LISTED)
+    return stand_in
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Settings:
+    return Settings.load(cache_dir=tmp_path / "cache")
+
+
+def test_every_listed_jar_should_have_coordinates_and_a_checksum() -> None:
+    for name in jars.SETS:
+        listed = jars.listed(name)
+        assert listed
+        assert all(len(jar.sha256) == 64 for jar in listed)
+        assert len({jar.file_name for jar in listed}) == len(listed)
+
+
+def test_the_same_jar_should_have_the_same_checksum_in_every_set() -> None:
+    known: dict[str, str] = {}
+    for jar in (jar for name in jars.SETS for jar in jars.listed(name)):
+        assert known.setdefault(str(jar), jar.sha256) == jar.sha256
+
+
+def test_a_set_that_is_not_there_should_be_refused() -> None:
+    with pytest.raises(ValueError, match="spark, kafka, bench"):
+        jars.listed("spork")
+
+
+def test_a_verified_jar_should_not_be_fetched_again(registry: Registry, cached: Settings) -> None:
+    paths = jars.ensure("spark", cached)
+    assert [path.read_bytes() for path in paths] == list(BYTES.values())
+    jars.ensure("spark", cached)
+    assert registry.asked == ["one", "two"]
+
+
+@pytest.mark.parametrize("content", [b"", b"first", b"tampered"])
+def test_a_partial_or_wrong_jar_should_be_replaced_alone(registry: Registry, cached: Settings, content: bytes) -> None:
+    first = jars.ensure("spark", cached)[0]
+    first.write_bytes(content)
+    assert jars.ensure("spark", cached)[0].read_bytes() == BYTES["one"]
+    assert registry.asked == ["one", "two", "one"]
+
+
+def test_what_an_interrupted_fetch_had_finished_should_be_taken(registry: Registry, cached: Settings) -> None:
+    work = cached.cache_dir / "ivy" / "spark"
+    put(work, LISTED[0], BYTES["one"])
+    put(work, LISTED[1], b"sec")
+    jars.ensure("spark", cached)
+    assert registry.asked == ["two"]
+
+
+def test_a_jar_with_other_bytes_should_never_reach_the_cache(registry: Registry, cached: Settings) -> None:
+    registry.holds["two"] = b"not what was listed"
+    with pytest.raises(PreflightFailed, match=r"org\.example:two:1\.0"):
+        jars.ensure("spark", cached)
+    assert [path.name for path in jars.jar_folder(cached).iterdir()] == [LISTED[0].file_name]
+
+
+def test_being_offline_should_name_what_is_missing_and_keep_what_came(registry: Registry, cached: Settings) -> None:
+    del registry.holds["two"]
+    with pytest.raises(
+        PreflightFailed, match=r"1 of 2 jars of set spark \(org\.example:two:1\.0\).*offline.*connect once"
+    ):
+        jars.ensure("spark", cached)
+    registry.holds["two"] = BYTES["two"]
+    jars.ensure("spark", cached)
+    assert registry.asked == ["one", "two", "two"]
+
+
+def test_two_at_once_should_fetch_once(registry: Registry, cached: Settings) -> None:
+    together = [threading.Thread(target=jars.ensure, args=("spark", cached)) for _ in range(4)]
+    for thread in together:
+        thread.start()
+    for thread in together:
+        thread.join(30)
+    assert registry.asked == ["one", "two"]
+
+
+def test_a_cache_that_cannot_be_written_should_name_the_setting(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(PreflightFailed, match="TIDEMARK_CACHE_DIR"):
+        jars.ensure("spark", Settings.load(cache_dir=tmp_path / "file" / "cache"))
+
+
+def test_ivy_that_cannot_connect_should_end_in_the_offline_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The real Ivy, with a proxy that nobody listens on: a machine without a network, in a second.
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9")
+    with pytest.raises(PreflightFailed, match=r"4 of 4 jars of set spark .*offline"):
+        jars.ensure("spark", Settings.load(cache_dir=tmp_path))

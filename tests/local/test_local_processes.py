@@ -1,0 +1,112 @@
+"""Processes: known by start time, found by their mark, ended to the last one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidemark.local import processes
+from tidemark.local.processes import Identity
+
+# A child that takes no notice of SIGTERM, as an orphan of a crashed part may, and says when it is ready.
+STUBBORN = (
+    "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
+)
+PARENT = f"import subprocess,sys,time; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); time.sleep(300)"
+
+
+@pytest.fixture
+def own_mark() -> str:
+    return f"test-{uuid.uuid4()}"
+
+
+def start(code: str, mark: str, folder: Path) -> Identity:
+    return processes.start([sys.executable, "-c", code], folder / "log", os.environ | {processes.MARK: mark}, folder)
+
+
+def ready(folder: Path) -> bool:
+    return processes.wait_until(lambda: "ready" in (folder / "log").read_text(), 20)
+
+
+def test_a_pid_that_was_used_again_should_not_count_as_alive() -> None:
+    me = Identity.of(os.getpid())
+    assert me is not None
+    assert me.is_alive()
+    assert not Identity(me.pid, me.start_time - 5).is_alive()
+
+
+def test_a_process_that_was_never_there_should_have_no_identity() -> None:
+    assert Identity.of(2**22 + 1) is None
+
+
+def test_stopping_should_end_children_that_ignore_sigterm(own_mark: str, tmp_path: Path) -> None:
+    parent = start(PARENT, own_mark, tmp_path)
+    assert ready(tmp_path)
+    processes.stop(parent, timeout_s=10)
+    assert processes.carrying(own_mark) == []
+
+
+def test_a_sweep_should_end_orphans_and_spare_others(own_mark: str, tmp_path: Path) -> None:
+    other = start("import time; time.sleep(300)", own_mark + "-other", tmp_path / "..")
+    parent = start(PARENT, own_mark, tmp_path)
+    try:
+        assert ready(tmp_path)
+        os.kill(parent.pid, signal.SIGKILL)
+        assert processes.wait_until(lambda: not parent.is_alive(), 10)
+        assert len(processes.carrying(own_mark)) == 1
+        assert processes.sweep(own_mark, timeout_s=0.5) == 1
+        assert processes.carrying(own_mark) == []
+        assert other.is_alive()
+    finally:
+        processes.stop(other)
+
+
+def test_a_sweep_of_one_session_should_leave_the_other_sessions(own_mark: str, tmp_path: Path) -> None:
+    first = start("import time; time.sleep(300)", own_mark, tmp_path)
+    second = start("import time; time.sleep(300)", own_mark, tmp_path)
+    try:
+        assert processes.sweep(own_mark, session=first.pid) == 1
+        assert second.is_alive()
+        assert processes.sweep(own_mark, spare={second.pid}) == 0
+    finally:
+        processes.sweep(own_mark)
+    assert not second.is_alive()
+
+
+def test_a_killed_guardian_should_leave_nothing_behind(own_mark: str, tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, subprocess, sys, time\n"
+        "from tidemark.local import processes\n"
+        f"with processes.guarded({own_mark!r}):\n"
+        f"    os.environ[processes.MARK] = {own_mark!r}\n"
+        f"    subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])\n"
+        "    time.sleep(300)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[2])}
+    environment.pop(processes.MARK, None)
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as guardian:
+        assert guardian.stdout is not None
+        assert guardian.stdout.readline() == "ready\n"
+        assert len(processes.carrying(own_mark)) == 1
+        guardian.kill()
+        guardian.stdout.close()
+    assert processes.wait_until(lambda: not processes.carrying(own_mark), 25)
+
+
+def test_waiting_should_end_with_the_condition_or_the_time() -> None:
+    assert processes.wait_until(lambda: True, 0)
+    assert not processes.wait_until(lambda: False, 0.1)
+
+
+def test_a_zombie_should_count_as_ended() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    identity = Identity(child.pid, psutil.Process(child.pid).create_time())
+    assert processes.wait_until(lambda: not identity.is_alive(), 10)
+    child.wait()

@@ -1,0 +1,82 @@
+"""`describe()` is compared as text: it is what people read and diff."""
+
+from __future__ import annotations
+
+from tidemark.topology.builder import Topology
+from tidemark.topology.load import load
+from tidemark.topology.windows import hopping
+
+PATIENT_MONITORING = """\
+Application: patient-monitoring (version 1)
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [pulse-events]) [Spark]
+      --> KSTREAM-AGGREGATE-0000000001
+    Processor: KSTREAM-AGGREGATE-0000000001 (stores: [pulse-counts]) [Spark: partial results, task loop: merge and store]
+      --> KSTREAM-SINK-0000000002
+      <-- KSTREAM-SOURCE-0000000000
+    Sink: KSTREAM-SINK-0000000002 (topic: pulse-counts) [task loop]
+      <-- KSTREAM-AGGREGATE-0000000001
+
+Stores:
+   pulse-counts: window, RocksDB
+      windows    tumbling 1m, grace 5s
+      retention  6h, in segments of 3h
+      changelog  patient-monitoring-pulse-counts-changelog
+      by         patient_id
+      pulses     count(*), LONG"""
+
+BRANCHES = """\
+Application: app (version 2)
+Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [beats]) [Spark]
+      --> KSTREAM-FILTER-0000000001, KSTREAM-SINK-0000000006
+    Processor: KSTREAM-FILTER-0000000001 (stores: []) [Spark]
+      --> KSTREAM-AGGREGATE-0000000002, KSTREAM-AGGREGATE-0000000004
+      <-- KSTREAM-SOURCE-0000000000
+    Processor: KSTREAM-AGGREGATE-0000000002 (stores: [total]) [Spark: partial results, task loop: merge and store]
+      --> KSTREAM-SINK-0000000003
+      <-- KSTREAM-FILTER-0000000001
+    Sink: KSTREAM-SINK-0000000003 (topic: totals) [task loop]
+      <-- KSTREAM-AGGREGATE-0000000002
+    Processor: KSTREAM-AGGREGATE-0000000004 (stores: [minutes]) [Spark: partial results, task loop: merge and store]
+      --> none
+      <-- KSTREAM-FILTER-0000000001
+    Sink: KSTREAM-SINK-0000000006 (topic: copy) [task loop]
+      <-- KSTREAM-SOURCE-0000000000
+
+   Sub-topology: 1
+    Source: KSTREAM-SOURCE-0000000007 (topics: [clicks]) [Spark]
+      --> KSTREAM-SINK-0000000008
+    Sink: KSTREAM-SINK-0000000008 (topic: pages) [task loop]
+      <-- KSTREAM-SOURCE-0000000007
+
+Stores:
+   total: key-value, RocksDB
+      retention  for ever
+      changelog  app-total-changelog
+      by         key
+      n          sum(CAST(n AS BIGINT)), LONG
+   minutes: window, RocksDB
+      windows    hopping 1m every 10s, grace 0s
+      retention  1d, in segments of 12h
+      changelog  app-minutes-changelog
+      by         key
+      mean       mean(CAST(n AS DOUBLE)), DOUBLE"""
+
+
+def test_the_example_should_read_as_in_kafka_streams() -> None:
+    assert load("patient_monitoring").describe() == PATIENT_MONITORING
+
+
+def test_branches_and_subtopologies_should_be_connected() -> None:
+    topology = Topology("app", version="2")
+    beats = topology.stream("beats", schema="n INT")
+    kept = beats.filter("n > 0")
+    kept.group_by_key().sum("n", name="n", store="total").to("totals")
+    kept.group_by_key().windowed_by(hopping("60s", "10s")).mean("n", store="minutes")
+    topology._draft.next_index += 1
+    beats.to("copy")
+    topology.stream("clicks", schema="page STRING").to("pages")
+    assert topology.describe() == BRANCHES

@@ -1,0 +1,76 @@
+"""Topology modules are found, loaded without Spark, and their faults are told with the line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import topologies
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.load import load, names
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
+
+    def write(source: str) -> str:
+        name = f"written_{abs(hash(request.node.nodeid))}"
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, f"topologies.{name}", raising=False)
+        return name
+
+    return write
+
+
+def test_the_example_should_be_listed_and_load() -> None:
+    assert "patient_monitoring" in names()
+    assert load("patient_monitoring").application_id == "patient-monitoring"
+
+
+def test_loading_should_import_no_spark_no_client_and_no_store() -> None:
+    code = (
+        "import sys; from tidemark.topology.load import load; load('patient_monitoring').describe();"
+        "print([m for m in ('pyspark', 'airflow', 'confluent_kafka', 'rocksdict', 'pyarrow', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=_environment())
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_should_suggest_the_nearest() -> None:
+    with pytest.raises(InvalidTopology, match="did you mean 'patient_monitoring'"):
+        load("patient-monitoring")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("1 +\n", "SyntaxError"),
+        ("\nimport nosuch_module\n", "No module named 'nosuch_module'"),
+        ("x = 1\n", "define `def topology"),
+        ("def topology():\n    return 3\n", "gave int; return the Topology"),
+        ("def topology():\n    return 1 / 0\n", "line 2"),
+        (
+            "from tidemark.topology.builder import Topology\ndef topology():\n    t = Topology('a')\n"
+            "    t.stream('x', schema='a INT', key='b').to('y')\n    return t\n",
+            "line 4",
+        ),
+        (
+            "from tidemark.topology.builder import Topology\ndef topology():\n    return Topology('a')\n",
+            "nothing in it",
+        ),
+    ],
+)
+def test_a_module_that_does_not_load_should_be_named_with_its_fault(module, source: str, says: str) -> None:  # type: ignore[no-untyped-def]
+    name = module(source)
+    with pytest.raises(InvalidTopology) as refused:
+        load(name)
+    assert str(refused.value).startswith(f"topology {name}")
+    assert says in str(refused.value)
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(Path(topologies.__path__[0]).parent), "PATH": ""}

@@ -1,0 +1,244 @@
+"""What a windowed count must have produced, computed again in plain Python from the source topic.
+
+Independent of the product: it parses JSON with `json`, counts in dictionaries, and shares no code with Tidemark. The
+only things it takes from the application are the batch ranges of its commit records (rule 13): which records a batch
+held decides which late ones were dropped, and that cannot be known from the source alone. `recompute` reads the
+broker; `recompute_rows` is the same on lists, so a case reads as data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.truth.topics import Row, by_partition, read_all
+
+WindowKey = tuple[str, int]
+"""A record key and the start of a window, epoch milliseconds."""
+
+Coordinate = tuple[str, int, int]
+"""Topic, partition and offset of one record."""
+
+
+@dataclass(frozen=True)
+class Counting:
+    """The constants of one application that counts records per key in tumbling windows."""
+
+    application_id: str = "patient-monitoring"
+    source_topic: str = "pulse-events"
+    sink_topic: str = "pulse-counts"
+    store: str = "pulse-counts"
+    subtopology: int = 0
+    window_ms: int = 60_000
+    grace_ms: int = 5_000
+    max_ahead_ms: int = 3_600_000
+    key_field: str = "patient_id"
+    time_field: str = "beat_ms"
+    count_field: str = "pulses"
+    types: tuple[tuple[str, type, int], ...] = (
+        ("patient_id", str, 0),
+        ("beat_ms", int, 64),
+        ("ibi_ms", int, 32),
+        ("recording", str, 0),
+    )
+    """Field, Python type, and the bits of an integer."""
+
+    @property
+    def changelog_topic(self) -> str:
+        return f"{self.application_id}-{self.store}-changelog"
+
+    @property
+    def dlq_topic(self) -> str:
+        return f"{self.application_id}-dlq"
+
+    @property
+    def commits_topic(self) -> str:
+        return f"{self.application_id}-commits"
+
+    def task(self, partition: int) -> str:
+        return f"{self.subtopology}_{partition}"
+
+
+PATIENT_MONITORING = Counting()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One commit record of one task, as far as the recomputation believes it: the range of source offsets."""
+
+    partition: int
+    start: int
+    end: int
+    kind: str = "batch"
+    record: Mapping[str, object] = field(default_factory=dict, compare=False)
+
+
+@dataclass
+class TaskTruth:
+    """What one task must have done."""
+
+    stream_time_ms: int | None = None
+    good: int = 0
+    late_rows: int = 0
+    next_offset: int | None = None
+
+
+@dataclass
+class Truth:
+    """What the application must have produced from the batches it committed."""
+
+    events: int = 0
+    tasks: dict[int, TaskTruth] = field(default_factory=dict)
+    histories: dict[WindowKey, list[int]] = field(default_factory=dict)
+    """Every count that was emitted, in order: one per batch that touched the window."""
+    homes: dict[WindowKey, int] = field(default_factory=dict)
+    """Task partition of each window."""
+    dead: dict[Coordinate, Row] = field(default_factory=dict)
+    unprocessed: int = 0
+    faults: list[str] = field(default_factory=list)
+    """Ranges that overlap or leave a gap, and commit records that state other numbers than these."""
+
+    @property
+    def counts(self) -> dict[WindowKey, int]:
+        """The final count of every window."""
+        return {key: history[-1] for key, history in self.histories.items()}
+
+    @property
+    def outputs(self) -> int:
+        """How many records the sink, and the changelog, must have received."""
+        return sum(map(len, self.histories.values()))
+
+    @property
+    def late_rows(self) -> int:
+        return sum(task.late_rows for task in self.tasks.values())
+
+
+def event(row: Row, rules: Counting) -> tuple[str, int] | None:
+    """Key and event time of a record, or None when it is a bad one."""
+    try:
+        value: Any = json.loads(row.value) if row.value is not None else None
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    for name, kind, bits in rules.types:
+        found: Any = value.get(name)
+        if found is None:
+            continue
+        if type(found) is not kind:
+            return None
+        if bits and not -(1 << (bits - 1)) <= int(value[name]) < 1 << (bits - 1):
+            return None
+    key: str | None = value.get(rules.key_field)
+    time_ms: int | None = value.get(rules.time_field)
+    if key is None or time_ms is None or not 0 <= time_ms <= row.timestamp_ms + rules.max_ahead_ms:
+        return None
+    return key, time_ms
+
+
+def batches_of(commits: Iterable[Row], rules: Counting) -> list[Batch]:
+    """One task's commit records, in commit order, as batches. Rows are one partition's of the commits topic."""
+    found = []
+    for row in commits:
+        if row.value is None:
+            continue
+        record = json.loads(row.value)
+        if record["application_id"] != rules.application_id:
+            continue
+        for text, (start, end) in record["sources"].get(rules.source_topic, {}).items():
+            if record["task"] == rules.task(int(text)):
+                found.append(Batch(int(text), start, end, record["kind"], record))
+    return found
+
+
+def recompute(bootstrap: str, rules: Counting = PATIENT_MONITORING, timeout_s: float = 60.0) -> Truth:
+    """Read source and commit records and count again. Blocks for the time of the reading; raises `Unreadable`."""
+    rows = read_all(bootstrap, (rules.source_topic, rules.commits_topic), timeout_s)
+    commits = by_partition(rows, rules.commits_topic)
+    batches = [batch for partition in sorted(commits) for batch in batches_of(commits[partition], rules)]
+    return recompute_rows(by_partition(rows, rules.source_topic), batches, rules)
+
+
+def recompute_rows(source: Mapping[int, list[Row]], batches: Iterable[Batch], rules: Counting) -> Truth:
+    """Count `source` (rows by partition, by offset) as tasks that committed `batches` (in order) must have."""
+    truth = Truth(events=sum(map(len, source.values())))
+    ranges: dict[int, list[Batch]] = {partition: [] for partition in source}
+    for batch in batches:
+        ranges.setdefault(batch.partition, []).append(batch)
+    for partition in sorted(ranges):
+        _count_task(truth, partition, source.get(partition, []), ranges[partition], rules)
+    return truth
+
+
+def _count_task(truth: Truth, partition: int, rows: list[Row], batches: list[Batch], rules: Counting) -> None:
+    task = truth.tasks[partition] = TaskTruth()
+    at = 0
+    for number, batch in enumerate(batches):
+        label = f"task {rules.task(partition)} record {number} [{batch.start}, {batch.end})"
+        if task.next_offset is not None and batch.start != task.next_offset:
+            word = "overlaps" if batch.start < task.next_offset else "leaves a gap after"
+            truth.faults.append(f"{label} {word} the one that ended at {task.next_offset}")
+        if batch.end < batch.start:
+            truth.faults.append(f"{label} runs backwards")
+        task.next_offset = batch.end
+        # Offsets that no batch names are skipped here, and have been reported or counted as unprocessed.
+        while at < len(rows) and rows[at].offset < batch.start:
+            truth.unprocessed += 1
+            at += 1
+        held = []
+        while at < len(rows) and rows[at].offset < batch.end:
+            held.append(rows[at])
+            at += 1
+        _count_batch(truth, task, batch, held, rules, label)
+    truth.unprocessed += len(rows) - at
+
+
+def _count_batch(truth: Truth, task: TaskTruth, batch: Batch, rows: list[Row], rules: Counting, label: str) -> None:
+    partials: dict[WindowKey, int] = {}
+    dead = 0
+    newest = task.stream_time_ms
+    for row in rows:
+        found = event(row, rules)
+        if found is None:
+            truth.dead[row.topic, row.partition, row.offset] = row
+            dead += 1
+            continue
+        key, time_ms = found
+        window = (key, time_ms - time_ms % rules.window_ms)
+        partials[window] = partials.get(window, 0) + 1
+        newest = time_ms if newest is None else max(newest, time_ms)
+        task.good += 1
+    late = emitted = 0
+    for window, count in partials.items():
+        if task.stream_time_ms is not None and window[1] + rules.window_ms + rules.grace_ms <= task.stream_time_ms:
+            late += count
+            continue
+        history = truth.histories.setdefault(window, [])
+        history.append((history[-1] if history else 0) + count)
+        truth.homes[window] = batch.partition
+        emitted += 1
+    task.late_rows += late
+    task.stream_time_ms = newest
+    _check_record(truth, batch, label, newest, late, dead, emitted, rules)
+
+
+def _check_record(
+    truth: Truth, batch: Batch, label: str, newest: int | None, late: int, dead: int, emitted: int, rules: Counting
+) -> None:
+    """A commit record's own numbers are claims; each is compared with what was counted."""
+    record = batch.record
+    if batch.kind != "batch" or not record:
+        return
+    claims = {"late_rows": late, "bad_rows": dead}
+    if newest is not None:
+        claims["stream_time_ms"] = newest
+    stated: dict[str, object] = {name: record.get(name) for name in claims}
+    for group, topic in (("sinks", rules.sink_topic), ("changelogs", rules.changelog_topic)):
+        numbers = record.get(group)
+        claims[group] = emitted
+        stated[group] = numbers.get(topic, 0) if isinstance(numbers, dict) else None
+    truth.faults.extend(
+        f"{label} says {name}={stated[name]}, counted {claims[name]}" for name in claims if stated[name] != claims[name]
+    )

@@ -1,0 +1,157 @@
+"""The recomputation itself, on hand-made lists: a late record or a crash point is a value in the list."""
+
+from __future__ import annotations
+
+import json
+
+from tests.truth.compare import Difference, compare_dead_letters, compare_updates
+from tests.truth.recompute import PATIENT_MONITORING, Batch, batches_of, event, recompute_rows
+from tests.truth.topics import Row
+
+RULES = PATIENT_MONITORING
+NOW = 1_700_000_040_000
+"""A multiple of the window."""
+MINUTE = 60_000
+
+
+def beat(offset: int, at_ms: int, patient: str = "p1", partition: int = 0, stamp: int | None = None) -> Row:
+    value = {"patient_id": patient, "beat_ms": at_ms, "ibi_ms": 800, "recording": "data"}
+    stamp = at_ms if stamp is None else stamp
+    return Row("pulse-events", partition, offset, stamp, patient.encode(), json.dumps(value).encode(), ())
+
+
+def raw(offset: int, value: bytes | None, stamp: int = NOW) -> Row:
+    return Row("pulse-events", 0, offset, stamp, b"p1", value, ())
+
+
+def counted(rows: list[Row], *ranges: tuple[int, int]):
+    return recompute_rows({0: rows}, [Batch(0, start, end) for start, end in ranges], RULES)
+
+
+def test_counts_once_per_batch_and_keeps_the_history():
+    truth = counted([beat(0, NOW), beat(1, NOW + 1), beat(2, NOW + 2), beat(3, NOW + MINUTE)], (0, 2), (2, 4))
+    assert truth.histories == {("p1", NOW): [2, 3], ("p1", NOW + MINUTE): [1]}
+    assert truth.counts[("p1", NOW)] == 3
+    assert (truth.outputs, truth.late_rows, truth.unprocessed, truth.faults) == (3, 0, 0, [])
+    assert truth.tasks[0].stream_time_ms == NOW + MINUTE
+
+
+def test_late_is_judged_at_the_start_of_the_batch_at_minus_one_zero_and_plus_one():
+    for over, expected in ((-1, 0), (0, 1), (1, 1)):
+        first = beat(0, NOW + MINUTE + RULES.grace_ms + over)
+        late = beat(1, NOW + 5)
+        assert counted([first, late], (0, 1), (1, 2)).late_rows == expected, over
+        # In one batch with the record that would close the window it still counts.
+        assert counted([first, late], (0, 2)).late_rows == 0
+
+
+def test_late_rows_are_counted_by_row_and_still_move_stream_time():
+    rows = [beat(0, NOW + 10 * MINUTE), beat(1, NOW), beat(2, NOW), beat(3, NOW + 11 * MINUTE, "p2")]
+    truth = counted(rows, (0, 1), (1, 4))
+    assert truth.late_rows == 2
+    assert ("p1", NOW) not in truth.counts
+    assert truth.tasks[0].stream_time_ms == NOW + 11 * MINUTE
+
+
+def test_stream_time_is_each_tasks_own():
+    ahead, behind = beat(0, NOW + 10 * MINUTE, "p1", 0), beat(0, NOW, "p2", 1)
+    truth = recompute_rows({0: [ahead], 1: [behind]}, [Batch(0, 0, 1), Batch(1, 0, 1)], RULES)
+    assert truth.late_rows == 0
+
+
+def test_offsets_that_markers_took_are_no_gap():
+    truth = counted([beat(0, NOW), beat(5, NOW)], (0, 3), (3, 7))
+    assert truth.faults == []
+    assert truth.counts == {("p1", NOW): 2}
+
+
+def test_overlap_gap_and_unread_end_are_reported():
+    rows = [beat(n, NOW + n) for n in range(6)]
+    assert "overlaps" in counted(rows, (0, 3), (2, 6)).faults[0]
+    gap = counted(rows, (0, 2), (3, 6))
+    assert "leaves a gap" in gap.faults[0]
+    assert gap.unprocessed == 1
+    assert counted(rows, (0, 4)).unprocessed == 2
+    assert recompute_rows({0: rows}, [], RULES).unprocessed == 6
+
+
+def test_bad_records_are_dead_and_do_not_move_stream_time():
+    ahead = RULES.max_ahead_ms
+    bad = [
+        raw(0, None),
+        raw(1, b"{not json"),
+        raw(2, b"[1, 2]"),
+        raw(3, b'{"patient_id": "p1", "beat_ms": "noon", "ibi_ms": 800, "recording": "data"}'),
+        raw(4, b'{"beat_ms": 1, "ibi_ms": 800, "recording": "data"}'),
+        raw(5, b'{"patient_id": "p1", "beat_ms": null}'),
+        raw(6, b'{"patient_id": "p1", "beat_ms": -1}'),
+        beat(7, NOW + ahead + 1, stamp=NOW),
+        raw(8, b'{"patient_id": "p1", "beat_ms": 9223372036854775808}', NOW),
+    ]
+    truth = counted([*bad, beat(9, NOW + ahead, stamp=NOW)], (0, 10))
+    assert sorted(truth.dead) == [("pulse-events", 0, n) for n in range(9)]
+    assert truth.tasks[0].stream_time_ms == NOW + ahead
+    assert event(raw(0, b'{"patient_id": "p1", "beat_ms": 0}'), RULES) == ("p1", 0)
+
+
+def test_commit_records_become_batches_and_false_claims_are_faults():
+    record = {
+        "application_id": "patient-monitoring",
+        "task": "0_0",
+        "kind": "batch",
+        "sources": {"pulse-events": {"0": [0, 2]}},
+        "stream_time_ms": NOW,
+        "late_rows": 0,
+        "bad_rows": 0,
+        "sinks": {"pulse-counts": 1},
+        "changelogs": {"patient-monitoring-pulse-counts-changelog": 1},
+    }
+    start = record | {"kind": "start", "sources": {"pulse-events": {"0": [0, 0]}}}
+    wrong = record | {"stream_time_ms": NOW + 1, "late_rows": 3}
+    rows = [beat(0, NOW), beat(1, NOW)]
+
+    def faults(*records):
+        commits = [Row("c", 0, n, NOW, b"0_0", json.dumps(r).encode(), ()) for n, r in enumerate(records)]
+        return recompute_rows({0: rows}, batches_of(commits, RULES), RULES).faults
+
+    assert faults(start, record) == []
+    assert len(faults(start, wrong)) == 2
+    other = record | {"application_id": "another"}
+    assert faults(start, other, record) == []
+
+
+def test_updates_missing_repeated_and_strange_are_told_apart():
+    window = ("p1", NOW)
+
+    def verdict(found: list[int]) -> tuple[int, int, int]:
+        difference = compare_updates({window: [2, 3, 7]}, {window: found} if found else {}, Difference())
+        return difference.missing, difference.duplicated, difference.wrong
+
+    assert verdict([2, 3, 7]) == (0, 0, 0)
+    assert verdict([]) == (3, 0, 0)
+    assert verdict([2, 3]) == (1, 0, 0)
+    assert verdict([2, 3, 3, 7]) == (0, 1, 0)
+    assert verdict([2, 3, 7, 2, 3, 7]) == (0, 3, 0)
+    assert verdict([2, 7, 3]) == (0, 0, 1)
+    assert verdict([2, 3, 8]) == (1, 0, 1)
+    assert compare_updates({}, {window: [1]}, Difference()).wrong == 1
+
+
+def test_dead_letters_are_each_there_once_with_their_bytes():
+    def letter(offset: int, value: bytes = b"{not json") -> Row:
+        headers = {"reason": b"json", "topic": b"pulse-events", "partition": b"0", "offset": str(offset).encode()}
+        named = tuple((f"tidemark.{name}", text) for name, text in headers.items())
+        return Row("patient-monitoring-dlq", 0, offset, NOW, b"p1", value, named)
+
+    expected = {("pulse-events", 0, n): raw(n, b"{not json") for n in (1, 2)}
+
+    def verdict(*found: Row) -> tuple[int, int, int]:
+        difference = compare_dead_letters(expected, found, Difference())
+        return difference.missing, difference.duplicated, difference.wrong
+
+    assert verdict(letter(1), letter(2)) == (0, 0, 0)
+    assert verdict(letter(1)) == (1, 0, 0)
+    assert verdict(letter(1), letter(2), letter(2)) == (0, 1, 0)
+    assert verdict(letter(1), letter(2), letter(3)) == (0, 0, 1)
+    assert verdict(letter(1), letter(2, b"changed")) == (0, 0, 1)
+    assert verdict(letter(1), letter(2)._replace(headers=())) == (1, 0, 1)

@@ -1,0 +1,140 @@
+"""Reading whole topics with a plain consumer, for the recomputation. Knows nothing of Tidemark's own code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+Place = tuple[str, int]
+"""A topic and one of its partitions."""
+
+
+class Row(NamedTuple):
+    """One record as the broker holds it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class Unreadable(Exception):
+    """A topic could not be read to its end: it is missing, or an open transaction hides its end."""
+
+
+def _consumer(bootstrap: str, isolation: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "truth-reads-without-group",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": isolation,
+            "allow.auto.create.topics": False,
+            # Some 200 MB at most: a whole topic is read as fast as the broker gives it.
+            "queued.max.messages.kbytes": 65536,
+            "queued.min.messages": 500_000,
+        }
+    )
+
+
+def _row(message: Any) -> Row:
+    headers = tuple(message.headers() or ())
+    stamp = message.timestamp()[1]
+    return Row(message.topic(), message.partition(), message.offset(), stamp, message.key(), message.value(), headers)
+
+
+def partitions(bootstrap: str, topics: Iterable[str], timeout_s: float = 15.0) -> list[Place]:
+    """Every partition of `topics`. Raises `Unreadable` naming a topic that does not exist."""
+    consumer = _consumer(bootstrap, "read_uncommitted")
+    try:
+        listed = consumer.list_topics(timeout=timeout_s).topics
+    finally:
+        consumer.close()
+    wanted = list(dict.fromkeys(topics))
+    absent = [topic for topic in wanted if topic not in listed]
+    if absent:
+        raise Unreadable(f"topics {absent} do not exist")
+    return [(topic, partition) for topic in wanted for partition in sorted(listed[topic].partitions)]
+
+
+def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 15.0) -> dict[Place, int]:
+    """The offset after the last one, as a reader of `isolation` sees it (markers count)."""
+    consumer = _consumer(bootstrap, isolation)
+    try:
+        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=timeout_s)[1] for place in places}
+    finally:
+        consumer.close()
+
+
+def hidden_ends(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int, int]]:
+    """Partitions whose read_committed end is not their read_uncommitted end: a transaction is open there."""
+    places = partitions(bootstrap, topics)
+    committed = end_offsets(bootstrap, places, "read_committed")
+    uncommitted = end_offsets(bootstrap, places, "read_uncommitted")
+    return {p: (committed[p], uncommitted[p]) for p in places if committed[p] != uncommitted[p]}
+
+
+def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0) -> dict[Place, list[Row]]:
+    """All records of `topics`, read_committed, up to the read_uncommitted end at the time of the call.
+
+    Blocks until every partition's next offset has reached that end. Raises `Unreadable` after `timeout_s` without it:
+    then a transaction is open, and what has been read would not be the whole truth.
+    """
+    places = partitions(bootstrap, topics)
+    ends = end_offsets(bootstrap, places, "read_uncommitted")
+    rows: dict[Place, list[Row]] = {place: [] for place in places}
+    consumer = _consumer(bootstrap, "read_committed")
+    try:
+        starts = {p: consumer.get_watermark_offsets(TopicPartition(*p), timeout=timeout_s)[0] for p in places}
+        unread = {p for p in places if starts[p] < ends[p]}
+        if unread:
+            consumer.assign([TopicPartition(*p, starts[p]) for p in sorted(unread)])
+        deadline = time.monotonic() + timeout_s
+        while unread:
+            if time.monotonic() > deadline:
+                raise Unreadable(f"not at the end after {timeout_s:.0f} s, a transaction may be open: {sorted(unread)}")
+            for message in consumer.consume(20_000, 0.2):
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                row = _row(message)
+                place = (row.topic, row.partition)
+                if error is not None:
+                    # The end-of-partition event carries the next offset, markers passed over.
+                    if row.offset >= ends[place]:
+                        unread.discard(place)
+                elif row.offset < ends[place]:
+                    rows[place].append(row)
+    finally:
+        consumer.close()
+    return rows
+
+
+def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
+    """The group's committed offsets, transactions settled; -1 where there is none. Joins no group."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        found = consumer.committed([TopicPartition(*place) for place in places], timeout=timeout_s)
+    finally:
+        consumer.close()
+    return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
+
+
+def by_partition(rows: Mapping[Place, list[Row]], topic: str) -> dict[int, list[Row]]:
+    """One topic's rows, by partition number."""
+    return {partition: found for (name, partition), found in rows.items() if name == topic}
