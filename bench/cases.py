@@ -10,7 +10,6 @@ RETENTION_MS = 6 * 3_600_000
 PARTITIONS = 4
 INPUT_TOPIC = "pulse-events"
 OUTPUT_TOPIC = "pulse-counts"
-DLQ_TOPIC = "patient-monitoring-dlq"
 
 # For every client of the harness: a new broker's "coordinator load in progress" is no news to the reader.
 QUIET = {"log_level": 3}

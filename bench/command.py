@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+import uuid
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -22,6 +24,7 @@ from bench.pages import publish
 from bench.plots import plot
 from bench.sides import Side, StreamsSide, TidemarkSide
 from tidemark.errors import ExitCode
+from tidemark.local import processes
 from tidemark.settings import Settings
 
 RESULTS = ROOT / "bench" / "results"
@@ -51,11 +54,14 @@ def main(
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     results: list[Result] = []
-    for case in chosen:
-        start_ms = base_ms(int(time.time() * 1000), case)
-        for alternation, side in product(range(alternations), running):
-            results.append(_run(side, case, start_ms, alternation, settings))
-            report.write_json(folder / "results.json", results, chosen, machine(settings))
+    # Brokers and sides carry the mark, so that nothing of a benchmark that is killed goes on running.
+    os.environ[processes.MARK] = mark = uuid.uuid4().hex
+    with processes.guarded(mark):
+        for case in chosen:
+            start_ms = base_ms(int(time.time() * 1000), case)
+            for alternation, side in product(range(alternations), running):
+                results.append(_run(side, case, start_ms, alternation, settings))
+                report.write_json(folder / "results.json", results, chosen, machine(settings))
     _finish(folder, results, chosen, settings, write_docs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench.cases import DLQ_TOPIC, INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
+from bench.cases import INPUT_TOPIC, OUTPUT_TOPIC, PARTITIONS, QUIET, Case
 from bench.errors import BenchFailed
 from bench.events import blocks
 
@@ -14,9 +14,9 @@ _TIMEOUT_S = 60.0
 
 
 def create_topics(bootstrap: str) -> None:
-    """Create source, sink and dead-letter topics; both sides make their own changelogs."""
+    """Create source and sink; what else a side needs it makes itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC, DLQ_TOPIC)]
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC)]
     for created in admin.create_topics(topics, request_timeout=_TIMEOUT_S).values():
         created.result(_TIMEOUT_S)
 

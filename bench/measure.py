@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.local.broker import EmbeddedBroker
-
 from bench.cases import Case
 from bench.errors import BenchFailed
 from bench.load import create_topics, produce
@@ -18,11 +16,12 @@ from bench.rates import Rates, Sample, rates
 from bench.sides import Side, running
 from bench.watch import CommittedOffsets, Usage, watch
 from tidemark.local import jars
+from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 _LOG_TAIL_LINES = 15
 _BROKER_HEAP = "1g"
-# Kafka's default: with the embedded broker's 0, the peer's first thread would get every task and hand half of them over.
+# Kafka's default. With the embedded broker's 0, the peer's first thread gets every task, then hands half of them over.
 _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 
 

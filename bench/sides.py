@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -69,7 +70,7 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """One real instance of `patient_monitoring`, as Airflow would launch it."""
+    """One real instance of `patient_monitoring`; the driver starts its own JVM, as it does without spark-submit."""
 
     settings: Settings
     heap: str = "2g"
@@ -78,7 +79,7 @@ class TidemarkSide:
     group: str = "patient-monitoring"
 
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """spark-submit with the settings in the environment."""
+        """The instance's command, its settings in the environment."""
         root = project_root()
         settings = Settings.load(
             bootstrap_servers=bootstrap,
@@ -92,13 +93,10 @@ class TidemarkSide:
             cache_dir=self.settings.cache_dir,
             **self.overrides,
         )
-        submit = [str(root / ".venv" / "bin" / "spark-submit"), "--master", settings.spark_master]
-        submit += ["--driver-memory", settings.spark_driver_memory]
-        submit += ["--conf", "spark.jars=" + ",".join(str(jar) for jar in jars.ensure("spark", self.settings))]
-        program = [str(root / "spark_jobs" / "stream_instance.py")]
+        program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
         program += ["--topology", "patient_monitoring", "--instance", "0"]
         paths = os.pathsep.join([str(root / "include"), str(root)])
-        return Command([*submit, *program], {**settings.as_environment(), "PYTHONPATH": paths})
+        return Command(program, {**settings.as_environment(), "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"})
 
 
 @dataclass(frozen=True)
@@ -129,19 +127,13 @@ def running(command: Command, log: Path) -> Iterator[Started]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the session, then SIGKILL to whatever of it is left."""
-    _signal(process.pid, signal.SIGTERM)
+    """SIGTERM to the process alone, which ends its children in order; then SIGKILL to what is left of its session."""
+    process.terminate()
     try:
         process.wait(_STOP_S)
     except subprocess.TimeoutExpired:
         pass
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return

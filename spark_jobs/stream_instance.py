@@ -19,7 +19,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
 from tidemark.commit.commit import Probe
-from tidemark.errors import ExitCode, InstanceFenced, TidemarkError
+from tidemark.errors import ExitCode, TidemarkError
 from tidemark.instance.instance import Instance
 from tidemark.settings import Settings
 from tidemark.topology.load import load

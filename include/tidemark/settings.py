@@ -74,7 +74,9 @@ class Settings(BaseSettings):
     auto_offset_reset: Literal["earliest", "latest"] = setting(
         "earliest", "where a new application begins to read", "auto.offset.reset"
     )
-    replication_factor: int = setting(-1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor")
+    replication_factor: int = setting(
+        -1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor"
+    )
     num_partitions: int = setting(4, "of sink topics that Tidemark creates (`topics create`, demo)", "num.partitions")
     session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms")
     transaction_timeout_ms: int = setting(
@@ -98,9 +100,7 @@ class Settings(BaseSettings):
     spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
     spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "")
     spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
-    cache_dir: Path = setting(
-        Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", ""
-    )
+    cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
 
     @classmethod
     def settings_customise_sources(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
@@ -32,7 +32,7 @@ class Command:
     """How to start an instance. Secrets are in `environment` only, never in `argv`."""
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     folder: Path
     script: str
 

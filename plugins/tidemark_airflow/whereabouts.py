@@ -11,6 +11,7 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> str:
     """One clause for a message: the host of the group's member with this instance's id. Asks the broker once."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
+
     from tidemark.broker.clients import librdkafka_config
 
     key = files.key

@@ -204,8 +204,16 @@ def test_hopping_windows_should_keep_their_advance() -> None:
 
 @pytest.mark.parametrize(
     ("text", "milliseconds", "printed"),
-    [("500ms", 500, "500ms"), ("60s", 60_000, "1m"), (" 90 s ", 90_000, "90s"), ("5m", 300_000, "5m"), (0, 0, "0s")]
-    + [("6h", 21_600_000, "6h"), ("1d", 86_400_000, "1d"), (timedelta(hours=36), 129_600_000, "36h")],
+    [
+        ("500ms", 500, "500ms"),
+        ("60s", 60_000, "1m"),
+        (" 90 s ", 90_000, "90s"),
+        ("5m", 300_000, "5m"),
+        (0, 0, "0s"),
+        ("6h", 21_600_000, "6h"),
+        ("1d", 86_400_000, "1d"),
+        (timedelta(hours=36), 129_600_000, "36h"),
+    ],
 )
 def test_durations(text: str | int | timedelta, milliseconds: int, printed: str) -> None:
     assert duration_ms(text, "size") == milliseconds

@@ -97,6 +97,8 @@ class Truth:
     """Task partition of each window."""
     dead: dict[Coordinate, Row] = field(default_factory=dict)
     unprocessed: int = 0
+    batches: int = 0
+    """Commit records with records in their range, of all tasks."""
     faults: list[str] = field(default_factory=list)
     """Ranges that overlap or leave a gap, and commit records that state other numbers than these."""
 
@@ -191,6 +193,7 @@ def _count_task(truth: Truth, partition: int, rows: list[Row], batches: list[Bat
         while at < len(rows) and rows[at].offset < batch.end:
             held.append(rows[at])
             at += 1
+        truth.batches += bool(held)
         _count_batch(truth, task, batch, held, rules, label)
     truth.unprocessed += len(rows) - at
 
@@ -221,19 +224,19 @@ def _count_batch(truth: Truth, task: TaskTruth, batch: Batch, rows: list[Row], r
         emitted += 1
     task.late_rows += late
     task.stream_time_ms = newest
-    _check_record(truth, batch, label, newest, late, dead, emitted, rules)
+    claims = {"rows": len(rows) - dead, "late_rows": late, "bad_rows": dead}
+    if newest is not None:
+        claims["stream_time_ms"] = newest
+    _check_record(truth, batch, label, claims, emitted, rules)
 
 
 def _check_record(
-    truth: Truth, batch: Batch, label: str, newest: int | None, late: int, dead: int, emitted: int, rules: Counting
+    truth: Truth, batch: Batch, label: str, claims: dict[str, int], emitted: int, rules: Counting
 ) -> None:
     """A commit record's own numbers are claims; each is compared with what was counted."""
     record = batch.record
     if batch.kind != "batch" or not record:
         return
-    claims = {"late_rows": late, "bad_rows": dead}
-    if newest is not None:
-        claims["stream_time_ms"] = newest
     stated: dict[str, object] = {name: record.get(name) for name in claims}
     for group, topic in (("sinks", rules.sink_topic), ("changelogs", rules.changelog_topic)):
         numbers = record.get(group)

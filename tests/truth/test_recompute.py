@@ -101,6 +101,7 @@ def test_commit_records_become_batches_and_false_claims_are_faults():
         "kind": "batch",
         "sources": {"pulse-events": {"0": [0, 2]}},
         "stream_time_ms": NOW,
+        "rows": 2,
         "late_rows": 0,
         "bad_rows": 0,
         "sinks": {"pulse-counts": 1},

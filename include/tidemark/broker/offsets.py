@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
@@ -21,11 +21,11 @@ class EndOffsets:
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """read_uncommitted end offset of each partition. Blocks for one round trip."""
-        return self._ask(partitions, OffsetSpec.latest())
+        return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that exists in each partition."""
-        return self._ask(partitions, OffsetSpec.earliest())
+        return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def _ask(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         if not partitions:

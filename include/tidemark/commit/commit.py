@@ -133,7 +133,9 @@ class Committer:
                 # Markers of the transaction before may still arrive, so the log may grow by more.
                 if ends[partition] - ends_before[partition] < store.records:
                     self.producer.abort()
-                    raise BatchAborted(f"{partition} did not receive all {store.records} records; the batch was aborted")
+                    raise BatchAborted(
+                        f"{partition} did not receive all {store.records} records; the batch was aborted"
+                    )
         return {task.id: {p.topic: ends[p] for p in _changelogs(task)} for task, _ in batch}
 
     def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:

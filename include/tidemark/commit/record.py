@@ -61,7 +61,9 @@ class CommitRecord:
         body = json.loads(data)
         version = body.pop("version", None)
         if version != RECORD_VERSION:
-            raise StartRefused(f"a commit record has version {version}, this Tidemark reads {RECORD_VERSION}: upgrade it")
+            raise StartRefused(
+                f"a commit record has version {version}, this Tidemark reads {RECORD_VERSION}: upgrade it"
+            )
         body["kind"] = CommitKind(body["kind"])
         body["task"] = TaskId.parse(body["task"])
         body["sources"] = {

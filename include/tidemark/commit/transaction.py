@@ -60,8 +60,8 @@ class TransactionalProducer:
 
     def send_many(self, topic: str, messages: Sequence[dict[str, Any]], partition: int | None = None) -> None:
         """Queue records; with `partition`, all go there, else by murmur2 of the key. Blocks while the queue is full."""
-        options = {} if partition is None else {"partition": partition}
-        rest = messages
+        options: dict[str, Any] = {} if partition is None else {"partition": partition}
+        rest = list(messages)
         with self._classified(f"produce to {topic}"):
             while rest:
                 queued = self._producer.produce_batch(topic, rest, **options)
@@ -85,7 +85,9 @@ class TransactionalProducer:
         with self._classified(f"produce to {topic}"):
             while True:
                 try:
-                    self._producer.produce(topic, value=value, key=key, headers=list(headers), on_delivery=self._delivered)
+                    self._producer.produce(
+                        topic, value=value, key=key, headers=list(headers), on_delivery=self._delivered
+                    )
                     return
                 except BufferError:
                     self._producer.poll(_BUFFER_WAIT_S)

@@ -68,6 +68,7 @@ class Instance:
         self._settings = settings
         self._source: BatchSource = _NoSource()
         self._clock = clock
+        self._probe = probe
         self._lock = threading.RLock()
         self._changed = threading.Event()
         self._seen_changes = -1
@@ -124,7 +125,7 @@ class Instance:
             member=self._member,
             ends=ends,
             restorer=Restorer(client, stalled_after(settings), _RestoreToRunFile(self._run_file), probe),
-            policies=changelog_policies(plan, settings),
+            policies=changelog_policies(plan),
             cache=Cache(settings.store_cache_bytes),
             clock=clock,
         )
@@ -163,6 +164,7 @@ class Instance:
         self._source.stop()
         for partition in [p for p in self._tasks if p not in kept]:
             self._tasks.pop(partition).close()
+        self._probe("rebalance")
         if missing:
             self.states.to(InstanceState.RESTORING)
             try:

@@ -149,7 +149,8 @@ def _fetch(set_name: str, lacking: list[Jar], settings: Settings) -> None:
             names = ", ".join(str(jar) for jar in still[:3]) + (", …" if len(still) > 3 else "")
             raise PreflightFailed(
                 f"cannot fetch {len(still)} of {len(listed(set_name))} jars of set {set_name} ({names}), "
-                f"is this machine offline?: connect once and run this again, or copy them into {folder} (details: {log})"
+                "is this machine offline?: connect once and run this again, "
+                f"or copy them into {folder} (details: {log})"
             )
     shutil.rmtree(work, ignore_errors=True)
 

@@ -172,4 +172,4 @@ def guarded(mark: str) -> Iterator[None]:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    sweep(sys.argv[1])
+    sweep(sys.argv[1], timeout_s=5.0)

@@ -80,9 +80,7 @@ class Member:
 
     def start(self) -> None:
         """Join the group; assignments arrive later, by `on_change`."""
-        self._consumer.subscribe(
-            self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
-        )
+        self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         self._thread.start()
 
     def _assigned(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
@@ -113,12 +111,12 @@ class Member:
             except (KafkaException, RuntimeError) as error:
                 self._fail(error)
                 return
-            if message is not None and message.error() is not None:
-                error = message.error()
-                if error.code() == KafkaError._FATAL or error.fatal() or error.code() == KafkaError.FENCED_INSTANCE_ID:
-                    self._fail(KafkaException(error))
+            told = None if message is None else message.error()
+            if told is not None:
+                if told.fatal() or told.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID):
+                    self._fail(KafkaException(told))
                     return
-                log.warning("group member: %s", error)
+                log.warning("group member: %s", told)
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
@@ -137,7 +135,9 @@ class Member:
         """Current generation and member id; the caller holds the lock."""
         return GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
 
-    def committed(self, partitions: Sequence[TopicPartition], timeout_s: float) -> dict[TopicPartition, ClientPartition]:
+    def committed(
+        self, partitions: Sequence[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, ClientPartition]:
         """Stable committed offsets; partitions without one are left out. Blocks; raises `KafkaException`."""
         asked = [ClientPartition(p.topic, p.partition) for p in partitions]
         # Another consumer of the same group: librdkafka's committed() never returns while another thread polls.

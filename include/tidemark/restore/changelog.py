@@ -64,7 +64,7 @@ def read_committed_until(
         while next_offset < end_offset:
             if not go_on():
                 return
-            messages = consumer.consume(_FETCH_RECORDS, timeout=0.2)
+            messages: Any = consumer.consume(_FETCH_RECORDS, timeout=0.2)
             keys: list[bytes] = []
             values: list[bytes | None] = []
             before = next_offset

@@ -68,7 +68,12 @@ class Restorer:
         store.put_many([], job.target, job.first_live_segment)
 
     def restore_whole(
-        self, job: RestoreJob, folder: Path, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
+        self,
+        job: RestoreJob,
+        folder: Path,
+        building: Path,
+        open_store: Callable[[Path], BulkStore],
+        go_on: Callable[[], bool],
     ) -> None:
         """Build the store in `building`, then rename it to `folder`. Raises `RestoreSuspended` and leaves no half store."""
         store = open_store(building)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +111,17 @@ class TaskOpener:
                     committed.get(assignment.partition),
                     records.get(assignment.task),
                     Watermarks(lows[assignment.partition], ends[assignment.partition]),
-                    lambda assignment=assignment: go_on(assignment),
+                    partial(go_on, assignment),
                 )
                 for assignment in assignments
             ]
             failure: BaseException | None = None
             for future in futures:
-                error = future.exception()
-                if error is None:
+                failed = future.exception()
+                if failed is None:
                     opened.append(future.result())
                 else:
-                    failure = failure or error
+                    failure = failure or failed
         if failure is not None:
             for done in opened:
                 done.task.close()
@@ -142,7 +143,9 @@ class TaskOpener:
             changelogs = self._changelog_watermarks(assignment, subtopology)
             for aggregation in subtopology.aggregations:
                 stores[aggregation.store.name] = self._open_store(directory, aggregation)
-            plan = plan_start(self._evidence(assignment, subtopology, directory, stores, changelogs, committed, record, source))
+            plan = plan_start(
+                self._evidence(assignment, subtopology, directory, stores, changelogs, committed, record, source)
+            )
             log.info("start plan: task=%s plan=%s", assignment.task, plan)
             if isinstance(plan, Refuse):
                 raise StartRefused(f"{plan.reason}; {plan.remedy}")
@@ -153,7 +156,14 @@ class TaskOpener:
                 for aggregation in subtopology.aggregations:
                     name = aggregation.store.name
                     stores[name] = self._bring_level(
-                        assignment, aggregation, directory, stores[name], plan.stores[name], standing, changelogs[name], go_on
+                        assignment,
+                        aggregation,
+                        directory,
+                        stores[name],
+                        plan.stores[name],
+                        standing,
+                        changelogs[name],
+                        go_on,
                     )
         except BaseException:
             for store in stores.values():

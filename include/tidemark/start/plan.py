@@ -183,7 +183,9 @@ def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
 
 
 def _traces(found: TaskEvidence) -> str:
-    traces = [f"{copy.kind.name.lower()} copy of {s.store} in {copy.location}" for s in found.stores for copy in s.copies]
+    traces = [
+        f"{copy.kind.name.lower()} copy of {s.store} in {copy.location}" for s in found.stores for copy in s.copies
+    ]
     traces += [
         f"{s.changelog} holds records"
         for s in found.stores

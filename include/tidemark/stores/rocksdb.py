@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rocksdict import (
     BlockBasedOptions,
@@ -68,8 +69,8 @@ class RocksStore:
         held = self._segments.get(segment)
         if held is None:
             return [None] * len(keys)
-        values: list[bytes | None] = held[0].get(list(keys))
-        return values
+        values: Any = held[0].get(list(keys))
+        return list(values)
 
     def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -145,7 +146,7 @@ def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
     options.set_memtable_whole_key_filtering(True)
     options.set_memtable_prefix_bloom_ratio(0.1)
     table = BlockBasedOptions()
-    table.set_bloom_filter(10.0, False)
+    table.set_bloom_filter(10, False)
     if cache is not None:
         table.set_block_cache(cache)
     options.set_block_based_table_factory(table)

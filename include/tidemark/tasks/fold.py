@@ -40,7 +40,9 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
     return new
 
 
-def result_columns(layout: ValueLayout, aggregates: Sequence[Aggregate], records: Records) -> list[tuple[str, pa.Array]]:
+def result_columns(
+    layout: ValueLayout, aggregates: Sequence[Aggregate], records: Records
+) -> list[tuple[str, pa.Array]]:
     """What a reader sees of stored values: one nullable Arrow column per aggregate, means divided out."""
     columns: list[tuple[str, pa.Array]] = []
     index = 0

@@ -42,7 +42,10 @@ def _escaped(column: pa.Array) -> pa.Array:
     if pc.any(pc.match_substring_regex(column, _CONTROL)).as_py():
         # Control characters are rare in keys: only then is it worth visiting each.
         column = pa.array(
-            [None if v is None else "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in v) for v in column.to_pylist()],
+            [
+                None if v is None else "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in v)
+                for v in column.to_pylist()
+            ],
             type=pa.string(),
         )
     return column

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.names import TaskId, changelog_topic
+from tidemark.names import TaskId, TopicPartition, changelog_topic
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import ValueLayout, bytes_list, slots_of, window_keys
@@ -20,7 +20,6 @@ from tidemark.stores.protocol import WHOLE, Store, Writes
 from tidemark.tasks.fold import fold_into, result_columns
 from tidemark.tasks.render import json_records
 from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
-from tidemark.names import TopicPartition
 from tidemark.topology.plan import Aggregation, Branch, SubTopology
 
 

@@ -76,7 +76,8 @@ def parse_aggregate(name: str, text: str, columns: Sequence[Column], where: str)
         )
     if next(tree.find_all(exp.Distinct), None) is not None:
         raise InvalidTopology(f"{where}: {quoted(text)} has DISTINCT, whose partial results do not merge; remove it")
-    if tree.args.get("expressions"):
+    # sqlglot knows avg(), and takes mean(x) for a function of the user's.
+    if len(tree.args.get("expressions") or ()) > (1 if isinstance(tree, exp.Anonymous) else 0):
         raise InvalidTopology(f"{where}: {quoted(text)} has several arguments; give one")
     if not argument:
         raise InvalidTopology(f"{where}: {quoted(text)} has no argument; use one of {known}")

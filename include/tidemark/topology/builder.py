@@ -12,7 +12,7 @@ from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.plan import Column, Source, SubTopology, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
-from tidemark.topology.sql import expression_type, quoted
+from tidemark.topology.sql import bare_column, expression_type, quoted
 from tidemark.topology.stream import Stream
 
 _LONGEST_APPLICATION_ID = 100
@@ -74,6 +74,8 @@ class Topology:
             )
         if not known:
             self._draft.sources[topic] = source
+            named = bare_column(key, columns)
+            self._draft.key_names[topic] = named.name if named else "key"
             self._draft.dead_ends[node] = topic
         return Stream(self._draft, source, node, (), columns)
 

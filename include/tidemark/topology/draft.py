@@ -53,6 +53,7 @@ class Draft:
     application_id: str
     next_index: int = 0
     sources: dict[str, Source] = field(default_factory=dict)
+    key_names: dict[str, str] = field(default_factory=dict)
     branches: list[BranchDraft] = field(default_factory=list)
     dead_ends: dict[str, str] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_
 from tidemark.topology.draft import AggregationDraft, BranchDraft, Draft, store_spec
 from tidemark.topology.durations import Duration, duration_ms, format_ms
 from tidemark.topology.plan import Aggregate, Column, Filter, Fold, Select, Sink, Source, Step
-from tidemark.topology.schema import KEY, RESERVED
+from tidemark.topology.schema import RESERVED
 from tidemark.topology.sql import UNKNOWN, bare_column, expression_type, parse, quoted
 from tidemark.topology.windows import Windows
 
@@ -178,7 +178,7 @@ class GroupedStream:
         stream = self.stream
         if not aggregates:
             raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
-        key_name = _key_name(stream.source)
+        key_name = stream.draft.key_names[stream.source.topic]
         emitted = {key_name.casefold(): "the key"}
         emitted |= {"window_start": "the window", "window_end": "the window"} if self.windows else {}
         for built in aggregates:
@@ -240,8 +240,3 @@ def _named(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str
         found = bare_column(tree.name, columns)
         return (found.name if found else tree.name), text
     raise InvalidTopology(f"{where}: {quoted(text)} has no name; write '{text.strip()} AS name' or name=...")
-
-
-def _key_name(source: Source) -> str:
-    column = bare_column(source.key, source.schema)
-    return column.name if column and column.name != KEY.name else "key"

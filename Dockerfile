@@ -1,0 +1,13 @@
+# The one image of the project: Airflow's parts, Spark's master and workers, and the drivers that Airflow launches.
+FROM python:3.11-slim-bookworm
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless procps \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /opt/tidemark
+COPY requirements.txt requirements-tools.txt requirements-postgres.txt ./
+COPY .ci/setup .ci/setup
+RUN bash .ci/setup && .tools/bin/uv pip install --no-cache --require-hashes --python .venv/bin/python -r requirements-postgres.txt
+COPY . .
+ENV PATH=/opt/tidemark/.venv/bin:$PATH TIDEMARK_CACHE_DIR=/opt/jars TIDEMARK_HOME=/opt/tidemark
+# Fetched into the image, so that no container needs a network beyond its own.
+RUN tidemark jars spark kafka

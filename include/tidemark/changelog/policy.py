@@ -1,0 +1,57 @@
+"""Topic settings of changelogs and of an application's other internal topics (rows B2, B7; rules 5 and 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.settings import Settings
+from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
+
+DAY_MS = 86_400_000
+DRILL_WINDOW_MS = 600_000
+"""The last minutes of a changelog stay whole, so that a drill can rebuild a state of just now."""
+
+
+@dataclass(frozen=True)
+class ChangelogPolicy:
+    """Settings of one changelog topic. `retention_ms` is None where the topic is only compacted."""
+
+    cleanup_policy: str
+    retention_ms: int | None
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+
+    def config(self) -> dict[str, str]:
+        """As Kafka topic configuration."""
+        config = {
+            "cleanup.policy": self.cleanup_policy,
+            "delete.retention.ms": str(self.delete_retention_ms),
+            "min.compaction.lag.ms": str(self.min_compaction_lag_ms),
+            "message.timestamp.type": "CreateTime",
+        }
+        if self.retention_ms is not None:
+            config["retention.ms"] = str(self.retention_ms)
+        return config
+
+
+def changelog_policy(store: StoreSpec) -> ChangelogPolicy:
+    """Key-value stores compact; window stores also delete, a day after the store itself has forgotten (rule 11)."""
+    if store.kind is StoreKind.KEY_VALUE or store.retention_ms is None:
+        return ChangelogPolicy("compact", None, DAY_MS, DRILL_WINDOW_MS)
+    return ChangelogPolicy("compact,delete", store.retention_ms + DAY_MS, DAY_MS, DRILL_WINDOW_MS)
+
+
+def changelog_policies(plan: TopologyPlan) -> Mapping[str, ChangelogPolicy]:
+    """By store name."""
+    return {store.name: changelog_policy(store) for store in plan.stores}
+
+
+def commits_config(settings: Settings) -> dict[str, str]:
+    """`<app>-commits`: a task's last record stays for ever, its history for the audit window (rule 5)."""
+    return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(settings.commit_record_retention_ms)}
+
+
+def dlq_config() -> dict[str, str]:
+    """`<app>-dlq`: a week to look at what could not be processed."""
+    return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}

@@ -1,0 +1,119 @@
+"""The patient monitoring example, live."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing, suppress
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from tidemark.demo.pulse_watch import PulseWatch, Snapshot
+from tidemark.demo.replay_service import ensure_replay
+from tidemark.demo.view import line, table
+from tidemark.errors import TidemarkError
+from tidemark.local import stack
+from tidemark.local.airflow import AirflowApi
+from tidemark.local.processes import wait_until
+from tidemark.local.record import AirflowAccess
+from tidemark.settings import Settings
+
+TOPOLOGY = "patient_monitoring"
+DAG_ID = f"stream__{TOPOLOGY}"
+COUNTS_TIMEOUT_S = 300.0
+_RUN_TIMEOUT_S = 20.0
+_DISORDER = ("--late", "0.002", "--out-of-order", "0.02", "--bad", "0.0005")
+
+
+def demo(
+    seconds: Annotated[float | None, typer.Option(help="end after so long; a terminal shows it until Ctrl-C")] = None,
+    patients: Annotated[int, typer.Option(help="how many hearts beat; a running replay is kept as it is")] = 500,
+) -> None:
+    """Replay real heartbeats and count them per patient and minute, exactly-once, launched and watched by Airflow.
+
+    Starts what does not run yet and adopts what does. Without a terminal it ends with 0 when counts have come out.
+    """
+    console = Console()
+    began_ms = _now_ms()
+    access = stack.up(Settings.load()).record.airflow
+    if access is None:
+        raise TidemarkError("the stack runs without Airflow, which launches the stream: run `tidemark up`")
+    # Read again: `up` has recorded where the broker is.
+    settings = Settings.load()
+    watch = _watch(settings, began_ms)
+    with closing(watch):
+        ensure_replay(settings, ["--patients", str(patients), *_DISORDER])
+        _launch(AirflowApi.of(access))
+        _greet(console, access)
+        if console.is_terminal:
+            with suppress(KeyboardInterrupt):
+                _show(console, watch, seconds)
+        else:
+            _print_until_counted(console, watch, seconds or COUNTS_TIMEOUT_S)
+
+
+def _watch(settings: Settings, began_ms: int) -> PulseWatch:
+    from confluent_kafka.admin import AdminClient
+
+    from tidemark.broker.clients import librdkafka_config
+    from tidemark.broker.topics import ensure_user_topics
+    from tidemark.topology.load import load
+
+    plan = load(TOPOLOGY).plan()
+    client = librdkafka_config(settings)
+    ensure_user_topics(plan, settings, AdminClient(client))
+    source = plan.subtopologies[0]
+    counting = source.aggregations[0]
+    topics = (source.source.topic, counting.sinks[0].topic)
+    grace_ms = counting.window.grace_ms if counting.window else 0
+    return PulseWatch(client, plan.application_id, topics, settings.var_dir / "instances", grace_ms, began_ms)
+
+
+def _launch(api: AirflowApi) -> None:
+    """Unpausing starts a run by itself; one is triggered only where that did not happen."""
+    api.wait_for_dag(DAG_ID)
+    api.unpause(DAG_ID)
+
+    def is_running() -> bool:
+        return any(run["state"] in {"queued", "running"} for run in api.runs(DAG_ID))
+
+    if not wait_until(is_running, _RUN_TIMEOUT_S, every_s=0.5):
+        api.trigger(DAG_ID)
+
+
+def _greet(console: Console, access: AirflowAccess) -> None:
+    console.print(f"Airflow   {access.url}/dags/{DAG_ID}", soft_wrap=True)
+    console.print(f"login     {access.username}, password in {access.password_file}", soft_wrap=True)
+    console.print("commands  tidemark status | tidemark kafka … | make stop", soft_wrap=True)
+
+
+def _show(console: Console, watch: PulseWatch, seconds: float | None) -> None:
+    ends = None if seconds is None else time.monotonic() + seconds
+    with Live(table(watch.snapshot(_now_ms())), console=console, auto_refresh=False) as live:
+        while ends is None or time.monotonic() < ends:
+            watch.follow(1.0)
+            live.update(table(watch.snapshot(_now_ms())), refresh=True)
+
+
+def _print_until_counted(console: Console, watch: PulseWatch, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        watch.follow(2.0)
+        snapshot = watch.snapshot(_now_ms())
+        console.print(line(snapshot), soft_wrap=True, highlight=False)
+        if is_counting(snapshot):
+            return
+    raise TidemarkError(
+        f"no counts after {seconds:.0f} s: look at `tidemark status` and at the log of the task `instance` of {DAG_ID}"
+    )
+
+
+def is_counting(snapshot: Snapshot) -> bool:
+    """Whether counts have come out since the demo began; older ones may be what a dead instance left."""
+    return snapshot.counts > 0 and snapshot.fresh_updates > 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,43 @@
+"""The topics of an application."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+
+
+@app.command()
+def create(topology: _Topology) -> None:
+    """Create missing source and sink topics with `num_partitions`; internal topics are made at the start."""
+    settings = Settings.load()
+    created = ensure_user_topics(load(topology).plan(), settings, AdminClient(librdkafka_config(settings)))
+    typer.echo(f"created {', '.join(created)}" if created else "all there")
+
+
+@app.command("list")
+def list_topics(topology: _Topology) -> None:
+    """Every topic of the application, whether it exists, and the settings that internal ones need."""
+    settings = Settings.load()
+    plan = load(topology).plan()
+    existing = partition_counts(AdminClient(librdkafka_config(settings)), settings)
+    table = Table("topic", "partitions", "needed settings")
+    for topic in user_topics(plan):
+        table.add_row(topic, str(existing.get(topic, "missing")), "")
+    sources = {s.source.topic for s in plan.subtopologies}
+    if sources <= existing.keys():
+        for spec in internal_topics(plan, settings, existing):
+            needed = " ".join(f"{key}={value}" for key, value in spec.config.items())
+            table.add_row(spec.name, str(existing.get(spec.name, "missing")), needed)
+    Console().print(table)

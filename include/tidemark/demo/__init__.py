@@ -1,0 +1,1 @@
+"""What `tidemark demo` shows."""

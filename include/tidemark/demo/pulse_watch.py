@@ -1,0 +1,160 @@
+"""What the demo knows of the running stream: counts from `pulse-counts`, lag of the group, what instances say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from tidemark.local.processes import Identity, wait_until
+
+Window = tuple[str, int]
+"""Patient and window start."""
+
+_LOOK_BACK_MS = 180_000
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment of the stream. Ages are None, and numbers 0, as long as nothing is known."""
+
+    state: str
+    patients: int
+    windows: int
+    counts: int
+    events_per_second: float
+    lag: int
+    commit_age_s: float | None
+    fresh_updates: int
+    newest: tuple[tuple[str, int, int], ...]
+    """Patient, window start and pulses of some windows that changed last."""
+
+
+@dataclass(frozen=True)
+class InstanceView:
+    """The instances of one application, summed up."""
+
+    state: str
+    events_per_second: float
+    last_commit_ms: int | None
+
+    @classmethod
+    def of(cls, said: list[Mapping[str, Any]], is_alive: Callable[[Mapping[str, Any]], bool]) -> InstanceView:
+        """From the contents of the instance files; those whose process is gone count for nothing."""
+        alive = [one for one in said if is_alive(one)]
+        if not alive:
+            return cls("LOST" if said else "NOT STARTED", 0.0, None)
+        commits = [int(one["last_commit_ms"]) for one in alive if one.get("last_commit_ms")]
+        states = sorted({str(one["state"]) for one in alive})
+        rate = sum(float(one.get("records_per_second") or 0) for one in alive)
+        return cls("+".join(states), rate, max(commits) if commits else None)
+
+
+def current(counts: Mapping[Window, tuple[int, int]], now_ms: int, grace_ms: int) -> dict[Window, int]:
+    """Pulses of the windows that still take records; `counts` holds window end and pulses."""
+    return {window: pulses for window, (end_ms, pulses) in counts.items() if end_ms + grace_ms > now_ms}
+
+
+class PulseWatch:
+    """Follows one running application from `began_ms` on. Joins no group and commits nothing."""
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        application_id: str,
+        topics: tuple[str, str],
+        instances: Path,
+        grace_ms: int,
+        began_ms: int,
+    ) -> None:
+        """`topics` are source and sink; both must exist. Raises `KafkaException` when the broker does not answer."""
+        self._source, sink = topics
+        self._application_id = application_id
+        self._instances = instances
+        self._grace_ms = grace_ms
+        self._began_ms = began_ms
+        self._counts: dict[Window, tuple[int, int]] = {}
+        self._newest: dict[Window, int] = {}
+        self._fresh = 0
+        readers = {**client, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._group = Consumer({**readers, "group.id": application_id})
+        self._sink = Consumer({**readers, "group.id": f"{application_id}-demo", "auto.offset.reset": "latest"})
+        wait_until(lambda: bool(self._partitions(sink)), _TIMEOUT_S)
+        since = [TopicPartition(sink, p, began_ms - _LOOK_BACK_MS) for p in self._partitions(sink)]
+        self._sink.assign(self._sink.offsets_for_times(since, timeout=_TIMEOUT_S))
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._sink.close()
+        self._group.close()
+
+    def follow(self, seconds: float) -> None:
+        """Take in what the stream emits meanwhile. Blocks for that time at most; a silent broker is no error."""
+        for message in self._sink.consume(50_000, seconds):
+            if message.error() is None:
+                self._take(message)
+
+    def _take(self, message: Message) -> None:
+        value = json.loads(message.value() or b"{}")
+        window = (str(value["patient_id"]), int(value["window_start"]))
+        self._counts[window] = (int(value["window_end"]), int(value["pulses"]))
+        self._newest.pop(window, None)
+        self._newest[window] = int(value["pulses"])
+        if message.timestamp()[1] >= self._began_ms:
+            self._fresh += 1
+
+    def snapshot(self, now_ms: int) -> Snapshot:
+        """Sum up; windows that are over are forgotten. Blocks for two round trips."""
+        open_windows = current(self._counts, now_ms, self._grace_ms)
+        self._counts = {window: self._counts[window] for window in open_windows}
+        self._newest = {window: pulses for window, pulses in self._newest.items() if window in open_windows}
+        view = InstanceView.of(self._said(), _is_alive)
+        return Snapshot(
+            state=view.state,
+            patients=len({patient for patient, _ in open_windows}),
+            windows=len(open_windows),
+            counts=sum(open_windows.values()),
+            events_per_second=view.events_per_second,
+            lag=self._lag(),
+            commit_age_s=None if view.last_commit_ms is None else max(0.0, (now_ms - view.last_commit_ms) / 1000),
+            fresh_updates=self._fresh,
+            newest=tuple((*window, pulses) for window, pulses in list(self._newest.items())[-8:]),
+        )
+
+    def _partitions(self, topic: str) -> list[int]:
+        return sorted(self._group.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions)
+
+    def _lag(self) -> int:
+        """Records of the source after the committed offsets; where none is committed, all that there are."""
+        try:
+            places = [TopicPartition(self._source, p) for p in self._partitions(self._source)]
+            lag = 0
+            for place in self._group.committed(places, timeout=_TIMEOUT_S):
+                first, end = self._group.get_watermark_offsets(place, timeout=_TIMEOUT_S)
+                lag += end - max(first, place.offset)
+        except KafkaException:
+            # The broker is away for a moment: the table goes on with what it can say.
+            return -1
+        return lag
+
+    def _said(self) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = []
+        for file in self._instances.glob(f"{self._application_id}-*.json"):
+            try:
+                found.append(json.loads(file.read_text()))
+            except (OSError, ValueError):
+                # Removed at this moment: it says nothing.
+                continue
+        return found
+
+
+def _is_alive(said: Mapping[str, Any]) -> bool:
+    try:
+        return Identity(int(said["pid"]), float(said["start_time"])).is_alive()
+    except (KeyError, TypeError, ValueError):
+        return False

@@ -1,0 +1,50 @@
+"""The demo's picture of a snapshot: a table for a terminal, a line for a log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tidemark.demo.pulse_watch import Snapshot
+
+_COLOURS = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}
+
+
+def _number(value: float) -> str:
+    return "?" if value < 0 else f"{value:,.0f}"
+
+
+def _age(seconds: float | None) -> str:
+    return "none yet" if seconds is None else f"{seconds:.1f} s ago"
+
+
+def line(snapshot: Snapshot) -> str:
+    """One line, without colour."""
+    return (
+        f"state={snapshot.state} patients={snapshot.patients} windows={snapshot.windows} counts={snapshot.counts} "
+        f"events/s={snapshot.events_per_second:.0f} lag={snapshot.lag} last_commit={_age(snapshot.commit_age_s)}"
+    )
+
+
+def table(snapshot: Snapshot) -> Group:
+    """The stream as a whole, and below it the windows that changed last."""
+    colour = _COLOURS.get(snapshot.state, "yellow")
+    whole = Table(title="patient-monitoring: heartbeats per patient and minute", title_justify="left")
+    for heading in ("instance", "patients", "current windows", "pulses in them", "events/s", "lag", "last commit"):
+        whole.add_column(heading, justify="left" if heading == "instance" else "right")
+    whole.add_row(
+        f"[{colour}]{snapshot.state}[/{colour}]",
+        _number(snapshot.patients),
+        _number(snapshot.windows),
+        _number(snapshot.counts),
+        _number(snapshot.events_per_second),
+        _number(snapshot.lag),
+        _age(snapshot.commit_age_s),
+    )
+    latest = Table("patient", "window (UTC)", "pulses", title="counted last", title_justify="left")
+    for patient, start_ms, pulses in snapshot.newest:
+        latest.add_row(patient, f"{datetime.fromtimestamp(start_ms / 1000, UTC):%H:%M:%S}", str(pulses))
+    return Group(whole, latest, Text("Ctrl-C leaves the table; the stream goes on. `make stop` ends it.", style="dim"))

@@ -1,0 +1,1 @@
+"""Real heartbeats: found once in recorded photoplethysmograms, replayed as patients."""

@@ -1,0 +1,96 @@
+"""Heartbeats in a photoplethysmogram: signal in, times of beats out. Pure functions on numpy arrays.
+
+Band-pass, period by autocorrelation, then `find_peaks` no closer than a share of that period: the dicrotic notch,
+which follows each systolic peak, is a peak too and would double the rate. What motion and a loose sensor leave behind
+is taken out by its intervals. `docs/heartbeats.md` compares the result with the rates that the authors publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.signal import butter, correlate, find_peaks, sosfiltfilt
+
+from tidemark.errors import TidemarkError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+BAND_HZ = (0.5, 8.0)
+"""Keeps the pulse and its shape; takes out breathing, drift and the sensor's noise."""
+
+SLOWEST_BPM, FASTEST_BPM = 40.0, 180.0
+"""Rates taken for a heart's; the recordings' own analysis uses the same bounds."""
+
+_CLIP = 3.0
+"""A motion artefact counts for no more than this many standard deviations."""
+
+_NEAREST_BEAT = 0.6
+"""Of the period: beats are no closer. The notch lies below half of it."""
+
+_PROMINENCE = 0.5
+"""Of the signal's standard deviation."""
+
+_NEIGHBOURS = 9
+"""Intervals whose median says what is usual at this place of the recording."""
+
+_UNUSUAL = 0.3
+"""An interval this far from the usual one is a missed or a false beat."""
+
+
+class NoPulse(TidemarkError):
+    """A recording without a plausible heart rate in it."""
+
+
+@dataclass(frozen=True)
+class Beats:
+    """Beats whose interval to the beat before is trusted: `at_ms` from the first one, `ibi_ms` that interval."""
+
+    at_ms: Ints
+    ibi_ms: Ints
+
+    @property
+    def bpm(self) -> float:
+        """Heart rate by the mean interval."""
+        return 60_000 / float(np.mean(self.ibi_ms))
+
+
+def peaks(samples: Floats, rate_hz: float) -> Ints:
+    """Indices of the systolic peaks. Raises `NoPulse` on a signal that is flat or shorter than two slow beats."""
+    if len(samples) < 2 * rate_hz * 60 / SLOWEST_BPM:
+        raise NoPulse(f"{len(samples)} samples at {rate_hz:.1f} Hz are too few to find a pulse")
+    pulse = sosfiltfilt(butter(2, BAND_HZ, "bandpass", fs=rate_hz, output="sos"), samples)
+    spread = float(np.std(pulse))
+    if spread < 1e-9:
+        raise NoPulse("the signal is flat")
+    pulse = np.clip(pulse, -_CLIP * spread, _CLIP * spread)
+    echo = correlate(pulse, pulse)[len(pulse) - 1 :]
+    shortest, longest = int(rate_hz * 60 / FASTEST_BPM), int(rate_hz * 60 / SLOWEST_BPM)
+    period = shortest + int(np.argmax(echo[shortest:longest]))
+    found, _ = find_peaks(pulse, distance=_NEAREST_BEAT * period, prominence=_PROMINENCE * float(np.std(pulse)))
+    return np.asarray(found, dtype=np.int64)
+
+
+def trusted(peak_ms: Floats) -> Beats:
+    """Keeps the beats whose interval is a heart's and like its neighbours'; `peak_ms` ascends.
+
+    Raises `NoPulse` when fewer than half of them are.
+    """
+    intervals = np.diff(peak_ms)
+    if len(intervals) < _NEIGHBOURS:
+        raise NoPulse(f"{len(peak_ms)} beats are too few to tell true from false ones")
+    padded = np.pad(intervals, _NEIGHBOURS // 2, mode="reflect")
+    usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, _NEIGHBOURS), axis=1)
+    plausible = (intervals >= 60_000 / FASTEST_BPM) & (intervals <= 60_000 / SLOWEST_BPM)
+    kept = plausible & (np.abs(intervals - usual) <= _UNUSUAL * usual)
+    if 2 * int(kept.sum()) < len(intervals):
+        raise NoPulse(f"only {int(kept.sum())} of {len(intervals)} intervals are plausible")
+    at_ms = np.rint(peak_ms[1:][kept]).astype(np.int64)
+    return Beats(at_ms - at_ms[0], np.rint(intervals[kept]).astype(np.int64))
+
+
+def find(samples: Floats, rate_hz: float) -> Beats:
+    """Beats of one recording. Raises `NoPulse`."""
+    return trusted(peaks(samples, rate_hz).astype(np.float64) * (1000.0 / rate_hz))

@@ -1,0 +1,63 @@
+"""Beats as the records of `pulse-events`: JSON, keyed by patient; bad ones spoiled in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tidemark.heartbeats.disorder import SOUND, Bad, Disorder
+from tidemark.heartbeats.patients import Events, Patients
+
+_YEAR_2099_MS = 4_070_908_800_000
+
+Record = tuple[bytes | None, bytes]
+"""Kafka key and value."""
+
+
+class Encoder:
+    """Makes records of events; ids are `p0001` and on."""
+
+    def __init__(self, patients: Patients, disorder: Disorder) -> None:
+        digits = max(4, len(str(patients.count)))
+        self._keys = [f"p{number:0{digits}d}".encode() for number in range(1, patients.count + 1)]
+        self._tails = [f', "recording": "{patients.recording(i)}"}}'.encode() for i in range(patients.count)]
+        self._disorder = disorder
+
+    def records(self, events: Events) -> list[Record]:
+        """One record per event, bad ones in their places."""
+        keys, tails = self._keys, self._tails
+        columns = (events.patient.tolist(), events.beat_ms.tolist(), events.ibi_ms.tolist())
+        made: list[Record] = [
+            (keys[p], b'{"patient_id": "%b", "beat_ms": %d, "ibi_ms": %d%b' % (keys[p], beat, ibi, tails[p]))
+            for p, beat, ibi in zip(*columns, strict=True)
+        ]
+        badness = self._disorder.badness(events)
+        for row in np.flatnonzero(badness != SOUND).tolist():
+            made[row] = _SPOIL[Bad(badness[row])](made[row], int(events.beat_ms[row]))
+        return made
+
+
+def _unparsable(record: Record, beat_ms: int) -> Record:
+    # Cut within the digits of the time, as a broken sender does: what is left must not be taken for an early beat.
+    key, value = record
+    digits = b"%d" % beat_ms
+    return key, value[: value.index(digits) + len(digits) // 2]
+
+
+def _retimed(text: bytes) -> Callable[[Record, int], Record]:
+    return lambda record, beat_ms: (record[0], record[1].replace(b"%d" % beat_ms, text, 1))
+
+
+def _without_key(record: Record, beat_ms: int) -> Record:
+    return None, b"{" + record[1][record[1].index(b'"beat_ms"') :]
+
+
+_SPOIL: dict[Bad, Callable[[Record, int], Record]] = {
+    Bad.UNPARSABLE: _unparsable,
+    Bad.WRONG_TYPE: _retimed(b'"just now"'),
+    Bad.NO_KEY: _without_key,
+    Bad.NULL_TIME: _retimed(b"null"),
+    Bad.NEGATIVE_TIME: _retimed(b"-1"),
+    Bad.YEAR_2099: _retimed(b"%d" % _YEAR_2099_MS),
+}

@@ -1,0 +1,144 @@
+"""Replays patients into a topic: how fast, from which event time, until when.
+
+Event time advances with the clock, times a speed. The broker stamps each record with its own clock, so an event's time
+must never be ahead of that: whoever replays faster than the hearts beat starts in the past (`Pace.of`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemark.errors import InvalidSettings
+from tidemark.heartbeats.disorder import LATE_MS, Disorder, Timeline
+from tidemark.heartbeats.patients import Patients
+from tidemark.heartbeats.producer import ReplayProducer
+from tidemark.heartbeats.recordings import recordings
+from tidemark.heartbeats.records import Encoder, Record
+
+log = logging.getLogger(__name__)
+
+DEFAULT_PATIENTS = 500
+_SLICE_S = 0.1
+_SLICE_EVENTS = 20_000
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What is asked for. `rate` is events per second of the clock; None replays at the speed of the recordings.
+
+    `events` None goes on until stopped; with a number and no rate, the replay is as fast as the broker takes it.
+    """
+
+    topic: str = "pulse-events"
+    patients: int | None = None
+    rate: float | None = None
+    events: int | None = None
+    start_ms: int | None = None
+    disorder: Disorder = field(default_factory=Disorder)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many patients, from which event time, and how much faster than the clock; `speed` None is without limit."""
+
+    patients: int
+    start_ms: int
+    speed: float | None
+    beats_per_second: float
+
+    @classmethod
+    def of(cls, options: ReplayOptions, now_ms: int) -> Pace:
+        """Fills in what the options leave open. Raises `InvalidSettings` where events would be ahead of the clock."""
+        for name, value in (("patients", options.patients), ("rate", options.rate), ("events", options.events)):
+            if value is not None and value <= 0:
+                raise InvalidSettings(f"{name} is {value}: give a number above 0")
+        patients = options.patients or (_enough(options.rate) if options.rate else DEFAULT_PATIENTS)
+        natural = _beats_per_second(patients)
+        endless = options.events is None
+        speed = options.rate / natural if options.rate else (1.0 if endless else None)
+        if endless and options.rate and options.rate > natural:
+            raise InvalidSettings(
+                f"{patients} patients beat {natural:.0f} times a second, so {options.rate:.0f} events/s would run "
+                f"ahead of the clock: give --patients {_enough(options.rate)}, or --events for a bounded replay"
+            )
+        span_ms = 0 if options.events is None else _span_ms(options.events / natural, speed, options.disorder)
+        start_ms = now_ms - span_ms if options.start_ms is None else options.start_ms
+        if start_ms + span_ms > now_ms:
+            raise InvalidSettings(
+                f"the replay covers {span_ms / 1000:.0f} s from {start_ms} on and would run ahead of the clock: "
+                f"start at {now_ms - span_ms} or earlier"
+            )
+        return cls(patients, start_ms, speed, natural)
+
+
+def _beats_per_second(patients: int) -> float:
+    return Patients(recordings(), patients, 0).beats_per_second
+
+
+def _enough(rate: float) -> int:
+    """The least number of patients that beat as often."""
+    patients = math.ceil(rate / max(recording.beats_per_second for recording in recordings()))
+    while _beats_per_second(patients) < rate:
+        patients += 1
+    return patients
+
+
+def _span_ms(natural_s: float, speed: float | None, disorder: Disorder) -> int:
+    """Event time that a bounded replay gets ahead of the clock, with room for delayed events and uneven loops."""
+    if speed is not None and speed <= 1:
+        return 0
+    return int(natural_s * 1000 * 1.1) + 60_000 + (LATE_MS[1] if disorder.late else 0)
+
+
+class Replay:
+    """One replay into one topic. `stop` may be called from a signal handler or another thread."""
+
+    def __init__(self, options: ReplayOptions, producer: ReplayProducer) -> None:
+        self._options = options
+        self._producer = producer
+        self._stop = threading.Event()
+        self.sent = 0
+
+    def stop(self) -> None:
+        """Ends `run` after the slice in hand."""
+        self._stop.set()
+
+    def run(self, progress: Callable[[int], None] = lambda sent: None) -> int:
+        """Send until the events are out or `stop` is called, then flush; returns how many were sent.
+
+        `progress` gets the number of events sent so far, after each slice. Blocks. Raises `InvalidSettings`,
+        `PreflightFailed` when topic or broker is missing, `OutcomeUnknown` when records could not be delivered.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        pace = Pace.of(self._options, now_ms)
+        disorder = self._options.disorder
+        patients = Patients(recordings(), pace.patients, disorder.seed)
+        timeline, encoder = Timeline(patients, disorder, pace.start_ms), Encoder(patients, disorder)
+        log.info("replay begins: topic=%s %s", self._options.topic, pace)
+        began = time.monotonic()
+        slice_ms = max(1, int(1000 * _SLICE_EVENTS / pace.beats_per_second))
+        at_ms = pace.start_ms
+        while not self._stop.is_set() and self.sent != self._options.events:
+            clock_ms = at_ms + slice_ms
+            if pace.speed is not None:
+                clock_ms = pace.start_ms + int((time.monotonic() - began) * 1000 * pace.speed)
+            due_ms = min(at_ms + slice_ms, clock_ms)
+            self._send(encoder.records(timeline.until(due_ms)))
+            at_ms = due_ms
+            progress(self.sent)
+            if pace.speed is not None and due_ms == clock_ms:
+                self._stop.wait(_SLICE_S)
+        self._producer.flush()
+        log.info("replay ends: topic=%s events=%d", self._options.topic, self.sent)
+        return self.sent
+
+    def _send(self, records: list[Record]) -> None:
+        if self._options.events is not None:
+            records = records[: self._options.events - self.sent]
+        self._producer.send(records)
+        self.sent += len(records)

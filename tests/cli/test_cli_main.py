@@ -1,0 +1,42 @@
+"""The command line: its commands by name, its errors in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tidemark.cli import main
+from tidemark.errors import ExitCode, StartRefused
+
+
+def test_every_module_should_be_a_command_by_its_name() -> None:
+    assert {"up", "down", "status", "jars", "kafka"} <= set(main.command_names())
+    main.build(main.command_names())
+
+
+def test_an_error_should_be_one_line_and_its_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: object) -> None:
+        raise StartRefused("the store is ahead\nof the offsets:   run this")
+
+    monkeypatch.setattr(main, "build", lambda names: refuse)
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == ExitCode.REFUSED
+    assert capsys.readouterr().err == "tidemark: the store is ahead of the offsets: run this\n"
+
+
+@pytest.mark.parametrize("command", ["down", "status", "jars"])
+def test_a_command_should_import_no_client_of_another(command: str) -> None:
+    code = (
+        f"import sys; sys.argv = ['tidemark', {command!r}, '--help']\n"
+        "from tidemark.cli import main\n"
+        "try: main.run()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('pyspark', 'airflow', 'pyarrow', 'rocksdict', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,216 @@
+"""A broker, an application and its instances, for tests that kill: feed, arm, launch, wait, compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from rocksdict import AccessType, Options, Rdict
+from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Comparison, compare
+from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
+from tests.truth.topics import committed_offsets, end_offsets
+
+from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.local.processes import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTITIONS = 4
+PATIENTS = 60
+RULES = PATIENT_MONITORING
+_BAD = (b"{broken", b'{"patient_id": 7', b'{"patient_id": null, "beat_ms": 1, "ibi_ms": 1, "recording": "r"}',
+        b'{"patient_id": "p0001", "beat_ms": -5, "ibi_ms": 1, "recording": "r"}')  # fmt: skip
+_EVENT_STEP_MS = 40
+_LATE_SHARE = 0.02
+_BAD_SHARE = 0.01
+
+
+@dataclass
+class Feeder:
+    """Heartbeat-shaped records with late and bad ones among them; event time goes on from call to call."""
+
+    bootstrap: str
+    random: random.Random
+    # Two hours back, so that no healthy record is ahead of its Kafka timestamp.
+    now_ms: int = field(default_factory=lambda: int(time.time() * 1000) - 7_200_000)
+
+    def feed(self, records: int) -> None:
+        """Produce and wait for the acknowledgement of all."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "partitioner": "murmur2_random", "linger.ms": 20})
+        for _ in range(records):
+            self.now_ms += _EVENT_STEP_MS
+            patient = f"p{self.random.randrange(PATIENTS):04d}"
+            if self.random.random() < _BAD_SHARE:
+                value = self.random.choice(_BAD)
+            else:
+                late_ms = self.random.randrange(180_000) if self.random.random() < _LATE_SHARE else 0
+                body = {"patient_id": patient, "beat_ms": self.now_ms - late_ms, "ibi_ms": 800, "recording": "made"}
+                value = json.dumps(body).encode()
+            producer.produce(RULES.source_topic, value, patient.encode())
+            producer.poll(0)
+        if producer.flush(30):
+            raise RuntimeError("the feeder's records were not acknowledged")
+
+
+class Bench:
+    """One application on one broker. Every instance is a real process with real Spark."""
+
+    def __init__(self, bootstrap: str, folder: Path, seed: int) -> None:
+        self.bootstrap = bootstrap
+        self.folder = folder
+        self.var_dir = folder / "var"
+        self.arm_file = folder / "arm.json"
+        self.feeder = Feeder(bootstrap, random.Random(seed))
+        self._running: list[subprocess.Popen[bytes]] = []
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        topics = [NewTopic(t, PARTITIONS, 1) for t in (RULES.source_topic, RULES.sink_topic)]
+        for created in admin.create_topics(topics).values():
+            created.result()
+
+    def state_dir(self, name: str = "state") -> Path:
+        """A machine's disk: instances that share it can take each other's tasks over."""
+        return self.folder / name
+
+    def launch(self, instance: int = 0, disk: str = "state", log: str | None = None) -> subprocess.Popen[bytes]:
+        """Start one instance in a session of its own."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}",
+            "PYSPARK_PYTHON": sys.executable,
+            "TIDEMARK_BOOTSTRAP_SERVERS": self.bootstrap,
+            "TIDEMARK_VAR_DIR": str(self.var_dir),
+            "TIDEMARK_STATE_DIR": str(self.state_dir(disk)),
+            "TIDEMARK_COMMIT_INTERVAL_MS": "200",
+            "TIDEMARK_MAX_BATCH_RECORDS": "3000",
+            "TIDEMARK_SESSION_TIMEOUT_MS": "6000",
+            "TIDEMARK_TRANSACTION_TIMEOUT_MS": "6000",
+            "TIDEMARK_SPARK_DRIVER_MEMORY": "512m",
+            "TIDEMARK_PROBE": "tests.crash.probe:kill",
+            "TIDEMARK_CRASH_ARM": str(self.arm_file),
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / (log or f"instance-{instance}.log")).open("ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, ROOT / "spark_jobs" / "stream_instance.py",
+                 "--topology", "patient_monitoring", "--instance", str(instance)],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True,
+            )  # fmt: skip
+        self._running.append(process)
+        return process
+
+    def arm(self, point: str, skip: int = 0, how: str = "SIGKILL") -> None:
+        """The next process that passes `point` for the `skip`-th time is hit."""
+        temporary = self.arm_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"point": point, "skip": skip, "signal": how}))
+        temporary.replace(self.arm_file)
+
+    def wait_state(
+        self, process: subprocess.Popen[bytes], state: str, instance: int = 0, timeout_s: float = 120
+    ) -> None:
+        """Until this very process says that it is in `state`."""
+
+        def reached() -> bool:
+            said = read_run_file(run_file_path(self.var_dir, RULES.application_id, instance)) or {}
+            if process.poll() is not None:
+                raise RuntimeError(f"instance {instance} ended with {process.returncode} before it was {state}")
+            return said.get("pid") == process.pid and said.get("state") == state
+
+        if not wait_until(reached, timeout_s):
+            raise RuntimeError(f"instance {instance} is not {state} after {timeout_s} s")
+
+    def wait_drained(self, timeout_s: float = 120) -> None:
+        """Until the group's committed offsets are the source's ends."""
+        places = [(RULES.source_topic, p) for p in range(PARTITIONS)]
+
+        def drained() -> bool:
+            ends = end_offsets(self.bootstrap, places, "read_committed")
+            found = committed_offsets(self.bootstrap, RULES.application_id, places)
+            if all(process.poll() is not None for process in self._running):
+                raise RuntimeError("no instance runs any more")
+            return all(found.get(place) == ends[place] for place in places)
+
+        if not wait_until(drained, timeout_s, every_s=0.2):
+            raise RuntimeError(f"not everything is committed after {timeout_s} s")
+
+    def wait_ended(self, process: subprocess.Popen[bytes], timeout_s: float = 120) -> int:
+        """The exit code (negative for a signal)."""
+        code = process.wait(timeout_s)
+        self._running.remove(process)
+        return code
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL, now."""
+        process.kill()
+        self.wait_ended(process)
+
+    def stop(self, process: subprocess.Popen[bytes]) -> int:
+        """SIGTERM, and its exit code."""
+        process.terminate()
+        return self.wait_ended(process)
+
+    def close(self) -> None:
+        """Kill what still runs, and the JVMs with it."""
+        for process in list(self._running):
+            process.send_signal(signal.SIGCONT)
+            self.kill(process)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def compare(self, holders: dict[int, str] | None = None) -> tuple[Truth, Comparison]:
+        """Everything against a recomputation: topics, offsets, and the stores of the instances in `holders`.
+
+        `holders` names the disk of each running instance; default: instance 0 on `state`.
+        """
+        truth = recompute(self.bootstrap, RULES)
+        comparison = compare(self.bootstrap, truth, RULES)
+        comparison.faults += self.store_faults(truth, {0: "state"} if holders is None else holders)
+        return truth, comparison
+
+    def store_faults(self, truth: Truth, holders: dict[int, str]) -> list[str]:
+        """Each task's store, read while its owner is idle, against the recomputed counts."""
+        faults: list[str] = []
+        seen: set[int] = set()
+        for instance, disk in holders.items():
+            said = read_run_file(run_file_path(self.var_dir, RULES.application_id, instance)) or {}
+            for place in said.get("partitions", []):
+                partition = int(place.rpartition("[")[2].rstrip("]"))
+                seen.add(partition)
+                folder = self.state_dir(disk) / str(instance) / RULES.application_id / f"0_{partition}"
+                faults += _compare_store(folder / "rocksdb" / RULES.store, partition, truth)
+        if seen != set(range(PARTITIONS)):
+            faults.append(f"stores: partitions {sorted(seen)} are open, not all {PARTITIONS}")
+        return faults
+
+
+def _compare_store(folder: Path, partition: int, truth: Truth) -> list[str]:
+    options = Options(raw_mode=True)
+    families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
+    store = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
+    found: dict[tuple[str, int], int] = {}
+    try:
+        marker = json.loads(store[b"marker"])
+        for name in families:
+            if name == "default":
+                continue
+            for key, value in store.get_column_family(name).items():
+                window = (key[: -WINDOW_START.size].decode(), WINDOW_START.unpack(key[-WINDOW_START.size :])[0])
+                found[window] = CHANGELOG_VALUE.unpack(value)[2]
+    finally:
+        store.close()
+    faults = []
+    wanted = {w: count for w, count in truth.counts.items() if truth.homes[w] == partition}
+    for window in wanted.keys() | found.keys():
+        if wanted.get(window) != found.get(window):
+            faults.append(f"store 0_{partition}: {window} is {found.get(window)}, should be {wanted.get(window)}")
+    task = truth.tasks[partition]
+    if marker["source_offsets"][RULES.source_topic] != task.next_offset:
+        faults.append(f"store 0_{partition}: marker at {marker['source_offsets']}, committed {task.next_offset}")
+    return faults

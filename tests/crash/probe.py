@@ -1,0 +1,33 @@
+"""What a crash test hangs into a commit: dies or stops at the point that an arm file names.
+
+The file is `{"point": …, "skip": n, "signal": "SIGKILL"}`; `skip` passes that many times first. It is taken away just
+before the signal, so that the process which comes next is not hit too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+_ARM_FILE = Path(os.environ.get("TIDEMARK_CRASH_ARM", "/nonexistent"))
+_passed: dict[str, int] = {}
+
+
+def kill(point: str) -> None:
+    """The `Probe`: called at every point of every commit."""
+    try:
+        armed = json.loads(_ARM_FILE.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return
+    if armed["point"] != point:
+        return
+    seen = _passed.get(point, 0)
+    _passed[point] = seen + 1
+    if seen < armed["skip"]:
+        return
+    _ARM_FILE.unlink()
+    print(f"crash probe: {armed['signal']} at {point}", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), getattr(signal, armed["signal"]))

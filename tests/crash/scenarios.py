@@ -1,0 +1,233 @@
+"""The ways to die. Each scenario leaves no instance running and has compared everything at its end."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.crash.bench import RULES, Bench
+
+from tidemark.errors import ExitCode
+from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.local.processes import wait_until
+
+STEPS = ("1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-stores")
+MIDDLES = ("2-in-the-middle", "3-in-the-middle", "7-one-store")
+BATCH_RECORDS = 8_000
+
+
+@dataclass
+class Tally:
+    """What was done and what was found, over all scenarios."""
+
+    kills: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+    report: list[str] = field(default_factory=list)
+
+    def compare(self, bench: Bench, what: str, holders: dict[int, str] | None = None) -> None:
+        """Compare now and add what differs."""
+        _, found = bench.compare(holders)
+        self.lost += found.missing
+        self.duplicated += found.duplicated
+        self.wrong += found.wrong
+        self.report += [f"{what}: {line}" for line in found.report()]
+
+    def expect(self, holds: bool, what: str) -> None:
+        """A condition of the scenario itself."""
+        if not holds:
+            self.wrong += 1
+            self.report.append(what)
+
+    def line(self) -> str:
+        return f"crash: kills={self.kills} lost={self.lost} duplicated={self.duplicated} wrong={self.wrong}"
+
+    @property
+    def exact(self) -> bool:
+        return not (self.lost or self.duplicated or self.wrong)
+
+
+def kill_at_steps(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """SIGKILL after each of the seven steps, and in the middle of outputs, changelog and the stores' writes."""
+    running = bench.launch()
+    bench.wait_state(running, "RUNNING")
+    for point in (*STEPS, *MIDDLES):
+        bench.arm(point, skip=1)
+        bench.feeder.feed(BATCH_RECORDS)
+        code = bench.wait_ended(running)
+        tally.kills += 1
+        tally.expect(code == -signal.SIGKILL, f"at {point} the instance ended with {code}")
+        running = bench.launch()
+        bench.wait_state(running, "RUNNING")
+        bench.wait_drained()
+        tally.compare(bench, f"killed at {point}")
+    bench.kill(running)
+    tally.kills += 1
+
+
+def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """SIGKILL while the whole changelog is read, before the rename, and while a tail is replayed."""
+    bench.feeder.feed(BATCH_RECORDS)
+    for point in ("restore-whole", "restore-before-rename"):
+        shutil.rmtree(bench.state_dir(), ignore_errors=True)
+        bench.arm(point, skip=1)
+        tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, f"{point} was not reached")
+        tally.kills += 1
+    running = bench.launch()
+    bench.wait_state(running, "RUNNING")
+    bench.wait_drained()
+    tally.compare(bench, "killed in the middle of a restore")
+    # Killed between the commit and the stores' write, the stores are behind: the next start replays the tail.
+    bench.arm("6-commit")
+    bench.feeder.feed(BATCH_RECORDS)
+    bench.wait_ended(running)
+    bench.arm("restore-tail")
+    tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, "no tail was replayed")
+    tally.kills += 2
+    running = bench.launch()
+    bench.wait_state(running, "RUNNING")
+    bench.wait_drained()
+    tally.compare(bench, "killed while replaying a tail")
+    tally.expect(bench.stop(running) == ExitCode.OK, "SIGTERM did not end the instance with 0")
+
+
+def kill_at_random(bench: Bench, tally: Tally, chance: random.Random, n: int) -> None:
+    """SIGKILL at moments that nobody chose, start-up included."""
+    for kill in range(n):
+        bench.feeder.feed(chance.randrange(1000, BATCH_RECORDS))
+        running = bench.launch()
+        if chance.random() < 0.8:
+            bench.wait_state(running, "RUNNING")
+            time.sleep(chance.uniform(0.0, 3.0))  # the random moment itself
+        else:
+            time.sleep(chance.uniform(0.0, 10.0))
+        bench.kill(running)
+        tally.kills += 1
+        if kill % 5 == 4 or kill == n - 1:
+            running = bench.launch()
+            bench.wait_state(running, "RUNNING")
+            bench.wait_drained()
+            tally.compare(bench, f"killed at random, {kill + 1} times")
+            bench.kill(running)
+            tally.kills += 1
+
+
+def second_copy(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """Another machine starts the same instance: the first is fenced, for good, and nothing is doubled."""
+    first = bench.launch()
+    bench.wait_state(first, "RUNNING")
+    bench.feeder.feed(BATCH_RECORDS)
+    second = bench.launch(disk="other", log="second.log")
+    bench.feeder.feed(BATCH_RECORDS)
+    code = bench.wait_ended(first)
+    tally.expect(code == ExitCode.FENCED, f"the first copy ended with {code}, not {int(ExitCode.FENCED)}")
+    bench.wait_state(second, "RUNNING")
+    bench.wait_drained()
+    tally.compare(bench, "a second copy took over", {0: "other"})
+    bench.kill(second)
+    tally.kills += 1
+
+
+def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """Two launch the same instance at once: on one disk the lock settles it, on two the fence. One runs."""
+    for disks in (("state", "state"), ("state", "other")):
+        both = [bench.launch(disk=disk, log=f"operator-{i}.log") for i, disk in enumerate(disks)]
+
+        def one_left(both: list = both) -> bool:
+            alive = [process for process in both if process.poll() is None]
+            said = read_run_file(run_file_path(bench.var_dir, RULES.application_id, 0)) or {}
+            return len(alive) == 1 and said.get("state") == "RUNNING" and said.get("pid") == alive[0].pid
+
+        tally.expect(wait_until(one_left, 90), f"two operators on {disks}: not exactly one runs")
+        alive = [i for i, process in enumerate(both) if process.poll() is None]
+        ended = [process for process in both if process.poll() is not None]
+        codes = {bench.wait_ended(process) for process in ended}
+        tally.expect(codes <= {ExitCode.REFUSED, ExitCode.FENCED}, f"two operators on {disks}: exit codes {codes}")
+        bench.feeder.feed(BATCH_RECORDS)
+        bench.wait_drained()
+        tally.compare(bench, f"two operators on {disks}", {0: disks[alive[0]]} if alive else None)
+        for i in alive:
+            bench.stop(both[i])
+
+
+def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """Half the partitions each, on two machines; one dies in a rebalance, then one for good: the other restores."""
+    first = bench.launch(0, "machine-0")
+    bench.wait_state(first, "RUNNING")
+    bench.arm("rebalance")
+    second = bench.launch(1, "machine-1")
+    codes = _first_to_end(bench, [first, second])
+    tally.kills += 1
+    tally.expect(codes == -signal.SIGKILL, f"nobody was killed in the rebalance: {codes}")
+    if first.poll() is not None:
+        first = bench.launch(0, "machine-0")
+    if second.poll() is not None:
+        second = bench.launch(1, "machine-1")
+    bench.feeder.feed(BATCH_RECORDS)
+
+    def halves() -> bool:
+        return sorted(len(_partitions(bench, i)) for i in (0, 1)) == [2, 2]
+
+    tally.expect(wait_until(halves, 120), "two instances do not share the partitions by halves")
+    bench.wait_drained()
+    tally.compare(bench, "killed in a rebalance", {0: "machine-0", 1: "machine-1"})
+    bench.kill(second)
+    tally.kills += 1
+    bench.feeder.feed(BATCH_RECORDS)
+    bench.wait_drained()
+    tally.expect(wait_until(lambda: len(_partitions(bench, 0)) == 4, 60), "the survivor did not take all partitions")
+    tally.compare(bench, "one of two killed for good", {0: "machine-0"})
+    bench.kill(first)
+    tally.kills += 1
+
+
+def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm (rule 9)."""
+    for point in ("4-commit-records", "5-offsets"):
+        sleeper = bench.launch(0, "machine-0")
+        bench.wait_state(sleeper, "RUNNING")
+        bench.arm(point, skip=1, how="SIGSTOP")
+        bench.feeder.feed(BATCH_RECORDS)
+        tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
+        successor = bench.launch(1, "machine-1")
+        bench.wait_state(successor, "RUNNING", 1)
+        tally.expect(wait_until(lambda: len(_partitions(bench, 1)) == 4, 90), f"{point}: the tasks did not move")
+        bench.wait_drained()
+        tally.compare(bench, f"stopped at {point}, asleep", {1: "machine-1"})
+        sleeper.send_signal(signal.SIGCONT)
+        code = bench.wait_ended(sleeper)
+        tally.expect(code in (ExitCode.RETRY, ExitCode.FENCED), f"{point}: the woken sleeper ended with {code}")
+        bench.feeder.feed(BATCH_RECORDS)
+        bench.wait_drained()
+        tally.compare(bench, f"stopped at {point}, woken", {1: "machine-1"})
+        bench.stop(successor)
+
+
+def _partitions(bench: Bench, instance: int) -> list[str]:
+    said = read_run_file(run_file_path(bench.var_dir, RULES.application_id, instance)) or {}
+    return list(said.get("partitions", [])) if said.get("state") == "RUNNING" else []
+
+
+def _first_to_end(bench: Bench, processes: list) -> int | None:
+    wait_until(lambda: any(process.poll() is not None for process in processes), 90)
+    for process in processes:
+        if process.poll() is not None:
+            return bench.wait_ended(process)
+    return None
+
+
+Scenario = Callable[[Bench, Tally, random.Random, int], None]
+SCENARIOS: dict[str, Scenario] = {
+    "steps": kill_at_steps,
+    "restore": kill_in_restore,
+    "random": kill_at_random,
+    "second-copy": second_copy,
+    "two-operators": two_operators,
+    "two-instances": two_instances,
+    "stopped": stopped_and_woken,
+}

@@ -1,0 +1,86 @@
+"""Beats in signals that are made, and in the recordings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tidemark.errors import PreflightFailed
+from tidemark.heartbeats import recordings as recordings_module
+from tidemark.heartbeats.beats import NoPulse, find, peaks, trusted
+from tidemark.heartbeats.recordings import data_folder, recordings, signal
+
+
+def pulse(bpm: float, seconds: float = 60.0, rate_hz: float = 100.0) -> np.ndarray:
+    """Systolic peak and, 0.35 of a period later, a dicrotic one of half its height; on a drifting base."""
+    t = np.arange(0, seconds, 1 / rate_hz)
+    phase = (t * bpm / 60) % 1
+    beat = np.exp(-(((phase - 0.2) / 0.06) ** 2)) + 0.5 * np.exp(-(((phase - 0.55) / 0.08) ** 2))
+    return 500 + 100 * beat + 30 * np.sin(2 * np.pi * 0.2 * t)
+
+
+@pytest.mark.parametrize("bpm", [45, 60, 90, 120, 170])
+def test_the_dicrotic_notch_is_not_taken_for_a_beat(bpm: int):
+    assert find(pulse(bpm), 100.0).bpm == pytest.approx(bpm, rel=0.02)
+
+
+def test_an_artefact_costs_its_own_beats_only():
+    samples = pulse(75)
+    samples[3000:3050] += 5000
+    beats = find(samples, 100.0)
+    assert beats.bpm == pytest.approx(75, rel=0.02)
+    assert len(beats.at_ms) >= 65
+
+
+def test_a_flat_signal_noise_and_a_short_one_have_no_pulse():
+    with pytest.raises(NoPulse, match="flat"):
+        peaks(np.full(6000, 512.0), 100.0)
+    with pytest.raises(NoPulse, match="too few"):
+        peaks(pulse(60, seconds=2), 100.0)
+    with pytest.raises(NoPulse, match="too few"):
+        trusted(np.array([0.0, 800.0, 1600.0]))
+    with pytest.raises(NoPulse, match="plausible"):
+        trusted(np.cumsum([100.0, 3000.0] * 20))
+
+
+def test_trusted_leaves_out_missed_and_false_beats():
+    # A beat is missed after the tenth (an interval of 1600), one is false after the twentieth (two of 400).
+    intervals = [800.0] * 10 + [1600.0] + [800.0] * 10 + [400.0, 400.0] + [800.0] * 10
+    beats = trusted(np.cumsum([0.0, *intervals]))
+    assert set(beats.ibi_ms.tolist()) == {800}
+    assert len(beats.ibi_ms) == 30
+    assert beats.at_ms[0] == 0
+
+
+# What heartpy's own documentation and doctests find in these files.
+@pytest.mark.parametrize(("name", "published_bpm", "within"), [("data2", 62.376, 1.5), ("data3", 96.9, 1.0)])
+def test_rates_of_the_recordings_are_the_published_ones(name: str, published_bpm: float, within: float):
+    [recording] = [r for r in recordings() if r.name == name]
+    assert recording.bpm == pytest.approx(published_bpm, abs=within)
+
+
+def test_recordings_are_loops_of_plausible_beats():
+    assert [r.name for r in recordings()] == ["data", "data2", "data3"]
+    for r in recordings():
+        assert 40 <= r.bpm <= 180
+        assert np.all(np.diff(r.at_ms) > 0)
+        assert r.at_ms[0] == 0
+        assert r.at_ms[-1] < r.period_ms
+        assert 1000 * 60 / 180 <= r.ibi_ms.min() <= r.ibi_ms.max() <= 1000 * 60 / 40
+
+
+def test_sample_rates_are_the_published_ones():
+    assert signal("data").rate_hz == 100.0
+    assert signal("data2").rate_hz == pytest.approx(116.996, abs=0.01)
+    assert signal("data3").rate_hz == pytest.approx(100.42, abs=0.01)
+
+
+def test_a_missing_package_or_file_is_one_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    assert data_folder().is_dir()
+    monkeypatch.setattr(recordings_module, "data_folder", lambda: tmp_path)
+    with pytest.raises(PreflightFailed, match=r"data2\.csv"):
+        signal("data2")
+    monkeypatch.undo()
+    monkeypatch.setattr(recordings_module, "find_spec", lambda name: None)
+    with pytest.raises(PreflightFailed, match="make setup"):
+        data_folder()

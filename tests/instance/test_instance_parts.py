@@ -1,0 +1,96 @@
+"""The small decisions of an instance: states, capacity of a transaction, ownership, group metadata, run file."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.instance.run_file import RunFile, read_run_file
+from tidemark.instance.split import TransactionCapacity, split_by_capacity
+from tidemark.instance.state import InstanceState, StateMachine
+from tidemark.membership.member import GroupMetadata
+from tidemark.membership.ownership import Ownership
+from tidemark.names import TopicPartition
+
+ZERO, ONE = TopicPartition("in", 0), TopicPartition("in", 1)
+
+
+def test_should_tell_each_transition_once():
+    seen = []
+    states = StateMachine("app", 0, lambda new, old: seen.append((old.value, new.value)))
+    for state in (InstanceState.REBALANCING, InstanceState.REBALANCING, InstanceState.RUNNING):
+        states.to(state)
+    assert seen == [("CREATED", "REBALANCING"), ("REBALANCING", "RUNNING")]
+
+
+@pytest.mark.parametrize("last", [InstanceState.NOT_RUNNING, InstanceState.ERROR])
+def test_should_not_leave_a_final_state(last):
+    states = StateMachine("app", 0, lambda new, old: None)
+    states.state = last
+    with pytest.raises(ValueError, match="cannot go"):
+        states.to(InstanceState.RUNNING)
+
+
+def test_should_not_run_before_it_has_joined():
+    with pytest.raises(ValueError, match="CREATED to RUNNING"):
+        StateMachine("app", 0, lambda new, old: None).to(InstanceState.RUNNING)
+
+
+def a_part(*records: int):
+    return [(f"task-{i}", SimpleNamespace(records=n)) for i, n in enumerate(records)]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "parts"), [(29, [[10], [20], [30]]), (30, [[10, 20], [30]]), (60, [[10, 20, 30]])]
+)
+def test_should_put_as_many_tasks_into_a_transaction_as_fit(capacity, parts):
+    split = split_by_capacity(a_part(10, 20, 30), capacity)
+    assert [[update.records for _, update in part] for part in split] == parts
+
+
+def test_should_learn_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():
+    capacity = TransactionCapacity(9_000)
+    capacity.observe(10_000, 1.0)
+    assert capacity.records == 30_000
+    capacity.observe(100_000, 1.0)
+    assert 30_000 < capacity.records < 300_000
+    capacity.observe(10, 60.0)
+    assert capacity.records > 30_000
+
+
+def test_should_give_a_partition_a_new_epoch_when_it_comes_back():
+    ownership = Ownership()
+    ownership.assigned([ZERO, ONE])
+    first = ownership.epoch(ZERO)
+    ownership.revoked([ZERO])
+    assert ownership.epoch(ZERO) is None
+    ownership.assigned([ZERO])
+    assert ownership.epoch(ZERO) not in (None, first)
+    assert ownership.epoch(ONE) == first
+
+
+@pytest.mark.parametrize(
+    ("generation", "member", "checked"), [(-1, "m", False), (0, "m", True), (1, "m", True), (3, "", False)]
+)
+def test_should_know_which_metadata_a_coordinator_does_not_check(generation, member, checked):
+    opaque = b"CGMDv2:" + generation.to_bytes(4, "little", signed=True) + b"group\0"
+    parsed = GroupMetadata.parse(opaque, member)
+    assert (parsed.generation, parsed.is_checked) == (generation, checked)
+
+
+def test_should_not_guess_at_another_form_of_metadata():
+    with pytest.raises(OutcomeUnknown):
+        GroupMetadata.parse(b"CGMDv3:....", "m")
+
+
+def test_should_write_a_run_file_at_once_when_it_matters_and_else_once_a_second(tmp_path):
+    path = tmp_path / "instances" / "app-0.json"
+    run_file = RunFile(path, {"application_id": "app"})
+    run_file.update({"state": "RUNNING"}, now=True)
+    run_file.update({"batch": 7})
+    assert (read_run_file(path) or {})["state"] == "RUNNING"
+    assert "batch" not in (read_run_file(path) or {})
+    run_file.update({}, now=True)
+    assert (read_run_file(path) or {})["batch"] == 7

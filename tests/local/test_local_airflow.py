@@ -1,0 +1,145 @@
+"""The client of Airflow's API, against a server that answers as Airflow does, and the environment of its parts."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.local import airflow_parts, ports, processes
+from tidemark.local.airflow import HEARTBEATS, AirflowApi, AirflowRefused
+from tidemark.settings import Settings
+
+BEAT = "2026-01-01T00:00:10+00:00"
+BEAT_S = 1767225610.0
+
+
+class Stub(ThreadingHTTPServer):
+    """Answers from a table of (method, path); keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__((ports.LOOPBACK, 0), _Handler)
+        self.tokens = ["first", "second"]
+        self.valid = "first"
+        self.answers: dict[tuple[str, str], Any] = {}
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def health(self, **states: str) -> None:
+        said: dict[str, Any] = {"metadatabase": {"status": "healthy"}}
+        for part, heartbeat in HEARTBEATS.items():
+            said[part] = {"status": states.get(part, "healthy"), heartbeat: BEAT}
+        self.answers["GET", "/api/v2/monitor/health"] = said
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Stub
+
+    def answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        self.server.asked.append((self.command, self.path, body))
+        if self.path == "/auth/token":
+            self.server.valid = self.server.tokens.pop(0)
+            self.say(201, {"access_token": self.server.valid})
+        elif self.path != "/api/v2/monitor/health" and self.headers["Authorization"] != f"Bearer {self.server.valid}":
+            self.say(401, {"detail": "who are you"})
+        elif (self.command, self.path) in self.server.answers:
+            self.say(200, self.server.answers[self.command, self.path])
+        else:
+            self.say(404, {"detail": "no such thing"})
+
+    do_GET = do_POST = do_PATCH = answer
+
+    def say(self, status: int, body: Any) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    with Stub() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def api(stub: Stub) -> AirflowApi:
+    return AirflowApi(f"http://{ports.LOOPBACK}:{stub.server_port}", "admin", "secret")
+
+
+def test_a_run_should_be_triggered_without_a_logical_date(api: AirflowApi, stub: Stub) -> None:
+    stub.answers["POST", "/api/v2/dags/a%2Fb/dagRuns"] = {"dag_run_id": "run 1"}
+    assert api.trigger("a/b", {"n": 1}) == "run 1"
+    assert stub.asked[0] == ("POST", "/auth/token", {"username": "admin", "password": "secret"})
+    assert stub.asked[-1][2] == {"logical_date": None, "conf": {"n": 1}}
+
+
+def test_a_token_that_has_expired_should_be_renewed_once(api: AirflowApi, stub: Stub) -> None:
+    stub.answers["GET", "/api/v2/dags/a/dagRuns/r"] = {"state": "running"}
+    assert api.run_state("a", "r") == "running"
+    stub.valid = "something else"
+    assert api.run_state("a", "r") == "running"
+    assert [path for _, path, _ in stub.asked].count("/auth/token") == 2
+
+
+def test_a_refusal_should_carry_its_status_and_reason(api: AirflowApi) -> None:
+    with pytest.raises(AirflowRefused, match=r"PATCH /api/v2/dags/a with 404: .*no such thing") as refused:
+        api.unpause("a")
+    assert refused.value.status == 404
+
+
+def test_a_server_that_is_away_should_be_named() -> None:
+    url = f"http://{ports.LOOPBACK}:{ports.free_port()}"
+    with pytest.raises(AirflowRefused, match=f"{url}.*tidemark status"):
+        AirflowApi(url, "admin", "secret").health()
+    assert AirflowApi(url, "admin", "secret").unhealthy() == ["api-server", *HEARTBEATS]
+
+
+@pytest.mark.parametrize(("since", "found"), [(-1, []), (0, []), (1, list(HEARTBEATS))])
+def test_a_sign_of_life_from_before_should_not_count(api: AirflowApi, stub: Stub, since: int, found: list[str]) -> None:
+    stub.health()
+    assert api.unhealthy(since=BEAT_S + since) == found
+
+
+def test_a_part_that_is_not_healthy_should_be_named(api: AirflowApi, stub: Stub) -> None:
+    stub.health(triggerer="unhealthy")
+    assert api.unhealthy() == ["triggerer"]
+
+
+def test_a_dag_that_does_not_load_should_give_its_import_error(api: AirflowApi, stub: Stub) -> None:
+    errors = [{"filename": "dags/a.py", "stack_trace": "Traceback\nKeyError: 'x'\n"}]
+    stub.answers["GET", "/api/v2/importErrors"] = {"import_errors": errors}
+    with pytest.raises(AirflowRefused, match=r"no DAG a .*dags/a\.py: KeyError: 'x'"):
+        api.wait_for_dag("a", timeout_s=0)
+
+
+def test_the_parts_should_share_secrets_and_listen_on_loopback_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAGS_FOLDER", "/somewhere/else")
+    settings = Settings.load(var_dir=tmp_path)
+    (tmp_path / "airflow").mkdir()
+    first = airflow_parts.environment(settings, "one", 28080)
+    assert first == airflow_parts.environment(settings, "one", 28080)
+    assert first["AIRFLOW__API__HOST"] == ports.LOOPBACK
+    assert first["AIRFLOW__CORE__DAGS_FOLDER"].endswith("/dags")
+    assert "/somewhere" not in first["AIRFLOW__CORE__DAGS_FOLDER"]
+    assert first[processes.MARK] == "one"
+    assert first["TIDEMARK_VAR_DIR"] == str(tmp_path)
+    assert ports.LOOPBACK in first["NO_PROXY"].split(",")
+    assert len(first["AIRFLOW__API_AUTH__JWT_SECRET"]) >= 32
+    assert (tmp_path / "airflow" / "secrets.json").stat().st_mode & 0o777 == 0o600

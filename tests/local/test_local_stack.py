@@ -1,0 +1,163 @@
+"""`tidemark up`, `status` and `down` as a person types them, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tidemark.local import ports, processes, record, stack
+from tidemark.local.airflow import AirflowApi
+from tidemark.local.broker import answers
+from tidemark.local.record import Record, Service
+from tidemark.settings import Settings, project_root, stack_file
+
+SLEEP = "import time; time.sleep(300)"
+COMMITS_BEFORE_IT_ENDS = """
+import pathlib, signal, sys, time
+def end(*_):
+    pathlib.Path(sys.argv[1]).write_text("committed")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).write_text("running")
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+    """An empty record in folders of the test's own, whose mark is swept whatever the test does."""
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path / "var"))
+    monkeypatch.setenv("TIDEMARK_STATE_DIR", str(tmp_path / "state"))
+    known = Record(stack_id=f"test-{uuid.uuid4()}", started_at=time.time())
+    with processes.guarded(known.stack_id):
+        record.save(known, tmp_path / "var")
+        yield known
+
+
+def tidemark(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidemark.cli.main", *arguments],
+        env=os.environ | {"PYTHONPATH": str(project_root() / "include")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def start(mark: str, folder: Path, *command: str) -> Service:
+    environment = os.environ | {processes.MARK: mark}
+    identity = processes.start([sys.executable, "-c", *command], folder / "log", environment, folder)
+    return Service(identity.pid, identity.start_time, 0, str(folder / "log"))
+
+
+def test_down_without_a_stack_should_do_nothing(tmp_path: Path) -> None:
+    assert stack.down(Settings.load(var_dir=tmp_path / "var")) == 0
+
+
+def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Record, tmp_path: Path) -> None:
+    settings = Settings.load()
+    told = tmp_path / "told"
+    part = start(recorded.stack_id, tmp_path, SLEEP)
+    stream = start(recorded.stack_id, tmp_path, COMMITS_BEFORE_IT_ENDS, str(told))
+    stray = start(recorded.stack_id, tmp_path, SLEEP)
+    foreign = start("another-stack", tmp_path, COMMITS_BEFORE_IT_ENDS, str(tmp_path / "foreign"))
+    recorded.services |= {"scheduler": part, "triggerer": Service(2**22 + 1, 1.0, 0, "gone")}
+    record.save(recorded, settings.var_dir)
+    for name, said in {"app-0": stream, "other-0": foreign}.items():
+        file = settings.var_dir / "instances" / f"{name}.json"
+        record.write_atomically(file, json.dumps({"pid": said.pid, "start_time": said.start_time}))
+    assert processes.wait_until(told.exists, 20)
+    assert processes.wait_until(lambda: told.read_text() == "running", 20)
+    try:
+        assert stack.down(settings, say=lambda _: None) == 3
+        assert told.read_text() == "committed"
+        assert not any(service.identity.is_alive() for service in (part, stream, stray))
+        assert foreign.identity.is_alive()
+        assert not stack_file(settings.var_dir).exists()
+    finally:
+        processes.stop(foreign.identity)
+
+
+def test_a_broker_of_ones_own_that_is_away_should_be_named(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"{ports.LOOPBACK}:{ports.free_port()}"
+    monkeypatch.setenv("TIDEMARK_BOOTSTRAP_SERVERS", address)
+    monkeypatch.setenv("TIDEMARK_BROKER_TIMEOUT_MS", "1000")
+    said = tidemark("up", code=30)
+    assert f"tidemark: no Kafka broker answers at {address}" in said
+    assert processes.carrying(recorded.stack_id) == []
+
+
+def test_status_should_show_a_stream_that_was_lost(recorded: Record) -> None:
+    said = {"pid": 2**22 + 1, "start_time": 1.0, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
+    record.write_atomically(Settings.load().var_dir / "instances" / "app-0.json", json.dumps(said))
+    shown = json.loads(tidemark("status", "--json", code=1))
+    assert [(row["application"], row["state"], row["batch"]) for row in shown["instances"]] == [("app", "LOST", 7)]
+
+
+@pytest.mark.broker
+@pytest.mark.airflow
+@pytest.mark.timeout(400)
+def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(recorded: Record) -> None:
+    settings = Settings.load()
+    with ExitStack() as taken:
+        for port in (stack.BROKER_PORT, stack.AIRFLOW_PORT):
+            if ports.is_free(port):
+                holder = taken.enter_context(socket.socket())
+                holder.bind((ports.LOOPBACK, port))
+                holder.listen()
+        tidemark("up")
+    first = record.load(settings.var_dir)
+    assert first is not None
+    assert first.airflow is not None
+    assert first.stack_id == recorded.stack_id
+    assert {first.services["broker"].port, first.services["api-server"].port}.isdisjoint({9092, 8080})
+    assert answers(first.settings["bootstrap_servers"])
+    assert AirflowApi.of(first.airflow).unhealthy() == []
+    assert listening_elsewhere(recorded.stack_id) == []
+
+    # A second `up` adopts everything; one after a crash starts what died, and nothing else.
+    assert "everything already ran" in tidemark("up")
+    for part in ("scheduler", "broker"):
+        os.kill(first.services[part].pid, signal.SIGKILL)
+    assert "no," in tidemark("status", code=1)
+    tidemark("up")
+    second = record.load(settings.var_dir)
+    assert second is not None
+    changed = {name for name, service in second.services.items() if service != first.services[name]}
+    assert changed == {"scheduler", "broker"}
+    assert second.settings == first.settings
+    names = [process.name() for process in processes.carrying(recorded.stack_id)]
+    assert len(names) <= 5 + 4 + 2, "a killed scheduler's workers were left behind"
+    tidemark("status")
+
+    # What a crashed part leaves behind is found by its mark.
+    os.kill(second.services["scheduler"].pid, signal.SIGKILL)
+    tidemark("down")
+    assert processes.carrying(recorded.stack_id) == []
+    assert not stack_file(settings.var_dir).exists()
+    assert all(ports.is_free(second.services[name].port) for name in ("broker", "api-server"))
+
+
+def listening_elsewhere(mark: str) -> list[str]:
+    """Addresses other than loopback on which a process of this stack listens."""
+    return [
+        str(connection.laddr)
+        for process in processes.carrying(mark)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.endswith(ports.LOOPBACK)
+    ]

@@ -1,0 +1,148 @@
+"""The Spark part of a topology on a table with the columns of Spark's Kafka source, against plain Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+
+import pytest
+from spark_jobs.compile import branch_sql, dead_letters_sql
+from tests.truth.recompute import Counting, event
+from tests.truth.topics import Row
+
+from tidemark.tasks.task import Status
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import hopping, tumbling
+
+pytestmark = pytest.mark.spark
+
+NOW = 1_700_000_000_000
+AHEAD = 3_600_000
+SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING"
+KAFKA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+def beat(patient="p1", at=NOW, ibi=800, recording="r"):
+    return json.dumps({"patient_id": patient, "beat_ms": at, "ibi_ms": ibi, "recording": recording}).encode()
+
+
+def plan_of(build):
+    topology = Topology("app")
+    build(topology.stream("in", schema=SCHEMA, key="patient_id", timestamp="beat_ms"))
+    return topology.plan().subtopologies[0]
+
+
+def run(spark, subtopology, records, branch=0, sql=None):
+    """Rows as dictionaries. A record is (key, value) or (key, value, partition)."""
+    stamp = dt.datetime.fromtimestamp(NOW / 1000, dt.UTC)
+    rows = [
+        (key, value, "in", rest[0] if rest else 0, offset, stamp, [("h", b"1")])
+        for offset, (key, value, *rest) in enumerate(records)
+    ]
+    spark.createDataFrame(rows, KAFKA).createOrReplaceTempView("batch")
+    text = sql or branch_sql(subtopology, subtopology.branches[branch], "batch", AHEAD)
+    return spark.sql(text).toArrow().to_pylist()
+
+
+def counting(stream):
+    return stream.group_by_key().windowed_by(tumbling("60s").grace("5s")).count(name="n", store="s")
+
+
+VALUES = [
+    beat(), beat(at=0), beat(ibi=None), beat(recording=None), beat(at=NOW + AHEAD),
+    b'{"patient_id": "p1", "beat_ms": 5}', b'{"patient_id": "p1", "beat_ms": 5, "ibi_ms": 1, "more": [1, 2]}',
+    b"", b"{", b"nonsense", b"[]", b"7", b'"text"', b"null", b'{"patient_id": "p1"', None,
+    beat(patient=None), b'{"beat_ms": 5, "ibi_ms": 1, "recording": "r"}',
+    beat(at=None), beat(at=-1), beat(at=NOW + AHEAD + 1), beat(at=4_102_444_800_000),
+    beat(at="soon"), beat(ibi="fast"), beat(ibi=1 << 40), beat(at=1.5), b'{"patient_id": "p1", "beat_ms": true}',
+]  # fmt: skip
+
+
+def test_should_judge_each_record_as_plain_python_does(spark):
+    subtopology = plan_of(lambda s: s.filter("true").to("out"))
+    found = {r["record_offset"]: r["status"] for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
+    for offset, value in enumerate(VALUES):
+        row = Row(topic="in", partition=0, offset=offset, key=b"p1", value=value, timestamp_ms=NOW, headers=())
+        good = event(row, Counting(source_topic="in")) is not None
+        assert found[offset] == (Status.GOOD if good else Status.BAD), value
+
+
+def test_should_find_a_record_without_a_kafka_key_bad(spark):
+    subtopology = plan_of(counting)
+    found = run(spark, subtopology, [(None, beat()), (b"p1", beat())])
+    assert sorted((r["status"], r["rows"]) for r in found) == [(Status.GOOD, 1), (Status.BAD, 1)]
+
+
+def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
+    subtopology = plan_of(counting)
+    records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None)]
+    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology.source, "batch", AHEAD))
+    told = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
+    assert told == {
+        0: ("unparsable", b"p1", b"{"),
+        2: ("no key", None, beat()),
+        3: ("impossible timestamp", b"p1", beat(at=-1)),
+        4: ("unparsable", b"p1", None),
+    }
+    assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
+
+
+def test_should_count_by_partition_key_and_window(spark):
+    subtopology = plan_of(counting)
+    records = [(b"a", beat("a", 59_999)), (b"a", beat("a", 60_000)), (b"a", beat("a", 60_001)), (b"a", beat("a", 0), 1)]
+    found = {(r["p"], r["k"], r["w"]): (r["n"], r["rows"], r["max_ts"]) for r in run(spark, subtopology, records)}
+    assert found == {(0, "a", 0): (1, 1, 59_999), (0, "a", 60_000): (2, 2, 60_001), (1, "a", 0): (1, 1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("at", "starts"), [(0, [0]), (19_999, [0]), (20_000, [0, 20_000]), (70_000, [20_000, 40_000, 60_000])]
+)
+def test_should_put_a_record_into_every_hopping_window_that_holds_it(spark, at, starts):
+    """Starts are aligned to the epoch and never negative, as in Kafka Streams' TimeWindows."""
+    subtopology = plan_of(lambda s: s.group_by_key().windowed_by(hopping("60s", "20s")).count(store="s"))
+    found = run(spark, subtopology, [(b"a", beat("a", at)), (b"a", b"{")])
+    assert sorted(r["w"] for r in found if r["status"] == Status.GOOD) == starts
+    assert [(r["w"], r["rows"]) for r in found if r["status"] == Status.BAD] == [(None, 1)]
+
+
+def test_should_keep_count_of_what_a_filter_takes_out_and_not_of_bad_records_twice(spark):
+    subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500")))
+    records = [(b"a", beat("a", ibi=400)), (b"a", beat("a", ibi=600)), (b"a", beat("a", ibi=None)), (b"a", b"{")]
+    found = {r["status"]: r["rows"] for r in run(spark, subtopology, records)}
+    assert found == {Status.GOOD: 1, Status.FILTERED: 2, Status.BAD: 1}
+
+
+def test_should_fold_every_aggregate_over_selected_columns(spark):
+    def build(stream):
+        stream.select(seconds="ibi_ms / 1000.0D", ibi="ibi_ms").group_by_key().aggregate(
+            store="s", n="count(*)", known="count(ibi)", total="sum(ibi)", least="min(ibi)", most="max(seconds)",
+            middle="mean(ibi)",
+        )  # fmt: skip
+
+    records = [(b"a", beat("a", ibi=400)), (b"a", beat("a", ibi=600)), (b"a", beat("a", ibi=None))]
+    (row,) = run(spark, plan_of(build), records)
+    values = {k: row[k] for k in ("n", "known", "total", "least", "most", "middle.sum", "middle.count")}
+    assert values == {
+        "n": 3, "known": 2, "total": 1000, "least": 400, "most": 0.6, "middle.sum": 1000.0, "middle.count": 2,
+    }  # fmt: skip
+
+
+def test_should_forward_records_without_state_as_json_in_the_order_of_offsets(spark):
+    subtopology = plan_of(lambda s: s.select(who="patient_id", ibi="ibi_ms").to("out"))
+    found = run(spark, subtopology, [(b"a", beat("a", ibi=1)), (b"b", beat("b", ibi=None))])
+    assert [(r["k"], json.loads(r["value"])) for r in sorted(found, key=lambda r: r["record_offset"])] == [
+        ("a", {"who": "a", "ibi": 1}),
+        ("b", {"who": "b", "ibi": None}),
+    ]
+
+
+def test_should_parse_each_record_once(spark):
+    """Twice would halve the rate of the hot path; the plan shows it."""
+    subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500").select(ibi="ibi_ms")))
+    run(spark, subtopology, [(b"a", beat("a"))])
+    text = branch_sql(subtopology, subtopology.branches[0], "batch", AHEAD)
+    plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("from_json") == 1, plan

@@ -1,0 +1,205 @@
+"""Every combination of the start table (rule 4), and its boundaries."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.names import TaskId, TopicPartition
+from tidemark.start.plan import (
+    CopyKind,
+    Fresh,
+    Refuse,
+    ReplayTail,
+    RestoreWhole,
+    Resume,
+    StateCopy,
+    StoreEvidence,
+    TaskEvidence,
+    UseReady,
+    Watermarks,
+    plan_start,
+)
+from tidemark.stores.marker import Marker
+
+SOURCE = TopicPartition("pulse-events", 2)
+CHANGELOG = TopicPartition("app-counts-changelog", 2)
+LAYOUT = "1:pulses=count<i8"
+HOUR = 3_600_000
+CHANGELOG_90 = Watermarks(0, 90)
+SOURCE_500 = Watermarks(0, 500)
+NOW = 1_700_000_000_000
+
+
+def a_record(end: int = 100, stream_time_ms: int = NOW) -> CommitRecord:
+    return CommitRecord(
+        kind=CommitKind.BATCH, application_id="app", topology_version="1", task=TaskId(0, 2), instance=0, batch=7,
+        commit_time_ms=NOW, sources={"pulse-events": {2: (50, end)}}, stream_time_ms=stream_time_ms, rows=50,
+        late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
+    )  # fmt: skip
+
+
+def a_copy(
+    offset: int = 100, changelog_offset: int = 60, age_ms: int = 0, kind: CopyKind = CopyKind.LOCAL,
+    layout: str = LAYOUT, application_id: str = "app",
+) -> StateCopy:  # fmt: skip
+    marker = Marker(
+        application_id=application_id, topology_version="1", store="counts", value_layout=layout, batch=7,
+        commit_time_ms=NOW - age_ms, source_offsets={"pulse-events": offset}, stream_time_ms=NOW,
+        changelog_offset=changelog_offset,
+    )  # fmt: skip
+    return StateCopy(kind, marker, f"/state/{kind.name.lower()}")
+
+
+def found(
+    *,
+    committed: int | None = 100,
+    metadata: OffsetMetadata | None = None,
+    record: CommitRecord | None = None,
+    copies: tuple[StateCopy, ...] = (),
+    changelog: Watermarks = CHANGELOG_90,
+    source: Watermarks = SOURCE_500,
+    store_retention_ms: int | None = 6 * HOUR,
+    changelog_retention_ms: int | None = 30 * HOUR,
+) -> TaskEvidence:
+    store = StoreEvidence(
+        store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
+        delete_retention_ms=24 * HOUR, store_retention_ms=store_retention_ms,
+        changelog_retention_ms=changelog_retention_ms,
+    )  # fmt: skip
+    return TaskEvidence(
+        application_id="app", task=TaskId(0, 2), source=SOURCE, committed_offset=committed, committed_metadata=metadata,
+        last_record=record, source_watermarks=source, fresh_offset=source.low, stores=(store,), now_ms=NOW,
+    )  # fmt: skip
+
+
+COMMITTED = (None, 99, 100, 101)
+RECORDS = (None, a_record(100))
+STORES = ((), (a_copy(99),), (a_copy(100),), (a_copy(101),))
+CHANGELOGS = (Watermarks(0, 0), Watermarks(0, 90), Watermarks(70, 90))
+
+
+def expected(committed, record, copies, changelog) -> type | str:
+    """The table of docs/start-plan.md in code of its own."""
+    if record is None:
+        return Refuse if copies or changelog.end > 0 else Fresh
+    if committed not in (None, 100):
+        return Refuse
+    if not copies:
+        return RestoreWhole
+    at = copies[0].marker.source_offsets["pulse-events"]
+    if at > 100:
+        return Refuse
+    if at == 100:
+        return UseReady
+    return ReplayTail if changelog.low <= 60 else RestoreWhole
+
+
+@pytest.mark.parametrize("case", list(itertools.product(COMMITTED, RECORDS, STORES, CHANGELOGS)), ids=str)
+def test_should_plan_every_combination_as_the_table_says(case):
+    committed, record, copies, changelog = case
+    plan = plan_start(found(committed=committed, record=record, copies=copies, changelog=changelog))
+    kind = type(plan.stores["counts"]) if isinstance(plan, Resume) else type(plan)
+    assert kind is expected(committed, record, copies, changelog)
+
+
+def test_should_begin_at_an_offset_that_somebody_chose_for_a_new_application():
+    plan = plan_start(found(committed=42, changelog=Watermarks(0, 0)))
+    assert plan == Fresh(42)
+
+
+def test_should_begin_where_the_source_begins_without_any_trace():
+    plan = plan_start(found(committed=None, changelog=Watermarks(0, 0), source=Watermarks(17, 500)))
+    assert plan == Fresh(17)
+
+
+def test_should_take_the_commit_record_when_the_groups_offsets_have_expired():
+    plan = plan_start(found(committed=None, record=a_record(100), copies=(a_copy(100),)))
+    assert isinstance(plan, Resume)
+    assert (plan.standing.next_offset, plan.standing.batch) == (100, 7)
+
+
+def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_record():
+    metadata = OffsetMetadata(7, NOW - 5, "1")
+    with_metadata = plan_start(found(record=a_record(), metadata=metadata, copies=(a_copy(),)))
+    without = plan_start(found(record=a_record(), copies=(a_copy(),)))
+    assert isinstance(with_metadata, Resume)
+    assert isinstance(without, Resume)
+    assert with_metadata.standing.stream_time_ms == NOW - 5
+    assert without.standing.stream_time_ms == NOW
+
+
+@pytest.mark.parametrize(("low", "refused"), [(99, False), (100, False), (101, True)])
+def test_should_refuse_when_the_next_records_are_deleted(low, refused):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(),), source=Watermarks(low, 500)))
+    assert isinstance(plan, Refuse) is refused
+    if refused:
+        assert "pulse-events[2]" in plan.reason
+        assert "--to-offset 101" in plan.remedy
+
+
+@pytest.mark.parametrize(("end", "refused"), [(99, True), (100, False), (101, False)])
+def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refused):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(),), source=Watermarks(0, end)))
+    assert isinstance(plan, Refuse) is refused
+
+
+@pytest.mark.parametrize(("low", "kind"), [(59, ReplayTail), (60, ReplayTail), (61, RestoreWhole)])
+def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(99),), changelog=Watermarks(low, 90)))
+    assert isinstance(plan, Resume)
+    assert isinstance(plan.stores["counts"], kind)
+
+
+@pytest.mark.parametrize(
+    ("age", "kind"), [(24 * HOUR - 1, ReplayTail), (24 * HOUR, RestoreWhole), (24 * HOUR + 1, RestoreWhole)]
+)
+def test_should_not_use_a_copy_older_than_the_tombstones(age, kind):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(99, age_ms=age),)))
+    assert isinstance(plan, Resume)
+    assert isinstance(plan.stores["counts"], kind)
+
+
+@pytest.mark.parametrize(("behind", "refused"), [(24 * HOUR - 1, False), (24 * HOUR, True), (24 * HOUR + 1, True)])
+def test_should_refuse_a_whole_restore_when_live_windows_may_be_deleted(behind, refused):
+    """30 h of broker retention less 6 h of store retention: stream time may be 24 h behind the wall clock."""
+    evidence = found(record=a_record(stream_time_ms=NOW - behind), changelog=Watermarks(1, 90))
+    assert isinstance(plan_start(evidence), Refuse) is refused
+
+
+def test_should_restore_the_whole_however_old_while_nothing_was_ever_deleted():
+    plan = plan_start(found(record=a_record(stream_time_ms=0), changelog=Watermarks(0, 90)))
+    assert isinstance(plan, Resume)
+    assert plan.stores["counts"] == RestoreWhole(0, "no copy of the store")
+
+
+def test_should_prefer_the_newest_copy_and_the_local_one_of_equals():
+    standby = a_copy(99, changelog_offset=80, kind=CopyKind.STANDBY)
+    local = a_copy(98, changelog_offset=70)
+    savepoint = a_copy(99, changelog_offset=80, kind=CopyKind.SAVEPOINT)
+    plan = plan_start(found(record=a_record(), copies=(savepoint, local, standby)))
+    assert isinstance(plan, Resume)
+    assert plan.stores["counts"] == ReplayTail(standby, 80)
+
+
+def test_should_pass_over_a_copy_that_is_ahead_unless_it_is_the_local_store():
+    ahead = a_copy(101, kind=CopyKind.SAVEPOINT)
+    plan = plan_start(found(record=a_record(), copies=(ahead, a_copy(99))))
+    assert isinstance(plan, Resume)
+    assert isinstance(plan.stores["counts"], ReplayTail)
+
+
+def test_should_pass_over_a_copy_of_another_application():
+    plan = plan_start(found(record=a_record(), copies=(a_copy(100, application_id="other"),)))
+    assert isinstance(plan, Resume)
+    assert isinstance(plan.stores["counts"], RestoreWhole)
+
+
+def test_should_refuse_values_of_another_layout_and_name_both():
+    plan = plan_start(found(record=a_record(), copies=(a_copy(layout="1:pulses=sum<f8"),)))
+    assert isinstance(plan, Refuse)
+    assert "1:pulses=sum<f8" in plan.reason
+    assert LAYOUT in plan.reason

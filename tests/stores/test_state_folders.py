@@ -1,0 +1,116 @@
+"""Folders, locks, checkpoint files (rule 21, row B3)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
+from tidemark.names import TaskId, TopicPartition
+from tidemark.stores.checkpoint import read_checkpoint, write_checkpoint
+from tidemark.stores.directory import STORES_FOLDER, FolderLock, InstanceDirectory
+
+TASK = TaskId(0, 3)
+_HOLD = """
+import sys
+from pathlib import Path
+from tidemark.stores.directory import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def held_elsewhere(tmp_path):
+    """A folder whose lock another live process holds."""
+    folder = tmp_path / "held"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"PYTHONPATH": "include"},
+    )  # fmt: skip
+    assert holder.stdout.readline() == b"held\n"
+    yield folder, holder
+    holder.kill()
+    holder.wait()
+    holder.stdin.close()
+    holder.stdout.close()
+
+
+def test_should_refuse_a_folder_that_a_live_process_holds_and_name_it(held_elsewhere):
+    folder, holder = held_elsewhere
+    with pytest.raises(TaskLocked, match=rf"locked by process {holder.pid}.*--instance"):
+        FolderLock(folder)
+
+
+def test_should_take_a_folder_whose_holder_was_killed(held_elsewhere):
+    folder, holder = held_elsewhere
+    holder.kill()
+    holder.wait()
+    FolderLock(folder).release()
+
+
+def test_should_lay_tasks_out_by_instance_application_and_task(tmp_path):
+    instance = InstanceDirectory(tmp_path, "app", 1)
+    task = instance.open_task(TASK)
+    assert task.folder == tmp_path / "1" / "app" / "0_3"
+    assert instance.task_ids() == [TASK]
+    task.close()
+    instance.close()
+
+
+def test_should_not_open_one_instances_folder_twice(tmp_path):
+    first = InstanceDirectory(tmp_path, "app", 0)
+    with pytest.raises(TaskLocked):
+        InstanceDirectory(tmp_path, "app", 0)
+    InstanceDirectory(tmp_path, "app", 1).close()
+    first.close()
+    InstanceDirectory(tmp_path, "app", 0).close()
+
+
+def _with_state(tmp_path, number):
+    peer = InstanceDirectory(tmp_path, "app", number)
+    task = peer.open_task(TASK)
+    (task.folder / STORES_FOLDER / "counts").mkdir(parents=True)
+    task.close()
+    return peer
+
+
+def test_should_take_a_dead_peers_task_over_by_renaming_it(tmp_path):
+    _with_state(tmp_path, 0).close()
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    task = heir.open_task(TASK)
+    assert (task.folder / STORES_FOLDER / "counts").is_dir()
+    assert not (tmp_path / "0" / "app" / "0_3").exists()
+
+
+def test_should_leave_a_live_peers_task_alone(tmp_path):
+    peer = _with_state(tmp_path, 0)
+    heir = InstanceDirectory(tmp_path, "app", 1)
+    task = heir.open_task(TASK)
+    assert not (task.folder / STORES_FOLDER).exists()
+    assert (tmp_path / "0" / "app" / "0_3" / STORES_FOLDER / "counts").is_dir()
+    peer.close()
+
+
+def test_should_say_which_folder_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(PreflightFailed, match="TIDEMARK_STATE_DIR"):
+        FolderLock(tmp_path / "file" / "state")
+
+
+def test_should_write_a_checkpoint_that_can_be_read_by_people_and_by_itself(tmp_path):
+    offsets = {TopicPartition("app-counts-changelog", 3): 42, TopicPartition("app-a-changelog", 3): 7}
+    write_checkpoint(tmp_path / ".checkpoint", offsets)
+    assert (tmp_path / ".checkpoint").read_text() == "0\n2\napp-a-changelog 3 7\napp-counts-changelog 3 42\n"
+    assert read_checkpoint(tmp_path / ".checkpoint") == offsets
+    assert read_checkpoint(tmp_path / "nothing") == {}
+
+
+@pytest.mark.parametrize("text", ["", "0\n2\na 3 7\n", "1\n1\na 3 7\n", "0\n1\na 3\n", "0\n1\na 3 x\n"])
+def test_should_refuse_a_checkpoint_that_does_not_add_up(tmp_path, text):
+    (tmp_path / ".checkpoint").write_text(text)
+    with pytest.raises(TaskCorrupted, match=r"\.checkpoint"):
+        read_checkpoint(tmp_path / ".checkpoint")

@@ -1,0 +1,91 @@
+"""One suite for every store; the in-memory one is held to RocksDB, the real thing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemark.errors import TaskCorrupted
+from tidemark.stores.marker import Marker
+from tidemark.stores.memory import MemoryStore
+from tidemark.stores.protocol import Writes
+from tidemark.stores.rocksdb import RocksStore
+
+
+def a_marker(batch: int = 1) -> Marker:
+    return Marker("app", "1", "counts", "1:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
+
+
+def rocks(folder: Path) -> RocksStore:
+    return RocksStore(folder / "store", write_buffer_bytes=1 << 20)
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def store(request, tmp_path):
+    opened = rocks(tmp_path) if request.param == "rocksdb" else MemoryStore()
+    yield opened
+    opened.close()
+
+
+def test_should_have_no_marker_and_no_segment_when_new(store):
+    assert store.marker is None
+    assert store.segments() == []
+    assert store.get_many(3, [b"a"]) == [None]
+
+
+def test_should_give_back_values_in_the_order_asked(store):
+    store.put_many([Writes(3, [b"a", b"b"], [b"1", b"2"])], a_marker(), None)
+    assert store.get_many(3, [b"b", b"x", b"a"]) == [b"2", None, b"1"]
+    assert store.get_many(4, [b"a"]) == [None]
+    assert store.marker == a_marker()
+
+
+def test_should_let_the_last_write_of_a_key_win_and_delete_with_none(store):
+    store.put_many([Writes(0, [b"a", b"a", b"b"], [b"1", b"2", b"3"])], a_marker(), None)
+    store.put_many([Writes(0, [b"b"], [None])], a_marker(2), None)
+    assert list(store.items(0)) == [(b"a", b"2")]
+
+
+def test_should_list_items_in_the_order_of_keys(store):
+    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"])], a_marker(), None)
+    assert [key for key, _ in store.items(0)] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("first_live", "left"), [(3, [3, 4, 5]), (4, [4, 5]), (5, [5]), (6, [])])
+def test_should_drop_whole_segments_before_the_first_live_one(store, first_live, left):
+    store.put_many([Writes(s, [b"k"], [b"v"]) for s in (3, 4, 5)], a_marker(), None)
+    store.put_many([], a_marker(2), first_live)
+    assert store.segments() == left
+
+
+def test_should_not_write_into_an_expired_segment(store):
+    store.put_many([Writes(2, [b"k"], [b"v"]), Writes(5, [b"k"], [b"v"])], a_marker(), 3)
+    assert store.segments() == [5]
+
+
+def test_should_find_everything_again_after_closing(tmp_path):
+    first = rocks(tmp_path)
+    first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_marker(), None)
+    first.close()
+    again = rocks(tmp_path)
+    assert (again.marker, again.segments(), again.get_many(4, [b"b"])) == (a_marker(), [3, 4], [b"2"])
+    again.close()
+
+
+def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
+    first = rocks(tmp_path)
+    first.load_many([Writes(3, [b"a"], [b"1"])])
+    first.close()
+    again = rocks(tmp_path)
+    assert again.marker is None
+    again.finish_load(a_marker())
+    again.close()
+    assert rocks(tmp_path).marker == a_marker()
+
+
+def test_should_say_which_folder_is_damaged(tmp_path):
+    rocks(tmp_path).close()
+    (tmp_path / "store" / "CURRENT").write_text("MANIFEST-nowhere\n")
+    with pytest.raises(TaskCorrupted, match="store"):
+        rocks(tmp_path)

@@ -1,0 +1,129 @@
+"""A task's update from partial results: lateness, stream time, segments, outputs (rules 2 and 3)."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tidemark.names import TaskId
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.memory import MemoryStore
+from tidemark.tasks.task import Task, TaskInput
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
+
+MINUTE = 60_000
+GRACE = 5_000
+
+
+def a_plan():
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    windows = tumbling("60s").grace("5s")
+    stream.group_by_key().windowed_by(windows).count(name="n", store="counts", retention="6m").to("out")
+    return topology.plan()
+
+
+@pytest.fixture
+def task(tmp_path):
+    plan = a_plan()
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    made = Task(
+        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
+        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)), next_offset=0,
+        stream_time_ms=NO_STREAM_TIME, batch=0,
+    )  # fmt: skip
+    yield made
+    made.close()
+    directory.close()
+
+
+def rows(*given: tuple[str, int, int, int], bad: int = 0) -> TaskInput:
+    """(key, window start, count, newest timestamp) per partial, and how many bad records."""
+    listed = [*given, *([(None, None, None, None)] if bad else [])]
+    good = len(given)
+    return TaskInput(
+        end_offset=100,
+        branches=[
+            pa.table(
+                {
+                    "p": pa.array([0] * len(listed), pa.int32()),
+                    "status": pa.array([0] * good + [1] * (len(listed) - good), pa.int32()),
+                    "rows": pa.array([g[2] for g in given] + ([bad] if bad else []), pa.int64()),
+                    "max_ts": pa.array([g[3] for g in listed], pa.int64()),
+                    "k": pa.array([g[0] for g in listed], pa.string()),
+                    "w": pa.array([g[1] for g in listed], pa.int64()),
+                    "n": pa.array([g[2] for g in listed], pa.int64()),
+                }
+            )
+        ],
+        dead_letters=(),
+    )
+
+
+def outputs(update):
+    return [json.loads(m["value"]) for output in update.outputs for m in output.messages]
+
+
+def commit(task, given):
+    update = task.prepare(given)
+    task.apply(update, {"app-counts-changelog": 5}, 1)
+    return update
+
+
+def test_should_emit_the_merged_count_of_each_touched_window(task):
+    commit(task, rows(("a", 0, 2, 30_000)))
+    update = commit(task, rows(("a", 0, 3, 40_000), ("b", 0, 1, 41_000)))
+    assert outputs(update) == [
+        {"id": "a", "window_start": 0, "window_end": MINUTE, "n": 5},
+        {"id": "b", "window_start": 0, "window_end": MINUTE, "n": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stream_time", "late"), [(MINUTE + GRACE - 1, 0), (MINUTE + GRACE, 7), (MINUTE + GRACE + 1, 7)]
+)
+def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(task, stream_time, late):
+    commit(task, rows(("z", MINUTE, 1, stream_time)))
+    update = task.prepare(rows(("a", 0, 7, 59_000), ("b", 10 * MINUTE, 1, 10 * MINUTE)))
+    assert update.late_rows == late
+    assert update.stream_time_ms == 10 * MINUTE
+
+
+def test_should_accept_everything_in_the_batch_that_itself_moves_stream_time(task):
+    update = task.prepare(rows(("a", 0, 1, 100), ("b", 60 * MINUTE, 1, 60 * MINUTE)))
+    assert (update.late_rows, update.rows) == (0, 2)
+
+
+def test_should_never_let_stream_time_go_back(task):
+    commit(task, rows(("a", 5 * MINUTE, 1, 5 * MINUTE)))
+    assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000))).stream_time_ms == 5 * MINUTE
+
+
+def test_should_not_move_stream_time_for_bad_records_and_count_them(task):
+    update = task.prepare(rows(bad=4))
+    assert (update.bad_rows, update.rows, update.stream_time_ms) == (4, 0, NO_STREAM_TIME)
+    assert update.end_offset == 100
+
+
+def test_should_change_nothing_until_an_update_is_applied(task):
+    task.prepare(rows(("a", 0, 2, 30_000)))
+    assert (task.next_offset, task.batch, task.stream_time_ms) == (0, 0, NO_STREAM_TIME)
+    assert outputs(task.prepare(rows(("a", 0, 2, 30_000))))[0]["n"] == 2
+
+
+def test_should_drop_segments_that_hold_only_expired_windows(task):
+    commit(task, rows(("a", 0, 1, 1), ("a", 3 * MINUTE, 1, 3 * MINUTE)))
+    store = task._stores["counts"]
+    assert store.segments() == [0, 1]
+    commit(task, rows(("a", 9 * MINUTE, 1, 9 * MINUTE)))
+    assert store.segments() == [1, 3]
+
+
+def test_should_write_the_marker_even_when_no_value_changed(task):
+    commit(task, rows(bad=1))
+    marker = task._stores["counts"].marker
+    assert (marker.source_offsets, marker.changelog_offset, marker.batch) == ({"in": 100}, 5, 1)
