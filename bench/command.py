@@ -84,6 +84,7 @@ def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Sett
         f"window-keys={verdict.window_keys} missing={verdict.missing} wrong={verdict.wrong} "
         f"unexpected={verdict.unexpected}",
         highlight=False,
+        soft_wrap=True,
     )
     return result
 
@@ -95,7 +96,7 @@ def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Se
     plot(folder / "bench.png", results, cases)
     if write_docs:
         publish(ROOT / "docs", folder / "summary.md", folder / "bench.png")
-    console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False)
+    console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False, soft_wrap=True)
     agree = all(report.agree(results, case.name) for case in cases)
     # The last line is read by scripts.
     print(" ".join(["bench:", *(_last_words(results, case) for case in cases), f"outputs_equal={str(agree).lower()}"]))

@@ -18,7 +18,7 @@ from bench.rates import Sample
 
 SAMPLE_EVERY_S = 0.2
 _SAMPLES_PER_USAGE = 5
-_STALLED_S = 120.0
+_STALLED_S = 180.0
 _TIMEOUT_S = 10.0
 
 
@@ -81,7 +81,7 @@ def watch(
 ) -> Run:
     """Sample until all `events` are committed; `started` is `time.monotonic()` at the start of `process`.
 
-    Blocks. Raises `BenchFailed` when the process ends before, or commits nothing for two minutes.
+    Blocks. Raises `BenchFailed` when the process ends before, or commits nothing for three minutes.
     """
     run = Run()
     tick = Event()

@@ -87,11 +87,11 @@ def run(order: Order) -> int:
             stop_by = time.monotonic() + order.grace_s
         if stop_by is None:
             continue
-        driver = find_driver(order.script)
-        target = driver.pid if driver else child.pid
-        if told != target:
-            told = target
-            _signal(target, signal.SIGTERM)
+        if told is None:
+            # Told once: a driver that has ended must not be followed by its JVM, which is about to pass its code on.
+            driver = find_driver(order.script)
+            told = driver.pid if driver else child.pid
+            _signal(told, signal.SIGTERM)
         if time.monotonic() >= stop_by:
             _kill_session()
     _wait_for_leftovers()

@@ -116,8 +116,12 @@ def test_should_kill_what_does_not_stop_within_the_grace_time(bench: Bench, monk
 
 def test_should_tell_the_driver_alone_when_it_lies_below_another_process(bench: Bench) -> None:
     inner = bench.command
-    # As spark-submit: a parent that dies at SIGTERM, and passes the exit code of its child on.
-    parent = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    # As spark-submit: a parent that dies at SIGTERM.
+    # It passes the code on later than its child ends, as a JVM does, and must not be told to end meanwhile.
+    parent = (
+        "import subprocess, sys, threading; code = subprocess.run(sys.argv[1:]).returncode;"
+        "threading.Event().wait(1); sys.exit(code)"
+    )
     launch_or_adopt(bench.files, replace(inner, argv=(sys.executable, "-c", parent, *inner.argv)))
     bench.await_state("RUNNING")
     ask_to_stop(observe(bench.files))

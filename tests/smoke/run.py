@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -33,7 +33,7 @@ from tidemark.heartbeats.disorder import Disorder
 from tidemark.heartbeats.producer import ReplayProducer
 from tidemark.heartbeats.replay import Replay, ReplayOptions
 from tidemark.local import processes, record, stack
-from tidemark.local.airflow import AirflowApi
+from tidemark.local.airflow import AirflowApi, AirflowRefused
 from tidemark.settings import Settings
 from tidemark.topology.load import load
 
@@ -111,8 +111,10 @@ def wait_until_read(settings: Settings, api: AirflowApi) -> None:
         committed = committed_offsets(settings.bootstrap_servers, RULES.application_id, places)
         if progress.is_stalled(committed):
             raise SmokeFailed(f"no commit for {STALLED_AFTER_S:.0f} s, {progress.left(committed)} events unread")
-        if any(run["state"] == "failed" for run in api.runs(DAG_ID)):
-            raise SmokeFailed(f"a run of {DAG_ID} failed")
+        with suppress(AirflowRefused):
+            # On a busy machine it is silent for a while; the stream goes on without it.
+            if any(run["state"] == "failed" for run in api.runs(DAG_ID)):
+                raise SmokeFailed(f"a run of {DAG_ID} failed")
         return progress.left(committed) == 0
 
     processes.wait_until(is_read, 10 * STALLED_AFTER_S, every_s=0.5)

@@ -7,23 +7,33 @@ from collections.abc import Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.topics import ensure_internal_topics, partition_counts, user_topics
+from tidemark.broker.cluster import describe_topics, topic_configs
+from tidemark.broker.topics import ensure_internal_topics, partition_counts, verify_writable
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 
 def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Mapping[str, int]:
-    """Check, create internal topics, and give the partition count of every topic. Raises `PreflightFailed`."""
-    existing = partition_counts(admin, settings)
-    for topic in user_topics(plan):
-        if topic not in existing:
-            raise PreflightFailed(
-                f"topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; create it, or let "
-                "`tidemark topics create` do it"
-            )
+    """Check, create internal topics, and give the partition count of every topic. Blocks.
+
+    Raises `OutcomeUnknown` when no broker answers, `PreflightFailed` for what a person must change.
+    """
     _check_folder(settings)
-    ensure_internal_topics(plan, settings, admin, existing)
+    facts = describe_topics(admin, settings)
+    sources = [s.source.topic for s in plan.subtopologies]
+    sinks = sorted({topic for s in plan.subtopologies for topic in s.sink_topics})
+    for kind, topics in (("source", sources), ("sink", sinks)):
+        for topic in topics:
+            if topic not in facts:
+                raise PreflightFailed(
+                    f"{kind} topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; "
+                    "create it, or let `tidemark topics create` do it"
+                )
+    configs = topic_configs(admin, sinks, settings)
+    for topic in sinks:
+        verify_writable(topic, facts[topic], configs[topic])
+    ensure_internal_topics(plan, settings, admin, {name: found.partitions for name, found in facts.items()})
     return partition_counts(admin, settings)
 
 

@@ -6,13 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidemark.broker.cluster import TopicFacts, describe_topics, topic_configs, wait_until_led
 from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config
 from tidemark.errors import PreflightFailed
 from tidemark.names import changelog_topic, commits_topic, dlq_topic
@@ -56,7 +52,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
 
 
 def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[str]:
-    """Create missing sources and sinks with `num_partitions`; gives the names of those created."""
+    """Create missing sources and sinks with `num_partitions`; gives the names of those created. Blocks."""
     existing = partition_counts(admin, settings)
     missing = [topic for topic in user_topics(plan) if topic not in existing]
     create_topics(admin, [TopicSpec(topic, settings.num_partitions, {}) for topic in missing], settings)
@@ -64,19 +60,15 @@ def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClien
 
 
 def partition_counts(admin: AdminClient, settings: Settings) -> dict[str, int]:
-    """Partitions of every topic of the cluster. Raises `PreflightFailed` when no broker answers."""
-    try:
-        metadata = admin.list_topics(timeout=settings.broker_timeout_ms / 1000)
-    except KafkaException as error:
-        raise PreflightFailed(
-            f"cannot reach Kafka at {settings.bootstrap_servers}: {error.args[0].str()}; start it with `tidemark up`, or "
-            "set TIDEMARK_BOOTSTRAP_SERVERS"
-        ) from error
-    return {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    """Partitions of every topic of the cluster. Raises `OutcomeUnknown` when no broker answers."""
+    return {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
 
 
 def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings) -> None:
-    """Create; a topic that another process has just created is as good. Raises `PreflightFailed`."""
+    """Create, and wait until every partition is led; a topic that another process has just created is as good.
+
+    Blocks. Raises `PreflightFailed` naming topic, reason and remedy.
+    """
     wanted = [
         NewTopic(spec.name, spec.partitions, settings.replication_factor, config=dict(spec.config)) for spec in specs
     ]
@@ -93,41 +85,63 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
             if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 remedy = "create it by hand, or give this user the right to"
             raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
+    wait_until_led(admin, [spec.topic for spec in wanted], settings)
 
 
 def ensure_internal_topics(
     plan: TopologyPlan, settings: Settings, admin: AdminClient, existing: Mapping[str, int]
 ) -> None:
-    """Create what is missing, verify what is there. Raises `PreflightFailed` naming topic, found, needed, remedy."""
+    """Create what is missing, verify what is there. Blocks.
+
+    Raises `PreflightFailed` naming topic, what was found, what is needed and the remedy.
+    """
     specs = internal_topics(plan, settings, existing)
     create_topics(admin, [spec for spec in specs if spec.name not in existing], settings)
-    present = [spec for spec in specs if spec.name in existing]
-    configs = _configs(admin, [spec.name for spec in present], settings)
-    for spec in present:
-        if existing[spec.name] != spec.partitions:
+    facts = describe_topics(admin, settings)
+    configs = topic_configs(admin, [spec.name for spec in specs], settings)
+    for spec in specs:
+        verify_topic(spec, facts[spec.name], configs[spec.name], settings.replication_factor)
+
+
+def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], replication_factor: int) -> None:
+    """Compare an internal topic with what the application needs; `replication_factor` -1 accepts any.
+
+    Raises `PreflightFailed`.
+    """
+    if found.partitions != spec.partitions:
+        raise PreflightFailed(
+            f"topic {spec.name} has {found.partitions} partitions, its tasks need {spec.partitions}: the source's "
+            "partition count has changed; give it back its old one, or start under another application id"
+        )
+    if found.replicas < replication_factor:
+        raise PreflightFailed(
+            f"topic {spec.name} has {found.replicas} replicas, replication_factor asks for {replication_factor}; add "
+            "replicas with `tidemark kafka reassign-partitions`, or set TIDEMARK_REPLICATION_FACTOR to "
+            f"{found.replicas}"
+        )
+    verify_writable(spec.name, found, config)
+    for key, needed in spec.config.items():
+        value = config.get(key, "")
+        if not _is_enough(key, value, needed):
             raise PreflightFailed(
-                f"topic {spec.name} has {existing[spec.name]} partitions, its tasks need {spec.partitions}: the source's "
-                "partition count has changed; give it back its old one, or start under another application id"
+                f"topic {spec.name} has {key}={value}, the application needs {needed}; set it with "
+                f"`tidemark kafka configs --alter --entity-type topics --entity-name {spec.name} "
+                f"--add-config {key}=[{needed}]`"
             )
-        for key, needed in spec.config.items():
-            found = configs[spec.name].get(key, "")
-            if not _is_enough(key, found, needed):
-                raise PreflightFailed(
-                    f"topic {spec.name} has {key}={found}, the application needs {needed}; set it with "
-                    f"`tidemark kafka configs --alter --entity-type topics --entity-name {spec.name} "
-                    f"--add-config {key}=[{needed}]`"
-                )
+
+
+def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) -> None:
+    """A topic with fewer replicas than must be in sync takes no record with acks=all. Raises `PreflightFailed`."""
+    in_sync = int(config.get("min.insync.replicas", "1"))
+    if found.replicas < in_sync:
+        raise PreflightFailed(
+            f"topic {topic} has {found.replicas} replicas and min.insync.replicas={in_sync}, so nothing can be written; "
+            "add replicas with `tidemark kafka reassign-partitions`, or lower the setting with `tidemark kafka configs "
+            f"--alter --entity-type topics --entity-name {topic} --add-config min.insync.replicas={found.replicas}`"
+        )
 
 
 def _is_enough(key: str, found: str, needed: str) -> bool:
     if key in _AT_LEAST:
-        return int(found) < 0 or int(found) >= int(needed)
+        return found == "-1" or (found.isdigit() and int(found) >= int(needed))
     return set(found.split(",")) == set(needed.split(","))
-
-
-def _configs(admin: AdminClient, topics: list[str], settings: Settings) -> dict[str, dict[str, str]]:
-    if not topics:
-        return {}
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-    futures = admin.describe_configs(resources, request_timeout=settings.broker_timeout_ms / 1000)
-    return {resource.name: {k: e.value for k, e in future.result().items()} for resource, future in futures.items()}

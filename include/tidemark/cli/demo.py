@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.live import Live
 
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topics import ensure_user_topics
 from tidemark.demo.pulse_watch import PulseWatch, Snapshot
 from tidemark.demo.replay_service import ensure_replay
 from tidemark.demo.view import line, table
 from tidemark.errors import TidemarkError
 from tidemark.local import stack
-from tidemark.local.airflow import AirflowApi
+from tidemark.local.airflow import AirflowApi, AirflowRefused
 from tidemark.local.processes import wait_until
 from tidemark.local.record import AirflowAccess
 from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
 
 TOPOLOGY = "patient_monitoring"
 DAG_ID = f"stream__{TOPOLOGY}"
 COUNTS_TIMEOUT_S = 300.0
 _RUN_TIMEOUT_S = 20.0
+_SILENCE_TIMEOUT_S = 60.0
+T = TypeVar("T")
 _DISORDER = ("--late", "0.002", "--out-of-order", "0.02", "--bad", "0.0005")
 
 
@@ -42,10 +50,12 @@ def demo(
         raise TidemarkError("the stack runs without Airflow, which launches the stream: run `tidemark up`")
     # Read again: `up` has recorded where the broker is.
     settings = Settings.load()
-    watch = _watch(settings, began_ms)
-    with closing(watch):
-        ensure_replay(settings, ["--patients", str(patients), *_DISORDER])
-        _launch(AirflowApi.of(access))
+    plan = load(TOPOLOGY).plan()
+    ensure_user_topics(plan, settings, AdminClient(librdkafka_config(settings)))
+    # The instance takes longest to come up, so it is launched first.
+    _launch(AirflowApi.of(access))
+    ensure_replay(settings, ["--patients", str(patients), *_DISORDER])
+    with closing(_watch(plan, settings, began_ms)) as watch:
         _greet(console, access)
         if console.is_terminal:
             with suppress(KeyboardInterrupt):
@@ -54,33 +64,36 @@ def demo(
             _print_until_counted(console, watch, seconds or COUNTS_TIMEOUT_S)
 
 
-def _watch(settings: Settings, began_ms: int) -> PulseWatch:
-    from confluent_kafka.admin import AdminClient
-
-    from tidemark.broker.clients import librdkafka_config
-    from tidemark.broker.topics import ensure_user_topics
-    from tidemark.topology.load import load
-
-    plan = load(TOPOLOGY).plan()
-    client = librdkafka_config(settings)
-    ensure_user_topics(plan, settings, AdminClient(client))
+def _watch(plan: TopologyPlan, settings: Settings, began_ms: int) -> PulseWatch:
     source = plan.subtopologies[0]
     counting = source.aggregations[0]
     topics = (source.source.topic, counting.sinks[0].topic)
     grace_ms = counting.window.grace_ms if counting.window else 0
-    return PulseWatch(client, plan.application_id, topics, settings.var_dir / "instances", grace_ms, began_ms)
+    folder = settings.var_dir / "instances"
+    return PulseWatch(librdkafka_config(settings), plan.application_id, topics, folder, grace_ms, began_ms)
 
 
 def _launch(api: AirflowApi) -> None:
     """Unpausing starts a run by itself; one is triggered only where that did not happen."""
-    api.wait_for_dag(DAG_ID)
-    api.unpause(DAG_ID)
+    _patiently(lambda: api.wait_for_dag(DAG_ID))
+    _patiently(lambda: api.unpause(DAG_ID))
 
     def is_running() -> bool:
-        return any(run["state"] in {"queued", "running"} for run in api.runs(DAG_ID))
+        return any(run["state"] in {"queued", "running"} for run in _patiently(lambda: api.runs(DAG_ID)))
 
     if not wait_until(is_running, _RUN_TIMEOUT_S, every_s=0.5):
-        api.trigger(DAG_ID)
+        _patiently(lambda: api.trigger(DAG_ID))
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """Call until Airflow answers: everything starts at once here, and a small machine is slow meanwhile."""
+    deadline = time.monotonic() + _SILENCE_TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except AirflowRefused as refused:
+            if refused.status != 0 or time.monotonic() > deadline:
+                raise
 
 
 def _greet(console: Console, access: AirflowAccess) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from tidemark.errors import PreflightFailed
 from tidemark.local.processes import Identity, wait_until
 
 Window = tuple[str, int]
@@ -17,6 +18,7 @@ Window = tuple[str, int]
 
 _LOOK_BACK_MS = 180_000
 _TIMEOUT_S = 5.0
+_LEADERS_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class InstanceView:
         """From the contents of the instance files; those whose process is gone count for nothing."""
         alive = [one for one in said if is_alive(one)]
         if not alive:
-            return cls("LOST" if said else "NOT STARTED", 0.0, None)
+            return cls("LOST" if said else "STARTING", 0.0, None)
         commits = [int(one["last_commit_ms"]) for one in alive if one.get("last_commit_ms")]
         states = sorted({str(one["state"]) for one in alive})
         rate = sum(float(one.get("records_per_second") or 0) for one in alive)
@@ -72,7 +74,10 @@ class PulseWatch:
         grace_ms: int,
         began_ms: int,
     ) -> None:
-        """`topics` are source and sink; both must exist. Raises `KafkaException` when the broker does not answer."""
+        """`topics` are source and sink; both must exist. Blocks until their leaders are known.
+
+        Raises `PreflightFailed` when the broker does not tell where the sink's records are.
+        """
         self._source, sink = topics
         self._application_id = application_id
         self._instances = instances
@@ -84,9 +89,7 @@ class PulseWatch:
         readers = {**client, "enable.auto.commit": False, "isolation.level": "read_committed"}
         self._group = Consumer({**readers, "group.id": application_id})
         self._sink = Consumer({**readers, "group.id": f"{application_id}-demo", "auto.offset.reset": "latest"})
-        wait_until(lambda: bool(self._partitions(sink)), _TIMEOUT_S)
-        since = [TopicPartition(sink, p, began_ms - _LOOK_BACK_MS) for p in self._partitions(sink)]
-        self._sink.assign(self._sink.offsets_for_times(since, timeout=_TIMEOUT_S))
+        self._sink.assign(self._positions(sink, began_ms - _LOOK_BACK_MS))
 
     def close(self) -> None:
         """Leave the broker."""
@@ -129,6 +132,24 @@ class PulseWatch:
     def _partitions(self, topic: str) -> list[int]:
         return sorted(self._group.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions)
 
+    def _positions(self, topic: str, since_ms: int) -> list[TopicPartition]:
+        """Offsets of that time. A topic that has just been created has no leaders yet, and is asked again."""
+        found: list[TopicPartition] = []
+        failures: list[KafkaException] = []
+
+        def is_known() -> bool:
+            try:
+                since = [TopicPartition(topic, p, since_ms) for p in self._partitions(topic)]
+                found[:] = self._sink.offsets_for_times(since, timeout=_TIMEOUT_S)
+            except KafkaException as error:
+                failures.append(error)
+            return bool(found)
+
+        if not wait_until(is_known, _LEADERS_TIMEOUT_S, every_s=0.2):
+            reason = failures[-1] if failures else "it has no partitions"
+            raise PreflightFailed(f"topic {topic} cannot be read: {reason}; look at `tidemark status`")
+        return found
+
     def _lag(self) -> int:
         """Records of the source after the committed offsets; where none is committed, all that there are."""
         try:
@@ -146,10 +167,13 @@ class PulseWatch:
         found: list[Mapping[str, Any]] = []
         for file in self._instances.glob(f"{self._application_id}-*.json"):
             try:
-                found.append(json.loads(file.read_text()))
+                said = json.loads(file.read_text())
             except (OSError, ValueError):
                 # Removed at this moment: it says nothing.
                 continue
+            # The launcher keeps files of its own beside the instances'.
+            if said.get("application_id") == self._application_id:
+                found.append(said)
         return found
 
 

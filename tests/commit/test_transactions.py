@@ -1,0 +1,182 @@
+"""The transactional producer on a real broker: fencing, generations, what an error means (rules 6 and 10, row A2)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
+from tidemark.local.processes import wait_until
+from tidemark.membership.member import GroupMetadata, Member
+from tidemark.names import TaskId, commits_topic
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def client(broker):
+    return {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+
+
+def a_producer(client, name):
+    producer = TransactionalProducer(client, name, 10_000, 100_000)
+    producer.init(30)
+    return producer
+
+
+class Joined:
+    """A member that has joined, and the lock it is used under."""
+
+    def __init__(self, client, group, topic, name):
+        self.lock = threading.RLock()
+        config = {**client, "group.id": group, "group.instance.id": name, "session.timeout.ms": 6000}
+        self.member = Member(config, [topic], self.lock, lambda: None)
+        self.member.start()
+        assert wait_until(lambda: bool(self.member.ownership.held()), 30)
+
+    def metadata(self):
+        with self.lock:
+            return self.member.metadata()
+
+
+@pytest.fixture
+def joined(client, create_topic, unique):
+    made = Joined(client, unique("group"), create_topic(unique("source"), partitions=2), unique("member"))
+    yield made
+    made.member.close()
+
+
+def values(client, topic):
+    reader = Consumer({**client, "group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True})
+    reader.assign([ClientPartition(topic, p, 0) for p in range(len(reader.list_topics(topic).topics[topic].partitions))])
+    found, ended, wanted = [], set(), len(reader.assignment())
+    while len(ended) < wanted:
+        message = reader.poll(5)
+        assert message is not None
+        if message.error():
+            ended.add(message.partition())
+        else:
+            found.append((message.partition(), message.value()))
+    reader.close()
+    return sorted(found)
+
+
+def test_should_send_a_batch_to_the_named_partition_and_else_by_key(client, create_topic, unique):
+    topic = create_topic(unique("out"), partitions=3)
+    producer = a_producer(client, unique("app"))
+    producer.begin()
+    producer.send_many(topic, [{"key": b"a", "value": b"%d" % i} for i in range(5)], partition=2)
+    producer.flush()
+    producer.commit()
+    assert values(client, topic) == [(2, b"%d" % i) for i in range(5)]
+
+
+def test_should_place_keys_as_java_clients_do(client, create_topic, unique):
+    """murmur2 of `21` and of `foobar`, from Kafka's own UtilsTest, as positive numbers modulo the partitions."""
+    topic = create_topic(unique("out"), partitions=7)
+    producer = a_producer(client, unique("app"))
+    producer.begin()
+    hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    producer.send_many(topic, [{"key": key, "value": key} for key in hashes])
+    producer.flush()
+    producer.commit()
+    assert values(client, topic) == sorted(((h & 0x7FFFFFFF) % 7, key) for key, h in hashes.items())
+
+
+def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(client, create_topic, unique):
+    topic = create_topic(unique("out"))
+    first = a_producer(client, unique("app"))
+    first.begin()
+    first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
+    first.flush()
+    second = a_producer(client, unique("app"))
+    with pytest.raises(InstanceFenced, match="another copy"):
+        first.commit()
+    second.begin()
+    second.send_many(topic, [{"key": b"k", "value": b"heir"}])
+    second.flush()
+    second.commit()
+    assert [value for _, value in values(client, topic)] == [b"heir"]
+
+
+def test_should_end_when_a_topic_does_not_exist(client, unique):
+    producer = TransactionalProducer(client, unique("app"), 3_000, 1000)
+    producer.init(30)
+    producer.begin()
+    with pytest.raises((BatchAborted, OutcomeUnknown)):
+        producer.send_many(unique("nowhere"), [{"key": b"k", "value": b"v"}])
+        producer.flush()
+
+
+def test_should_send_every_record_through_a_queue_smaller_than_the_batch(client, create_topic, unique):
+    topic = create_topic(unique("out"), partitions=1)
+    producer = TransactionalProducer(client, unique("app"), 20_000, 100)
+    producer.init(30)
+    producer.begin()
+    producer.send_many(topic, [{"key": b"k", "value": b"%04d" % i} for i in range(1000)])
+    producer.flush()
+    producer.commit()
+    assert [value for _, value in values(client, topic)] == [b"%04d" % i for i in range(1000)]
+
+
+def test_should_commit_offsets_with_their_metadata_in_the_transaction(client, joined, unique):
+    (partition, _) = sorted(joined.member.ownership.held())
+    producer = a_producer(client, unique("app"))
+    producer.begin()
+    metadata = OffsetMetadata(3, 1_700_000_000_000, "1")
+    producer.send_offsets([ClientPartition(partition.topic, 0, 42, metadata.encode())], joined.metadata())
+    producer.commit()
+    found = joined.member.committed([partition], 20)[partition]
+    assert (found.offset, OffsetMetadata.decode(found.metadata)) == (42, metadata)
+
+
+def test_should_be_refused_with_the_generation_of_before(client, joined, unique):
+    (partition, _) = sorted(joined.member.ownership.held())
+    now = joined.metadata()
+    assert now.is_checked
+    opaque = now.opaque.replace(
+        now.generation.to_bytes(4, "little", signed=True), (now.generation - 1).to_bytes(4, "little", signed=True), 1
+    )
+    producer = a_producer(client, unique("app"))
+    producer.begin()
+    with pytest.raises(BatchAborted):
+        producer.send_offsets([ClientPartition(partition.topic, 0, 42)], GroupMetadata.parse(opaque, now.member_id))
+        producer.commit()
+    assert joined.member.committed([partition], 20) == {}
+
+
+def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):
+    assert joined.member.committed(sorted(joined.member.ownership.held()), 20) == {}
+
+
+def a_record(task: TaskId, batch: int) -> CommitRecord:
+    return CommitRecord(
+        kind=CommitKind.BATCH, application_id="a", topology_version="1", task=task, instance=0, batch=batch,
+        commit_time_ms=batch, sources={"in": {task.partition: (batch, batch + 1)}}, stream_time_ms=5, rows=1,
+        late_rows=0, bad_rows=0, filtered_rows=0, sinks={"out": 1}, changelogs={}, ends_before={"out": {0: 7}},
+    )  # fmt: skip
+
+
+def test_should_find_each_tasks_last_record_however_far_back(client, admin, create_topic, unique):
+    app = unique("app")
+    create_topic(commits_topic(app), partitions=2)
+    producer = a_producer(client, unique("writer"))
+    producer.begin()
+    old, busy, other = TaskId(1, 0), TaskId(0, 0), TaskId(0, 1)
+    sent = [a_record(old, 1), *(a_record(busy, n) for n in range(300)), a_record(other, 2)]
+    for record in sent:
+        message = {"key": str(record.task).encode(), "value": record.to_bytes()}
+        producer.send_many(commits_topic(app), [message], partition=record.task.partition)
+    producer.flush()
+    producer.commit()
+    tasks = [old, busy, other, TaskId(5, 1)]
+    found = last_commit_records(client, EndOffsets(admin, 10), app, tasks, stalled_after_s=20)
+    assert found == {old: sent[0], busy: sent[300], other: sent[301]}

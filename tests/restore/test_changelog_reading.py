@@ -1,0 +1,108 @@
+"""Reaching the end of a changelog on a real broker: markers, aborted and open transactions, empty partitions (rule 1)."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Producer
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TopicPartition
+from tidemark.restore.changelog import read_committed_until
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def client(broker):
+    return {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+
+
+@pytest.fixture
+def changelog(create_topic, unique):
+    return TopicPartition(create_topic(unique("changelog")), 0)
+
+
+@pytest.fixture
+def writer(client, unique):
+    producer = Producer({**client, "transactional.id": unique("writer"), "transaction.timeout.ms": 60_000})
+    producer.init_transactions(30)
+    yield producer
+
+
+def write(producer, changelog, *keys, end="commit"):
+    producer.begin_transaction()
+    for key in keys:
+        producer.produce(changelog.topic, key=key, value=b"v", partition=0)
+    producer.flush(10)
+    if end == "commit":
+        producer.commit_transaction(10)
+    elif end == "abort":
+        producer.abort_transaction(10)
+
+
+def read(client, admin, changelog, start=0, stalled_after_s=20.0):
+    end = EndOffsets(admin, 10).of([changelog])[changelog]
+    batches = list(
+        read_committed_until(client, changelog, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True)
+    )
+    return [key for batch in batches for key in batch.keys], batches[-1].next_offset if batches else start, end
+
+
+def test_should_end_at_once_in_an_empty_partition(client, admin, changelog):
+    assert read(client, admin, changelog) == ([], 0, 0)
+
+
+def test_should_end_behind_the_marker_of_the_last_transaction(client, admin, changelog, writer):
+    write(writer, changelog, b"a", b"b")
+    keys, next_offset, end = read(client, admin, changelog)
+    assert keys == [b"a", b"b"]
+    # A commit or abort returns before its marker is on every partition.
+    assert next_offset >= end >= 2
+
+
+def test_should_pass_over_aborted_records_at_the_very_end(client, admin, changelog, writer):
+    write(writer, changelog, b"a")
+    write(writer, changelog, b"x", b"y", end="abort")
+    keys, next_offset, end = read(client, admin, changelog)
+    assert keys == [b"a"]
+    # A commit or abort returns before its marker is on every partition.
+    assert next_offset >= end >= 4
+
+
+def test_should_end_in_a_partition_that_holds_only_aborted_records(client, admin, changelog, writer):
+    write(writer, changelog, b"x", end="abort")
+    keys, next_offset, end = read(client, admin, changelog)
+    assert keys == []
+    # A commit or abort returns before its marker is on every partition.
+    assert next_offset >= end >= 1
+
+
+def test_should_wait_for_a_transaction_that_is_open_at_the_start_and_include_it(client, admin, changelog, writer):
+    """A read_committed end would lie before it, and the restore would miss the last batch."""
+    write(writer, changelog, b"a")
+    write(writer, changelog, b"last", end="open")
+    committing = threading.Timer(1.0, lambda: writer.commit_transaction(10))
+    committing.start()
+    keys, _, _ = read(client, admin, changelog)
+    committing.join()
+    assert keys == [b"a", b"last"]
+
+
+def test_should_give_up_on_a_transaction_that_stays_open(client, admin, changelog, writer):
+    write(writer, changelog, b"x", end="open")
+    with pytest.raises(OutcomeUnknown, match="a transaction is open"):
+        read(client, admin, changelog, stalled_after_s=1.0)
+    writer.abort_transaction(10)
+
+
+def test_should_stop_when_told_and_say_how_far_it_came(client, admin, changelog, writer):
+    write(writer, changelog, b"a", b"b")
+    assert list(read_committed_until(client, changelog, 0, 3, stalled_after_s=5, go_on=lambda: False)) == []
+
+
+def test_should_begin_in_the_middle(client, admin, changelog, writer):
+    write(writer, changelog, b"a", b"b", b"c")
+    assert read(client, admin, changelog, start=1)[0] == [b"b", b"c"]
