@@ -50,9 +50,6 @@ def _medians(axes: plt.Axes, results: list[Result], case: Case) -> None:
             if value is not None:
                 bar = axes.bar(place + shift, value, 0.38, color=_COLOURS[side])
                 axes.bar_label(bar, fmt="%.0f", fontsize=8)
-        if row.ratio is not None:
-            axes.annotate(
-                f"×{row.ratio:.2f}", (place, 0), (0, 6), textcoords="offset points", ha="center", color="white"
-            )
-    axes.set_xticks(range(len(measured)), [row.measure for row in measured])
+    labels = [row.measure + ("" if row.ratio is None else f"\n×{row.ratio:.2f}") for row in measured]
+    axes.set_xticks(range(len(measured)), labels)
     axes.set(title=f"{case.name}: median rate", ylabel="thousand events/s")

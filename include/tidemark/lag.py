@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import PreflightFailed
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
+
+T = TypeVar("T")
+_TRANSIENT = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
 
 
 @dataclass(frozen=True)
@@ -33,26 +44,67 @@ class PartitionLag:
 def lag_of(
     plan: TopologyPlan, partitions: dict[str, int], admin: AdminClient, settings: Settings
 ) -> list[PartitionLag]:
-    """Lag of every source partition, sorted. Blocks for three round trips; raises `PreflightFailed`."""
+    """Lag of every source partition, sorted; `partitions` is the cluster's partition count by topic.
+
+    Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
+    `PreflightFailed`: a source that does not exist, a group that may not be read.
+    """
     sources = sorted({s.source.topic for s in plan.subtopologies})
-    places = [TopicPartition(topic, p) for topic in sources for p in range(partitions.get(topic, 0))]
-    timeout_s = settings.broker_timeout_ms / 1000
-    ends = EndOffsets(admin, timeout_s).of(places)
-    group = plan.application_id
+    for topic in sources:
+        if topic not in partitions:
+            raise PreflightFailed(
+                f"source topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; create "
+                "it, or let `tidemark topics create` do it"
+            )
+    places = [TopicPartition(topic, p) for topic in sources for p in range(partitions[topic])]
+    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000).of(places)
+    committed = _settled(lambda: _committed(plan.application_id, places, admin, settings), plan, settings)
+    owners = _settled(lambda: _owners(plan.application_id, admin, settings), plan, settings)
+    return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
+
+
+def _committed(
+    group: str, places: list[TopicPartition], admin: AdminClient, settings: Settings
+) -> dict[TopicPartition, int]:
     asked = ConsumerGroupTopicPartitions(group, [ClientPartition(p.topic, p.partition) for p in places])
-    try:
-        offsets = admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=timeout_s)
-        committed = {
-            TopicPartition(found.topic, found.partition): found.offset
-            for found in offsets[group].result().topic_partitions
-            if found.offset >= 0
-        }
-        described = admin.describe_consumer_groups([group], request_timeout=timeout_s)[group].result()
-    except KafkaException as error:
-        raise PreflightFailed(f"group {group} cannot be described: {error.args[0].str()}") from error
-    owners = {
+    # Stable: an offset in a transaction that is still open does not count yet (rule 1).
+    answers = admin.list_consumer_group_offsets(
+        [asked], require_stable=True, request_timeout=settings.broker_timeout_ms / 1000
+    )
+    found = answers[group].result().topic_partitions
+    for place in found:
+        if place.error is not None:
+            raise KafkaException(place.error)
+    return {TopicPartition(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+
+
+def _owners(group: str, admin: AdminClient, settings: Settings) -> dict[TopicPartition, str]:
+    answers = admin.describe_consumer_groups([group], request_timeout=settings.broker_timeout_ms / 1000)
+    return {
         TopicPartition(place.topic, place.partition): member.group_instance_id or member.member_id
-        for member in described.members
+        for member in answers[group].result().members
         for place in (member.assignment.topic_partitions if member.assignment else [])
     }
-    return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
+
+
+def _settled(
+    ask: Callable[[], dict[TopicPartition, T]], plan: TopologyPlan, settings: Settings
+) -> dict[TopicPartition, T]:
+    """Ask again while the coordinator moves or an offset's transaction is open. Raises `PreflightFailed`."""
+    answers: list[dict[TopicPartition, T]] = []
+    last: list[KafkaError] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(ask())
+        except KafkaException as error:
+            last.append(error.args[0])
+            return last[-1].code() not in _TRANSIENT
+        return True
+
+    wait_until(answered, settings.broker_timeout_ms / 1000, every_s=0.2)
+    if not answers:
+        raise PreflightFailed(
+            f"group {plan.application_id} cannot be read: {last[-1].str()}; try again, or look at the broker's log"
+        )
+    return answers[0]

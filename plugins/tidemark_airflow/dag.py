@@ -21,9 +21,10 @@ Runs `{application_id}` for ever: launches its instances, watches them, relaunch
 |---|---|
 | start | unpause this DAG |
 | stop | **pause** this DAG, then mark its run *failed*: each instance commits its batch and ends |
+| stop, shorter | mark every mapped `instance` task *failed*: the run fails, and the DAG pauses itself |
 | restart | mark the run *failed* or *success* and leave the DAG unpaused |
 | change the parameters | trigger a run with them (it queues), then mark the running one *success* |
-| one instance only | clear its mapped task |
+| restart one of several | mark its mapped task *failed*, then clear it; clearing a living one adopts it |
 
 Pausing alone stops nothing: a running instance goes on, but is not relaunched if it ends. When a run fails by itself
 the DAG pauses itself: read the task's last lines, remove the cause, unpause. `docs/airflow.md` says more.
@@ -71,7 +72,7 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
             application_id=topology.application_id,
             script=script,
             map_index_template="{{ task.application_id }}-{{ task.instance }}",
-            doc_md=f"One instance of `{topology.application_id}`. Clear it to restart this instance alone.",
+            doc_md=f"One instance of `{topology.application_id}`. Mark it failed to stop this instance alone.",
         ).expand(instance=numbers)
     return dag
 

@@ -6,7 +6,8 @@ import os
 import tempfile
 
 # Before anything imports Airflow, which writes its configuration when it is imported.
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="tidemark-airflow-"))
+_HOME = tempfile.TemporaryDirectory(prefix="tidemark-airflow-")
+os.environ.setdefault("AIRFLOW_HOME", _HOME.name)
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "false")
 
 from collections.abc import Callable, Iterator

@@ -70,6 +70,7 @@ class Bench:
         self.var_dir = folder / "var"
         self.arm_file = folder / "arm.json"
         self.feeder = Feeder(bootstrap, random.Random(seed))
+        folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
         admin = AdminClient({"bootstrap.servers": bootstrap})
         topics = [NewTopic(t, PARTITIONS, 1) for t in (RULES.source_topic, RULES.sink_topic)]
@@ -97,7 +98,6 @@ class Bench:
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
             "TIDEMARK_CRASH_ARM": str(self.arm_file),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / (log or f"instance-{instance}.log")).open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, ROOT / "spark_jobs" / "stream_instance.py",
@@ -157,11 +157,16 @@ class Bench:
         process.terminate()
         return self.wait_ended(process)
 
-    def close(self) -> None:
+    def end_all(self) -> None:
         """Kill what still runs, and the JVMs with it."""
+        self.arm_file.unlink(missing_ok=True)
         for process in list(self._running):
             process.send_signal(signal.SIGCONT)
             self.kill(process)
+
+    def close(self) -> None:
+        """End everything and take the folder away."""
+        self.end_all()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def compare(self, holders: dict[int, str] | None = None) -> tuple[Truth, Comparison]:

@@ -6,7 +6,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.crash.bench import RULES, Bench
@@ -54,9 +54,14 @@ class Tally:
 
 def kill_at_steps(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
     """SIGKILL after each of the seven steps, and in the middle of outputs, changelog and the stores' writes."""
+    kill_at(bench, tally, (*STEPS, *MIDDLES))
+
+
+def kill_at(bench: Bench, tally: Tally, points: Sequence[str]) -> None:
+    """SIGKILL at each of these points, and compare after each recovery."""
     running = bench.launch()
     bench.wait_state(running, "RUNNING")
-    for point in (*STEPS, *MIDDLES):
+    for point in points:
         bench.arm(point, skip=1)
         bench.feeder.feed(BATCH_RECORDS)
         code = bench.wait_ended(running)
@@ -72,7 +77,12 @@ def kill_at_steps(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
 
 def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
     """SIGKILL while the whole changelog is read, before the rename, and while a tail is replayed."""
+    running = bench.launch()
+    bench.wait_state(running, "RUNNING")
     bench.feeder.feed(BATCH_RECORDS)
+    bench.wait_drained()
+    bench.kill(running)
+    tally.kills += 1
     for point in ("restore-whole", "restore-before-rename"):
         shutil.rmtree(bench.state_dir(), ignore_errors=True)
         bench.arm(point, skip=1)

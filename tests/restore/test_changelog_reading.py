@@ -29,7 +29,7 @@ def changelog(create_topic, unique):
 def writer(client, unique):
     producer = Producer({**client, "transactional.id": unique("writer"), "transaction.timeout.ms": 60_000})
     producer.init_transactions(30)
-    yield producer
+    return producer
 
 
 def write(producer, changelog, *keys, end="commit"):

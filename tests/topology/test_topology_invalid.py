@@ -93,6 +93,7 @@ CASES: list[Case] = [
     ("alias in filter", lambda t: stream(t).filter("ibi_ms > 1 AS fast"), ["AS", "remove"]),
     ("empty select", lambda t: stream(t).select(), ["KSTREAM-MAPVALUES-" + FIRST, "no column"]),
     ("unnamed select", lambda t: stream(t).select("ibi_ms / 1000"), ["no name", "AS name"]),
+    ("reserved name selected", lambda t: stream(t).select("_offset"), ["'_offset'", "AS another_name"]),
     ("repeated select", lambda t: stream(t).select("ibi_ms", ibi_ms="1"), ["'ibi_ms'", "twice"]),
     ("type not known", lambda t: stream(t).select(x="from_json(patient_id, 'a INT')"), ["cast it explicitly"]),
     ("column selected away", lambda t: stream(t).select("ibi_ms").filter("beat_ms > 1"), ["'beat_ms'", "ibi_ms"]),

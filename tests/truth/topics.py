@@ -12,6 +12,13 @@ Place = tuple[str, int]
 """A topic and one of its partitions."""
 
 
+_COORDINATOR_MOVES = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
 class Row(NamedTuple):
     """One record as the broker holds it."""
 
@@ -119,20 +126,25 @@ def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0) -> 
 
 
 def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
-    """The group's committed offsets, transactions settled; -1 where there is none. Joins no group."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-        }
-    )
+    """The group's committed offsets, transactions settled; -1 where there is none. Joins no group.
+
+    A broker that has just started moves its coordinators about; it is asked again until `timeout_s`.
+    """
+    settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    wanted = [TopicPartition(*place) for place in places]
+    deadline = time.monotonic() + timeout_s
     try:
-        found = consumer.committed([TopicPartition(*place) for place in places], timeout=timeout_s)
+        while True:
+            try:
+                found = consumer.committed(wanted, timeout=timeout_s)
+                return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
+            except KafkaException as error:
+                if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                    raise
+            consumer.poll(0.2)
     finally:
         consumer.close()
-    return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
 
 
 def by_partition(rows: Mapping[Place, list[Row]], topic: str) -> dict[int, list[Row]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidemark.broker.cluster import TopicFacts, describe_topics, topic_configs, wait_until_led
 from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config

@@ -87,13 +87,17 @@ def _launch(api: AirflowApi) -> None:
 
 def _patiently(call: Callable[[], T]) -> T:
     """Call until Airflow answers: everything starts at once here, and a small machine is slow meanwhile."""
-    deadline = time.monotonic() + _SILENCE_TIMEOUT_S
-    while True:
+    answers: list[T] = []
+
+    def has_answered() -> bool:
         try:
-            return call()
+            answers.append(call())
         except AirflowRefused as refused:
-            if refused.status != 0 or time.monotonic() > deadline:
+            if refused.status != 0:
                 raise
+        return bool(answers)
+
+    return answers[0] if wait_until(has_answered, _SILENCE_TIMEOUT_S, every_s=0.5) else call()
 
 
 def _greet(console: Console, access: AirflowAccess) -> None:

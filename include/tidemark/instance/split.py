@@ -8,7 +8,7 @@ from tidemark.tasks.task import Task
 from tidemark.tasks.update import TaskUpdate
 
 _SAFETY = 3.0
-_FIRST_GUESS_PER_SECOND = 100_000.0
+_FIRST_GUESS_PER_SECOND = 200_000.0
 
 
 class TransactionCapacity:

@@ -65,6 +65,10 @@ class Stream:
         for name, text in pairs:
             if name.casefold() in selected:
                 raise InvalidTopology(f"{node}: select: column '{name}' stands twice; rename one")
+            if name.casefold() in {reserved.name for reserved in RESERVED}:
+                raise InvalidTopology(
+                    f"{node}: select: '{name}' is reserved for the record's own; write '{name} AS another_name'"
+                )
             found = expression_type(text, self.available, f"{node}: select {name}")
             if found in (UNKNOWN, "NULL"):
                 raise InvalidTopology(

@@ -1,0 +1,50 @@
+"""`docs/settings.md`, made from `Settings`: `.venv/bin/python -m tidemark.settings_table > docs/settings.md`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from tidemark.settings import Settings
+
+_HEAD = """\
+# Settings
+
+Made from `include/tidemark/settings.py` by `.venv/bin/python -m tidemark.settings_table > docs/settings.md`.
+
+Each setting is read from the environment (`TIDEMARK_…`), else from `tidemark.toml` in the project (the small name;
+another file with `TIDEMARK_CONFIG`), else from what `tidemark up` recorded of the running stack, else it has the default.
+Times are milliseconds where the name ends in `_ms`, sizes are bytes where it ends in `_bytes`. A value that cannot be used
+is refused with its name. Passwords belong in the environment; no log and no error shows them.
+
+| environment | in `tidemark.toml` | default | what it is | in Kafka Streams |
+|---|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The whole page, ending in a newline."""
+    return _HEAD + "".join(_row(name, field) for name, field in Settings.model_fields.items())
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    streams = str(extra.get("streams", ""))
+    if streams and not streams.startswith("("):
+        streams = f"`{streams}`"
+    about = field.description or ""
+    if get_origin(field.annotation) is Literal:
+        about += "; one of " + ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    cells = (f"`TIDEMARK_{name.upper()}`", f"`{name}`", _default(field.default), about, streams)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _default(value: Any) -> str:
+    text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+    return f"`{text}`" if text else ""
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

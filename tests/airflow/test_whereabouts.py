@@ -1,0 +1,45 @@
+"""Where the broker says that the other copy of an instance is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer
+
+from tidemark.local.processes import wait_until
+from tidemark.names import group_instance_id
+from tidemark.settings import Settings
+from tidemark_airflow.identity import InstanceFiles, InstanceKey
+from tidemark_airflow.whereabouts import where_is_it
+
+pytestmark = pytest.mark.broker
+
+
+def test_should_name_client_and_host_of_the_member(
+    settings: Settings, unique: Callable[[str], str], create_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    app = unique("app")
+    files = InstanceFiles(tmp_path, InstanceKey(app, 1))
+    member = Consumer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "group.id": app,
+            "group.instance.id": group_instance_id(app, 1),
+            "client.id": "the-other-copy",
+        }
+    )
+    try:
+        member.subscribe([create_topic(unique("topic"))])
+        assert wait_until(lambda: member.poll(0.2) is not None or bool(member.assignment()), 30)
+        said = where_is_it(settings, files)
+        assert "the-other-copy on /127.0.0.1" in said
+        assert f"no member {app}-7" in where_is_it(settings, InstanceFiles(tmp_path, InstanceKey(app, 7)))
+    finally:
+        member.close()
+
+
+def test_should_say_so_when_the_broker_is_away(tmp_path: Path) -> None:
+    settings = Settings.load(bootstrap_servers="127.0.0.1:1", broker_timeout_ms=500)
+    assert "does not say where" in where_is_it(settings, InstanceFiles(tmp_path, InstanceKey("app", 0)))

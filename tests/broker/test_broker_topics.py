@@ -1,0 +1,98 @@
+"""An application's topics: what it needs, and what is refused, without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.broker.cluster import TopicFacts
+from tidemark.broker.topics import TopicSpec, internal_topics, user_topics, verify_topic
+from tidemark.errors import PreflightFailed
+from tidemark.settings import Settings
+from tidemark.topology.builder import Topology
+from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.windows import tumbling
+
+DAY_MS = 86_400_000
+CONFIG = {"cleanup.policy": "compact,delete", "retention.ms": "1000", "message.timestamp.type": "CreateTime"}
+NEEDED = TopicSpec("app-store-changelog", 4, CONFIG)
+FACTS = TopicFacts(partitions=4, replicas=3)
+
+
+def two_subtopologies() -> TopologyPlan:
+    topology = Topology("app")
+    beats = topology.stream("beats", schema="n INT")
+    beats.group_by_key().windowed_by(tumbling("60s")).count(store="minutes", retention="6h").to("out")
+    beats.group_by_key().count(store="total").to("totals")
+    topology.stream("clicks", schema="page STRING").to("out")
+    return topology.plan()
+
+
+def test_user_topics_should_be_sources_and_sinks_once() -> None:
+    assert user_topics(two_subtopologies()) == ["beats", "out", "totals", "clicks"]
+
+
+def test_internal_topics_should_have_a_partition_per_task() -> None:
+    specs = internal_topics(two_subtopologies(), Settings.load(), {"beats": 4, "clicks": 6})
+    assert [(spec.name, spec.partitions) for spec in specs] == [
+        ("app-minutes-changelog", 4),
+        ("app-total-changelog", 4),
+        ("app-commits", 6),
+        ("app-dlq", 6),
+    ]
+
+
+def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
+    settings = Settings.load(commit_record_retention_ms=123)
+    specs = {s.name: s.config for s in internal_topics(two_subtopologies(), settings, {"beats": 4, "clicks": 6})}
+    changelog = {"delete.retention.ms": str(DAY_MS), "min.compaction.lag.ms": "600000"}
+    changelog["message.timestamp.type"] = "CreateTime"
+    assert specs == {
+        "app-minutes-changelog": changelog
+        | {"cleanup.policy": "compact,delete", "retention.ms": str(6 * 3_600_000 + DAY_MS)},
+        "app-total-changelog": changelog | {"cleanup.policy": "compact"},
+        "app-commits": {"cleanup.policy": "compact", "min.compaction.lag.ms": "123"},
+        "app-dlq": {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"retention.ms": "1001"},
+        {"retention.ms": "-1"},
+        {"cleanup.policy": "delete,compact"},
+        {"min.insync.replicas": "3"},
+        {"segment.bytes": "7"},
+    ],
+)
+def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
+    verify_topic(NEEDED, FACTS, CONFIG | changed, replication_factor=3)
+
+
+@pytest.mark.parametrize(
+    ("facts", "changed", "factor", "says"),
+    [
+        (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "application id"]),
+        (TopicFacts(5, 3), {}, -1, ["has 5 partitions", "need 4"]),
+        (FACTS, {}, 4, ["has 3 replicas", "asks for 4", "reassign-partitions", "TIDEMARK_REPLICATION_FACTOR to 3"]),
+        (
+            FACTS,
+            {"min.insync.replicas": "4"},
+            -1,
+            ["has 3 replicas", "min.insync.replicas=4", "nothing can be written"],
+        ),
+        (FACTS, {"retention.ms": "999"}, -1, ["retention.ms=999", "needs 1000", "--add-config retention.ms=[1000]"]),
+        (FACTS, {"retention.ms": ""}, -1, ["retention.ms=,", "needs 1000"]),
+        (FACTS, {"cleanup.policy": "delete"}, -1, ["cleanup.policy=delete", "needs compact,delete"]),
+        (FACTS, {"cleanup.policy": "compact"}, -1, ["cleanup.policy=compact,", "needs compact,delete"]),
+        (FACTS, {"message.timestamp.type": "LogAppendTime"}, -1, ["LogAppendTime", "needs CreateTime"]),
+    ],
+)
+def test_a_topic_that_does_not_should_be_named_with_found_needed_and_remedy(
+    facts: TopicFacts, changed: dict[str, str], factor: int, says: list[str]
+) -> None:
+    with pytest.raises(PreflightFailed) as refused:
+        verify_topic(NEEDED, facts, CONFIG | changed, factor)
+    assert "app-store-changelog" in str(refused.value)
+    assert [part for part in says if part not in str(refused.value)] == [], str(refused.value)

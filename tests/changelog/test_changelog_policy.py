@@ -1,0 +1,31 @@
+"""A changelog keeps what its store may still be rebuilt from (rule 11)."""
+
+from __future__ import annotations
+
+from tidemark.changelog.policy import DAY_MS, changelog_policies, changelog_policy
+from tidemark.topology.load import load
+from tidemark.topology.plan import StoreKind, StoreSpec
+
+
+def test_a_window_changelog_should_outlive_its_store_by_a_day() -> None:
+    policy = changelog_policy(StoreSpec("s", StoreKind.WINDOW, 6 * 3_600_000, 3 * 3_600_000))
+    assert policy.retention_ms == 6 * 3_600_000 + DAY_MS
+    assert policy.config()["cleanup.policy"] == "compact,delete"
+    assert policy.config()["retention.ms"] == "108000000"
+
+
+def test_a_key_value_changelog_should_never_delete() -> None:
+    policy = changelog_policy(StoreSpec("s", StoreKind.KEY_VALUE, None, None))
+    assert policy.retention_ms is None
+    assert policy.config()["cleanup.policy"] == "compact"
+    assert "retention.ms" not in policy.config()
+
+
+def test_the_last_ten_minutes_should_stay_whole_and_tombstones_a_day() -> None:
+    for policy in changelog_policies(load("patient_monitoring").plan()).values():
+        assert policy.config()["min.compaction.lag.ms"] == "600000"
+        assert policy.config()["delete.retention.ms"] == str(DAY_MS)
+
+
+def test_policies_should_be_found_by_store() -> None:
+    assert list(changelog_policies(load("patient_monitoring").plan())) == ["pulse-counts"]

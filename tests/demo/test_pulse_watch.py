@@ -1,0 +1,106 @@
+"""The demo's sums and pictures, and its reading of a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from rich.console import Console
+
+from tidemark.cli.demo import is_counting
+from tidemark.demo.pulse_watch import InstanceView, PulseWatch, Snapshot, current
+from tidemark.demo.view import line, table
+
+NOW = 1_700_000_000_000
+EMPTY = Snapshot("STARTING", 0, 0, 0, 0.0, 0, None, 0, ())
+BUSY = Snapshot("RUNNING", 500, 510, 12_345, 583.3, 700, 0.9, 40, (("p0001", NOW, 61),))
+
+
+def test_a_window_is_current_until_its_grace_is_over():
+    counts = {("p1", 0): (60_000, 5), ("p1", 60_000): (120_000, 7)}
+    assert current(counts, 64_999, 5_000) == {("p1", 0): 5, ("p1", 60_000): 7}
+    assert current(counts, 65_000, 5_000) == {("p1", 60_000): 7}
+
+
+def test_instances_are_summed_and_dead_ones_count_for_nothing():
+    first = {"state": "RUNNING", "records_per_second": 10.0, "last_commit_ms": 5}
+    second = {"state": "RESTORING", "records_per_second": None, "last_commit_ms": None}
+    dead = {"state": "RUNNING", "records_per_second": 99.0, "last_commit_ms": 9}
+    assert InstanceView.of([first, second, dead], lambda said: said is not dead) == InstanceView(
+        "RESTORING+RUNNING", 10.0, 5
+    )
+    assert InstanceView.of([dead], lambda said: False) == InstanceView("LOST", 0.0, None)
+    assert InstanceView.of([], lambda said: True).state == "STARTING"
+
+
+def test_only_counts_that_came_out_since_the_beginning_are_counts():
+    assert is_counting(BUSY)
+    assert not is_counting(EMPTY)
+    assert not is_counting(Snapshot("LOST", 5, 5, 50, 0.0, 0, None, 0, ()))
+
+
+def test_line_and_table_say_the_same():
+    text = line(BUSY)
+    for part in (
+        "state=RUNNING",
+        "patients=500",
+        "windows=510",
+        "counts=12345",
+        "events/s=583",
+        "lag=700",
+        "0.9 s ago",
+    ):
+        assert part in text
+    assert "none yet" in line(EMPTY)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(table(BUSY))
+    shown = console.export_text()
+    for part in ("RUNNING", "500", "510", "12,345", "583", "700", "0.9 s ago", "p0001", "22:13:20", "61"):
+        assert part in shown
+
+
+@pytest.mark.broker
+def test_a_watch_reads_counts_lag_and_instances(broker, create_topic, unique, tmp_path):
+    application, source, sink = unique("app"), create_topic(unique("in"), 2), create_topic(unique("out"), 1)
+    now_ms = time.time_ns() // 1_000_000
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    def count(patient: str, pulses: int) -> None:
+        value = {"patient_id": patient, "window_start": now_ms, "window_end": now_ms + 60_000, "pulses": pulses}
+        producer.produce(sink, json.dumps(value).encode(), patient.encode())
+        producer.flush()
+
+    for n in range(10):
+        producer.produce(source, b"beat", str(n).encode(), partition=n % 2)
+    count("p1", 1)
+    committing = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": application})
+    committing.commit(offsets=[TopicPartition(source, 0, 3)], asynchronous=False)
+    committing.close()
+    me = {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "application_id": application}
+    file = tmp_path / f"{application}-0.json"
+    file.write_text(json.dumps({**me, "state": "RUNNING", "records_per_second": 7.0, "last_commit_ms": now_ms}))
+    (tmp_path / f"{application}-0.launch.json").write_text(json.dumps({"pid": os.getpid()}))
+
+    client = {"bootstrap.servers": broker.bootstrap}
+    # Began a moment later than the first count, which is shown and does not prove anything.
+    watch = PulseWatch(client, application, (source, sink), tmp_path, 5_000, now_ms + 60_000)
+    try:
+        watch.follow(2.0)
+        assert not is_counting(watch.snapshot(now_ms))
+    finally:
+        watch.close()
+    watch = PulseWatch(client, application, (source, sink), tmp_path, 5_000, now_ms)
+    try:
+        count("p1", 2)
+        count("p2", 4)
+        watch.follow(2.0)
+        snapshot = watch.snapshot(now_ms + 1_000)
+    finally:
+        watch.close()
+    assert snapshot == Snapshot("RUNNING", 2, 2, 6, 7.0, 7, 1.0, 3, (("p1", now_ms, 2), ("p2", now_ms, 4)))
+    assert is_counting(snapshot)

@@ -1,0 +1,27 @@
+"""The modules in `docs/topology.md` load."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.topology.builder import Topology
+
+PAGE = Path(__file__).parents[2] / "docs" / "topology.md"
+MODULES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("source", MODULES)
+def test_a_module_in_the_docs_should_have_a_plan(source: str) -> None:
+    names: dict[str, Any] = {}
+    exec(source, names)
+    built = names["topology"]()
+    assert isinstance(built, Topology)
+    assert built.describe()
+
+
+def test_the_docs_should_have_examples() -> None:
+    assert len(MODULES) == 2
