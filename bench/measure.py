@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +67,8 @@ def measure(
         command = side.command(case, broker.bootstrap, folder)
         progress.phase("running")
         try:
-            with running(command, log) as started:
-                run = watch(
-                    started.process,
-                    started.started,
-                    CommittedOffsets(broker.bootstrap, side.group),
-                    case.events,
-                    progress.committed,
-                )
+            with closing(CommittedOffsets(broker.bootstrap, side.group)) as offsets, running(command, log) as started:
+                run = watch(started.process, started.started, offsets, case.events, progress.committed)
         except BenchFailed as failure:
             raise BenchFailed(f"{side.name} on {case.name}: {failure}; end of {log}:\n{_tail(log)}") from None
         progress.phase("verifying")

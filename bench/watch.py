@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from threading import Event
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.cases import INPUT_TOPIC, PARTITIONS, QUIET
 from bench.errors import BenchFailed
@@ -51,25 +50,35 @@ class Run:
 
 
 class CommittedOffsets:
-    """Reads the source offsets that a group has committed.
+    """Reads the source offsets that a group has committed, without joining it.
 
-    Stable offsets are not asked for: that would wait for an open transaction. What a transaction has not committed yet
-    does not show either way.
+    A consumer asks, as the admin client of librdkafka 2.16 crashes when the group's coordinator is not ready
+    (https://github.com/confluentinc/confluent-kafka-javascript/issues/374). It reads uncommitted, or it would wait for
+    open transactions; what a transaction has not committed yet does not show either way.
     """
 
     def __init__(self, bootstrap: str, group: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-        partitions = [TopicPartition(INPUT_TOPIC, partition) for partition in range(PARTITIONS)]
-        self._request = ConsumerGroupTopicPartitions(group, partitions)
-        self._group = group
+        config = {
+            "bootstrap.servers": bootstrap,
+            **QUIET,
+            "group.id": group,
+            "isolation.level": "read_uncommitted",
+            "enable.auto.commit": False,
+        }
+        self._consumer = Consumer(config)
+        self._partitions = [TopicPartition(INPUT_TOPIC, partition) for partition in range(PARTITIONS)]
 
     def total(self) -> int:
         """Sum over the partitions; 0 while the group or its coordinator does not exist yet."""
         try:
-            answer = self._admin.list_consumer_group_offsets([self._request])[self._group].result(_TIMEOUT_S)
+            committed = self._consumer.committed(self._partitions, timeout=_TIMEOUT_S)
         except KafkaException:
             return 0
-        return sum(max(0, partition.offset) for partition in answer.topic_partitions)
+        return sum(max(0, partition.offset) for partition in committed)
+
+    def close(self) -> None:
+        """Close the connection; the group is not touched."""
+        self._consumer.close()
 
 
 def watch(

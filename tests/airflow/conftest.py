@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 
 # Before anything imports Airflow, which writes its configuration when it is imported.
-_HOME = tempfile.TemporaryDirectory(prefix="tidemark-airflow-")
-os.environ.setdefault("AIRFLOW_HOME", _HOME.name)
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="tidemark-tests-airflow-"))
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "false")
 
 from collections.abc import Callable, Iterator
@@ -20,6 +20,13 @@ from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stopping import kill_rest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _airflow_home_is_removed() -> Iterator[None]:
+    yield
+    if "tidemark-tests-airflow-" in os.environ["AIRFLOW_HOME"]:
+        shutil.rmtree(os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 
 @pytest.fixture

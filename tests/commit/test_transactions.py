@@ -56,7 +56,9 @@ def joined(client, create_topic, unique):
 
 def values(client, topic):
     reader = Consumer({**client, "group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True})
-    reader.assign([ClientPartition(topic, p, 0) for p in range(len(reader.list_topics(topic).topics[topic].partitions))])
+    reader.assign(
+        [ClientPartition(topic, p, 0) for p in range(len(reader.list_topics(topic).topics[topic].partitions))]
+    )
     found, ended, wanted = [], set(), len(reader.assignment())
     while len(ended) < wanted:
         message = reader.poll(5)

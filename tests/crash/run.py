@@ -54,7 +54,9 @@ def main() -> int:
             except BaseException:
                 for log in sorted((Path(folder) / "bench").glob("*.log")):
                     console.print(f"--- the end of {log.name}")
-                    console.print("\n".join(log.read_text(errors="replace").splitlines()[-40:]), markup=False)
+                    console.print(
+                        "\n".join(log.read_text(errors="replace").splitlines()[-12:]), markup=False, soft_wrap=True
+                    )
                 raise
             finally:
                 bench.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -94,3 +95,10 @@ def test_should_write_a_run_file_at_once_when_it_matters_and_else_once_a_second(
     assert "batch" not in (read_run_file(path) or {})
     run_file.update({}, now=True)
     assert (read_run_file(path) or {})["batch"] == 7
+
+
+def test_should_be_written_from_several_threads_at_once(tmp_path):
+    run_file = RunFile(tmp_path / "app-0.json", {})
+    with ThreadPoolExecutor(8) as pool:
+        written = [pool.submit(run_file.update, {"n": n}, now=True) for n in range(400)]
+    assert [future.exception() for future in written] == [None] * 400

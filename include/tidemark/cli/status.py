@@ -11,10 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.instance.state import InstanceState
 from tidemark.local import record
 from tidemark.local.processes import Identity
 from tidemark.local.stack import instance_files
 from tidemark.settings import Settings
+
+# An instance that ended by itself says so; only one that could not is lost.
+_ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
@@ -59,7 +63,7 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                     "instance": said["instance"],
                     "pid": said["pid"],
                     "alive": alive,
-                    "state": said["state"] if alive else "LOST",
+                    "state": said["state"] if alive or said["state"] in _ENDED else "LOST",
                     "batch": said.get("batch"),
                     "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
                     "records_per_second": said.get("records_per_second"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ def read_run_file(path: Path) -> dict[str, Any] | None:
 
 
 class RunFile:
-    """Rewritten atomically, once a second at most unless the change matters."""
+    """Rewritten atomically, once a second at most unless the change matters. Safe to use from several threads."""
 
     def __init__(self, path: Path, fixed: Mapping[str, Any]) -> None:
         self._path = path
@@ -39,14 +40,16 @@ class RunFile:
             **fixed,
         }
         self._written_at = 0.0
+        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def update(self, changes: Mapping[str, Any], *, now: bool = False) -> None:
         """Merge `changes`; write when `now`, or when the last writing is a second old."""
-        self._content.update(changes)
-        if not now and time.monotonic() - self._written_at < _REWRITE_S:
-            return
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(self._content))
-        temporary.replace(self._path)
-        self._written_at = time.monotonic()
+        with self._lock:
+            self._content.update(changes)
+            if not now and time.monotonic() - self._written_at < _REWRITE_S:
+                return
+            temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(self._content))
+            temporary.replace(self._path)
+            self._written_at = time.monotonic()

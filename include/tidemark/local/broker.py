@@ -140,8 +140,9 @@ class EmbeddedBroker:
         return settings
 
     def _format(self, settings: Path) -> None:
+        # With `=`, as an id may begin with a dash.
         # The tool takes no notice of half-formatted folders; a first start that was cut off begins again.
-        arguments = ("format", "--ignore-formatted", "-t", self.node.cluster_id, "-c", str(settings))
+        arguments = ("format", "--ignore-formatted", f"--cluster-id={self.node.cluster_id}", "-c", str(settings))
         command = self._java("128m", "kafka.tools.StorageTool", *arguments)
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode != 0:
