@@ -21,6 +21,7 @@ from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 _LOG_TAIL_LINES = 15
+_SHORTEST_INTERVALS = 2
 _BROKER_HEAP = "1g"
 # Kafka's default. With the embedded broker's 0, the peer's first thread gets every task, then hands half of them over.
 _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
@@ -75,7 +76,8 @@ def measure(
         verdict = verify(broker.bootstrap, case, start_ms)
     if verdict.right:
         shutil.rmtree(folder)
-    return Result(case.name, side.name, alternation, rates(run.samples, case.events), verdict, run.usage, run.samples)
+    measured = rates(run.samples, case.events, _SHORTEST_INTERVALS * case.commit_interval_ms / 1000)
+    return Result(case.name, side.name, alternation, measured, verdict, run.usage, run.samples)
 
 
 def _tail(log: Path) -> str:

@@ -9,6 +9,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 
 from bench.cases import Case
 from bench.measure import Result
@@ -28,7 +29,7 @@ def plot(path: Path, results: list[Result], cases: list[Case]) -> None:
     plt.close(figure)
 
 
-def _progress(axes: plt.Axes, results: list[Result], case: Case) -> None:
+def _progress(axes: Axes, results: list[Result], case: Case) -> None:
     """One stepped line per run; a line that climbs faster is a faster side."""
     labelled: set[str] = set()
     for result in (result for result in results if result.case == case.name):
@@ -43,7 +44,7 @@ def _progress(axes: plt.Axes, results: list[Result], case: Case) -> None:
     axes.legend()
 
 
-def _medians(axes: plt.Axes, results: list[Result], case: Case) -> None:
+def _medians(axes: Axes, results: list[Result], case: Case) -> None:
     measured = [row for row in rows(results, case.name) if row.measure in _BARS]
     for place, row in enumerate(measured):
         for side, value, shift in zip((OURS, PEER), row.medians, (-0.2, 0.2), strict=True):

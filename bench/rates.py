@@ -18,7 +18,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rates:
-    """Events per second. `steady` and `from_first_commit` are None with too few commits to have a slope."""
+    """Events per second. `steady` and `from_first_commit` are None where the run was too short to have a slope."""
 
     total_seconds: float
     first_commit_seconds: float
@@ -34,10 +34,11 @@ def commits(samples: list[Sample]) -> list[Sample]:
     return samples[:1] + moved if samples and samples[0].committed > 0 else moved
 
 
-def rates(samples: list[Sample], events: int) -> Rates:
+def rates(samples: list[Sample], events: int, shortest_s: float) -> Rates:
     """Rates of one run over `samples` in order of time.
 
-    Steady is the slope from the commit at or after a quarter of the events to the commit of the last event.
+    Steady is the slope from the commit at or after a quarter of the events to the commit of the last event. A slope over
+    less than `shortest_s` is none: two commits of one batch follow each other faster than any side computes.
     Raises `ValueError` when the samples never reach `events`.
     """
     seen = commits(samples)
@@ -50,13 +51,13 @@ def rates(samples: list[Sample], events: int) -> Rates:
         total_seconds=last.seconds,
         first_commit_seconds=first.seconds,
         with_warm_up=last.committed / last.seconds,
-        from_first_commit=_slope(first, last),
-        steady=_slope(warm, last),
+        from_first_commit=_slope(first, last, shortest_s),
+        steady=_slope(warm, last, shortest_s),
         steady_commits=sum(warm.seconds < sample.seconds <= last.seconds for sample in seen),
     )
 
 
-def _slope(start: Sample, end: Sample) -> float | None:
-    if end.seconds <= start.seconds:
+def _slope(start: Sample, end: Sample, shortest_s: float) -> float | None:
+    if end.seconds - start.seconds < shortest_s:
         return None
     return (end.committed - start.committed) / (end.seconds - start.seconds)

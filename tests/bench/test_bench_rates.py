@@ -28,13 +28,13 @@ def test_should_start_steady_at_the_commit_at_or_after_a_quarter(
     second_commit: int, warm_second: int, steady_commits: int
 ) -> None:
     samples = _steps(0, 0, 0, 10, second_commit, 50, 80, 100)
-    measured = rates(samples, 100)
+    measured = rates(samples, 100, 1.0)
     assert measured.steady == (100 - samples[warm_second].committed) / (7 - warm_second)
     assert measured.steady_commits == steady_commits
 
 
 def test_should_measure_warm_up_from_the_start_of_the_process() -> None:
-    measured = rates(_steps(0, 0, 40, 60, 100, 100), 100)
+    measured = rates(_steps(0, 0, 40, 60, 100, 100), 100, 1.0)
     assert measured.with_warm_up == 25.0
     assert measured.from_first_commit == 30.0
     assert measured.first_commit_seconds == 2.0
@@ -42,7 +42,7 @@ def test_should_measure_warm_up_from_the_start_of_the_process() -> None:
 
 
 def test_should_have_no_slope_with_one_commit() -> None:
-    measured = rates(_steps(0, 0, 100), 100)
+    measured = rates(_steps(0, 0, 100), 100, 1.0)
     assert measured.steady is None
     assert measured.from_first_commit is None
     assert measured.with_warm_up == 50.0
@@ -51,4 +51,11 @@ def test_should_have_no_slope_with_one_commit() -> None:
 @pytest.mark.parametrize("samples", [[], _steps(0, 0), _steps(0, 99)])
 def test_should_refuse_a_run_that_did_not_finish(samples: list[Sample]) -> None:
     with pytest.raises(ValueError, match="of 100 events"):
-        rates(samples, 100)
+        rates(samples, 100, 1.0)
+
+
+@pytest.mark.parametrize(("shortest_s", "has_slope"), [(2.9, True), (3.0, True), (3.1, False)])
+def test_should_take_no_slope_over_a_moment(shortest_s: float, has_slope: bool) -> None:
+    measured = rates(_steps(0, 30, 40, 60, 100), 100, shortest_s)
+    assert (measured.steady is not None) == has_slope
+    assert (measured.from_first_commit is not None) == has_slope

@@ -1,0 +1,217 @@
+"""The seven steps against a real broker and a real member, without Spark (rules 4, 6, 10 and 12)."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.commit.commit import Committer, TasksRevoked
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import BatchAborted
+from tidemark.local.processes import wait_until
+from tidemark.membership.member import GroupMetadata, Member
+from tidemark.names import TaskId, TopicPartition
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.memory import MemoryStore
+from tidemark.stores.protocol import Writes
+from tidemark.tasks.task import Task
+from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
+from tidemark.topology.builder import Topology
+
+pytestmark = pytest.mark.broker
+
+NOW = 1_700_000_000_000
+
+
+class Rig:
+    """One application with one open task, and everything its commits need."""
+
+    def __init__(self, settings, admin, unique):
+        topology = Topology(unique("app"))
+        stream = topology.stream(unique("in"), schema="id STRING, at BIGINT", key="id", timestamp="at")
+        stream.group_by_key().count(name="n", store="totals").to(unique("out"))
+        self.plan = topology.plan()
+        self.app = self.plan.application_id
+        self.source, self.sink = self.plan.subtopologies[0].source.topic, self.plan.subtopologies[0].sink_topics[0]
+        self.changelog = TopicPartition(f"{self.app}-totals-changelog", 0)
+        ensure_user_topics(self.plan, settings, admin)
+        preflight(self.plan, settings, admin)
+        self.client = librdkafka_config(settings)
+        self.ends = EndOffsets(admin, 10)
+        self.lock = threading.RLock()
+        member = {**self.client, "group.id": self.app, "group.instance.id": f"{self.app}-0", "session.timeout.ms": 6000}
+        self.member = Member(member, [self.source], self.lock, lambda: None)
+        self.member.start()
+        assert wait_until(lambda: len(self.member.ownership.held()) == 4, 30)
+        self.producer = TransactionalProducer(self.client, f"{self.app}-0", 10_000, 100_000)
+        self.producer.init(30)
+        self.points = []
+        self.store = MemoryStore()
+        self.directory = InstanceDirectory(settings.state_dir, self.app, 0)
+        self.task = Task(
+            application_id=self.app, topology_version="1", task_id=TaskId(0, 0),
+            epoch=self.member.ownership.epoch(TopicPartition(self.source, 0)), subtopology=self.plan.subtopologies[0],
+            stores={"totals": self.store}, directory=self.directory.open_task(TaskId(0, 0)), next_offset=0,
+            stream_time_ms=NO_STREAM_TIME, batch=0,
+        )  # fmt: skip
+        self.committer = Committer(
+            application_id=self.app, topology_version="1", instance=0, producer=self.producer, member=self.member,
+            ends=self.ends, sink_partitions=(TopicPartition(self.sink, 0),), lock=self.lock, clock=lambda: NOW,
+            probe=self.points.append,
+        )  # fmt: skip
+
+    def update(self, n=1) -> TaskUpdate:
+        value = b"\x01\x01" + n.to_bytes(8, "little")
+        writes = (Writes(0, [b"a", b"b"], [value, value]),)
+        letter = DeadLetter("unparsable", self.source, 0, 5, b"k", b"{", (("own", b"h"),))
+        return TaskUpdate(
+            task=TaskId(0, 0), batch=self.task.batch + 1, source_topic=self.source, start_offset=self.task.next_offset,
+            end_offset=self.task.next_offset + 10, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
+            stores=(StoreUpdate("totals", self.changelog.topic, writes, None),),
+            outputs=(Output(self.sink, [{"key": b"a", "value": b"{}"}]),), dead_letters=(letter,),
+        )  # fmt: skip
+
+    def commit(self, update=None):
+        self.committer.commit(CommitKind.BATCH, [(self.task, update or self.update())])
+
+    def visible(self, topic) -> list[tuple]:
+        """What a read_committed reader sees, with headers."""
+        reader = Consumer(
+            {**self.client, "group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True}
+        )
+        count = len(reader.list_topics(topic, timeout=10).topics[topic].partitions)
+        reader.assign([ClientPartition(topic, p, 0) for p in range(count)])
+        seen, ended = [], set()
+        while len(ended) < count:
+            message = reader.poll(10)
+            assert message is not None
+            if message.error():
+                ended.add(message.partition())
+            else:
+                seen.append((message.key(), message.value(), message.headers()))
+        reader.close()
+        return seen
+
+    def close(self):
+        self.task.close()
+        self.member.close()
+        self.directory.close()
+
+
+@pytest.fixture
+def rig(settings, admin, unique):
+    made = Rig(settings, admin, unique)
+    yield made
+    made.close()
+
+
+def test_should_go_through_the_steps_in_the_order_of_the_protocol(rig):
+    rig.commit()
+    steps = [point for point in rig.points if "middle" not in point]
+    assert steps == [
+        "1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-one-store", "7-stores",
+    ]  # fmt: skip
+
+
+def test_should_make_everything_visible_together_and_remember_it(rig):
+    rig.commit()
+    assert rig.visible(rig.sink) == [(b"a", b"{}", None)]
+    ((key, value, headers),) = rig.visible(f"{rig.app}-dlq")
+    assert (key, value) == (b"k", b"{")
+    assert dict(headers) == {
+        "own": b"h", "tidemark.reason": b"unparsable", "tidemark.topic": rig.source.encode(),
+        "tidemark.partition": b"0", "tidemark.offset": b"5",
+    }  # fmt: skip
+    assert [k for k, _, _ in rig.visible(rig.changelog.topic)] == [b"a", b"b"]
+    record = last_commit_records(rig.client, rig.ends, rig.app, [TaskId(0, 0)], stalled_after_s=20)[TaskId(0, 0)]
+    assert record.sources == {rig.source: {0: (0, 10)}}
+    assert record.sinks == {rig.sink: 1, f"{rig.app}-dlq": 1}
+    assert record.changelogs == {rig.changelog.topic: 2}
+    assert record.ends_before == {rig.sink: {0: 0}, rig.changelog.topic: {0: 0}}
+    place = TopicPartition(rig.source, 0)
+    assert rig.member.committed([place], 20)[place].offset == 10
+    assert (rig.task.next_offset, rig.task.batch) == (10, 1)
+
+
+def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(rig):
+    rig.commit()
+    rig.commit(rig.update(2))
+    marker = rig.store.marker
+    end = rig.ends.of([rig.changelog])[rig.changelog]
+    # Two records, perhaps a marker, two records; the second transaction's own marker comes later.
+    assert 4 <= marker.changelog_offset <= min(end, 5)
+    assert marker.source_offsets == {rig.source: 20}
+
+
+def test_should_commit_nothing_for_a_task_that_was_revoked_before(rig):
+    rig.member.ownership.revoked([rig.task.source])
+    with pytest.raises(TasksRevoked):
+        rig.commit()
+    assert rig.points == []
+    assert rig.visible(rig.sink) == []
+
+
+def test_should_commit_nothing_for_a_task_that_was_away_and_came_back(rig):
+    """It is ours again, but not without a break since it was restored."""
+    rig.member.ownership.revoked([rig.task.source])
+    rig.member.ownership.assigned([rig.task.source])
+    with pytest.raises(TasksRevoked):
+        rig.commit()
+
+
+def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind(rig):
+    def lose(point):
+        if point == "4-commit-records":
+            rig.member.ownership.revoked([rig.task.source])
+
+    object.__setattr__(rig.committer, "probe", lose)
+    with pytest.raises(TasksRevoked):
+        rig.commit()
+    assert rig.visible(rig.sink) == rig.visible(rig.changelog.topic) == rig.visible(f"{rig.app}-commits") == []
+    assert rig.member.committed([rig.task.source], 20) == {}
+    assert (rig.store.marker, rig.task.next_offset) == (None, 0)
+
+
+def test_should_abort_rather_than_commit_unchecked_and_go_on_when_the_generation_is_back(rig, monkeypatch):
+    real = rig.member.metadata
+    monkeypatch.setattr(rig.member, "metadata", lambda: GroupMetadata(b"", -1, ""))
+    with pytest.raises(BatchAborted, match="no valid generation"):
+        rig.commit()
+    assert rig.visible(rig.sink) == []
+    monkeypatch.setattr(rig.member, "metadata", real)
+    rig.commit()
+    assert len(rig.visible(rig.sink)) == 1
+
+
+def test_should_abort_when_a_changelog_did_not_receive_all_it_was_sent(rig, monkeypatch):
+    send = rig.producer.send_many
+
+    def lossy(topic, messages, partition=None):
+        send(topic, messages[:-1] if topic == rig.changelog.topic else messages, partition)
+
+    monkeypatch.setattr(rig.producer, "send_many", lossy)
+    with pytest.raises(BatchAborted, match="did not receive all 2 records"):
+        rig.commit()
+    assert rig.visible(rig.sink) == []
+
+
+def test_should_write_commit_records_that_compaction_keeps_for_the_audit(rig, admin, settings):
+    resource = ConfigResource(ResourceType.TOPIC, f"{rig.app}-commits")
+    config = admin.describe_configs([resource])[resource].result()
+    assert config["cleanup.policy"].value == "compact"
+    assert config["min.compaction.lag.ms"].value == str(settings.commit_record_retention_ms) == "604800000"
+    rig.commit()
+    ((key, value, _),) = rig.visible(f"{rig.app}-commits")
+    assert (key, json.loads(value)["kind"]) == (b"0_0", "batch")
