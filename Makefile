@@ -36,7 +36,7 @@ test: jars lint ## lint, then every test, on real brokers
 
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
-	@$(BIN)/python bench/run.py $(CASES)
+	@$(BIN)/python bench/run.py --cases $(CASES)
 
 fmt: setup ## format the code
 	@$(BIN)/ruff format .

@@ -12,6 +12,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ from tidemark.topology.plan import SubTopology, TopologyPlan
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
+# Spark shares its bound out among partitions and rounds down.
+_FULL_SHARE = 0.9
 
 
 class SparkBatchSource:
@@ -75,11 +78,12 @@ class SparkBatchSource:
             .load()
         )
         checkpoint = run.folder / str(subtopology.index)
-        handler = _Handler(run, subtopology, dict(offsets), checkpoint, self._settings)
+        handler = _Handler(run, subtopology, dict(offsets), checkpoint, self._settings, max_batch_records)
         return (
             stream.writeStream.foreachBatch(handler)
             .option("checkpointLocation", checkpoint.as_uri())
-            .trigger(processingTime=f"{self._settings.commit_interval_ms} milliseconds")
+            # As soon as there is something: the handler keeps the commit interval, and only for batches that are not full.
+            .trigger(processingTime="0 seconds")
             .start()
         )
 
@@ -137,29 +141,42 @@ class _Handler:
     """What foreachBatch calls: two actions at the most, the second only when there were bad records."""
 
     def __init__(
-        self, run: _Run, subtopology: SubTopology, offsets: dict[int, int], checkpoint: Path, settings: Settings
+        self,
+        run: _Run,
+        subtopology: SubTopology,
+        offsets: dict[int, int],
+        checkpoint: Path,
+        settings: Settings,
+        max_batch_records: int,
     ) -> None:
         self._run = run
         self._subtopology = subtopology
         self._next = offsets
         self._checkpoint = checkpoint
+        self._full_batch_offsets = _FULL_SHARE * max_batch_records
+        self._commit_interval_s = settings.commit_interval_ms / 1000
         self._view = f"batch_{subtopology.index}"
         sql = partial(branch_sql, subtopology, view=self._view, max_timestamp_ahead_ms=settings.max_timestamp_ahead_ms)
         self._branches = [sql(branch=branch) for branch in subtopology.branches]
         self._dead_letters = dead_letters_sql(subtopology.source, self._view, settings.max_timestamp_ahead_ms)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Compute and hand over; where the stream is not behind, keep the commit interval before the next batch."""
         if self._run.stopped.is_set():
             return
+        started = time.monotonic()
         try:
-            self._hand_over(frame, batch_id)
+            offsets = self._hand_over(frame, batch_id)
+            if offsets < self._full_batch_offsets:
+                self._run.stopped.wait(max(0.0, started + self._commit_interval_s - time.monotonic()))
         except Exception:
             # Spark reports the failure through the query; while stopping it is of no interest to anybody.
             if not self._run.stopped.is_set():
                 log.exception("batch %d of sub-topology %d failed", batch_id, self._subtopology.index)
                 raise
 
-    def _hand_over(self, frame: DataFrame, batch_id: int) -> None:
+    def _hand_over(self, frame: DataFrame, batch_id: int) -> int:
+        """Returns how many offsets the batch spans."""
         topic = self._subtopology.source.topic
         ends = self._end_offsets(batch_id)
         session = frame.sparkSession
@@ -178,8 +195,10 @@ class _Handler:
             branches=tables,
             dead_letters=letters,
         )
+        spanned = sum(end - self._next[p] for p, end in ends.items())
         self._next = ends
         self._run.hand_over(batch)
+        return spanned
 
     def _end_offsets(self, batch_id: int) -> dict[int, int]:
         """From Spark's offset log: version, batch metadata, then a line of JSON per source."""

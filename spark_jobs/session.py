@@ -24,6 +24,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.pollingDelay": "50ms",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.log.level": "WARN",

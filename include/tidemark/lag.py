@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.errors import PreflightFailed
 from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
@@ -58,24 +58,14 @@ def lag_of(
             )
     places = [TopicPartition(topic, p) for topic in sources for p in range(partitions[topic])]
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000).of(places)
-    committed = _settled(lambda: _committed(plan.application_id, places, admin, settings), plan, settings)
+    committed = _settled(lambda: _committed(plan.application_id, places, settings), plan, settings)
     owners = _settled(lambda: _owners(plan.application_id, admin, settings), plan, settings)
     return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
 
 
-def _committed(
-    group: str, places: list[TopicPartition], admin: AdminClient, settings: Settings
-) -> dict[TopicPartition, int]:
-    asked = ConsumerGroupTopicPartitions(group, [ClientPartition(p.topic, p.partition) for p in places])
-    # Stable: an offset in a transaction that is still open does not count yet (rule 1).
-    answers = admin.list_consumer_group_offsets(
-        [asked], require_stable=True, request_timeout=settings.broker_timeout_ms / 1000
-    )
-    found = answers[group].result().topic_partitions
-    for place in found:
-        if place.error is not None:
-            raise KafkaException(place.error)
-    return {TopicPartition(place.topic, place.partition): place.offset for place in found if place.offset >= 0}
+def _committed(group: str, places: list[TopicPartition], settings: Settings) -> dict[TopicPartition, int]:
+    found = committed_offsets(librdkafka_config(settings), group, places, settings.broker_timeout_ms / 1000)
+    return {place: answer.offset for place, answer in found.items()}
 
 
 def _owners(group: str, admin: AdminClient, settings: Settings) -> dict[TopicPartition, str]:

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import Consumer, IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
+
+
+def committed_offsets(
+    client_config: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition], timeout_s: float
+) -> dict[TopicPartition, ClientPartition]:
+    """A group's stable committed offsets with their metadata; partitions without one are left out.
+
+    Blocks, also for a transaction that still decides about them; raises `KafkaException`. A consumer of its own that
+    never subscribes: `committed` never returns while another thread polls the same consumer, and the admin client's
+    way crashes the process while the group's coordinator is loading (confluent-kafka 2.16.1).
+    """
+    reader = Consumer(
+        {**client_config, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    )
+    try:
+        asked = [ClientPartition(p.topic, p.partition) for p in partitions]
+        answered = reader.committed(asked, timeout=timeout_s) if asked else []
+    finally:
+        reader.close()
+    found: dict[TopicPartition, ClientPartition] = {}
+    for answer in answered:
+        if answer.error is not None:
+            raise KafkaException(answer.error)
+        if answer.offset >= 0:
+            found[TopicPartition(answer.topic, answer.partition)] = answer
+    return found
 
 
 class EndOffsets:

@@ -11,6 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from tidemark.broker.offsets import committed_offsets
 from tidemark.errors import InstanceFenced, OutcomeUnknown
 from tidemark.membership.ownership import Ownership
 from tidemark.names import TopicPartition
@@ -138,27 +139,9 @@ class Member:
     def committed(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, ClientPartition]:
-        """Stable committed offsets; partitions without one are left out. Blocks; raises `KafkaException`."""
-        asked = [ClientPartition(p.topic, p.partition) for p in partitions]
-        # Another consumer of the same group: librdkafka's committed() never returns while another thread polls.
-        reader = Consumer(
-            {
-                **{k: v for k, v in self._client_config.items() if k != "group.instance.id"},
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-            }
-        )
-        try:
-            answered = reader.committed(asked, timeout=timeout_s) if asked else []
-        finally:
-            reader.close()
-        found: dict[TopicPartition, ClientPartition] = {}
-        for answer in answered:
-            if answer.error is not None:
-                raise KafkaException(answer.error)
-            if answer.offset >= 0:
-                found[TopicPartition(answer.topic, answer.partition)] = answer
-        return found
+        """The group's stable committed offsets, see `committed_offsets`."""
+        own = {key: value for key, value in self._client_config.items() if key != "group.instance.id"}
+        return committed_offsets(own, str(own["group.id"]), partitions, timeout_s)
 
     def close(self) -> None:
         """Stop polling. A static member does not leave the group: a restart inside the session timeout moves nothing."""
