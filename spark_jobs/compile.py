@@ -16,9 +16,23 @@ and a road without aggregation has, per record, `record_offset BIGINT` and `valu
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from spark_jobs import canonical
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.task import Status
-from tidemark.topology.plan import Aggregate, Aggregation, Branch, Filter, Fold, Number, Source, SubTopology, Window
+from tidemark.topology.plan import (
+    Aggregate,
+    Aggregation,
+    Branch,
+    Filter,
+    Fold,
+    Number,
+    Source,
+    Step,
+    SubTopology,
+    Window,
+)
 
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts")
@@ -35,11 +49,15 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def judged_sql(source: Source, view: str, max_timestamp_ahead_ms: int, extra: tuple[str, ...] = ()) -> str:
-    """Each record parsed and judged (rule 14, row A9). `extra` are more columns of the Kafka source to keep."""
-    schema = ", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"])
+def judged_sql(
+    source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: tuple[str, ...] = ()
+) -> str:
+    """Each record parsed and judged (rule 14, row A9).
+
+    `reads` are the expressions behind it: columns that none of them names may be null. `extra` are more columns of the
+    Kafka source to keep.
+    """
     more = "".join(f", {name}" for name in extra)
-    fields = ", ".join(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema)
     columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
     return f"""
 SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
@@ -50,18 +68,46 @@ SELECT *, CASE
     END AS __reason FROM (
 SELECT __p, __offset, __unparsable{more}, {columns},
     CAST(({source.key}) AS STRING) AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
-SELECT __p, __offset{more}, __r IS NULL OR __r.__corrupt IS NOT NULL AS __unparsable, {fields}, {", ".join(RESERVED)} FROM (
-SELECT partition AS __p, offset AS __offset{more},
-    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition, offset AS _offset,
-    unix_millis(timestamp) AS _timestamp,
-    from_json(CAST(value AS STRING), {literal(schema)},
-        map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')) AS __r
-FROM {view}))))"""
+{_parsed_sql(source, view, [source.key, source.timestamp, *reads], more)})))"""
+
+
+def _parsed_sql(source: Source, view: str, reads: Iterable[str], more: str) -> str:
+    """The schema's columns of each record, and whether it could not be parsed; see `canonical`."""
+    kept = f"__p, __offset{more}, {', '.join(RESERVED)}"
+    schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
+    from_json = f"from_json(__value, {schema}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
+    # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is no JSON.
+    refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
+    raw = f"""
+SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition,
+    offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
+FROM {view}"""
+    pattern = canonical.pattern(source.schema)
+    if pattern is None:
+        fields = ", ".join(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema)
+        return f"""
+SELECT {kept}, {refused} AS __unparsable, {fields} FROM (
+SELECT {kept}, __value, {from_json} AS __r FROM ({raw}))"""
+    needed = canonical.needed(source.schema, reads)
+    fields = ", ".join(
+        f"CASE WHEN __plain THEN CAST({canonical.field_sql(needed.index(i), '__text')} AS {c.type}) "
+        f"ELSE __r.{quoted(c.name)} END AS {quoted(c.name)}"
+        if i in needed
+        else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
+        for i, c in enumerate(source.schema)
+    )
+    replaced = f"regexp_replace(__value, {literal(pattern)}, '{canonical.replacement(needed)}')"
+    return f"""
+SELECT {kept}, NOT __plain AND ({refused}) AS __unparsable, {fields} FROM (
+SELECT {kept}, __plain, __text, __value, CASE WHEN NOT __plain THEN {from_json} END AS __r FROM (
+SELECT *, coalesce(__is_object AND startswith(__text, '{canonical.SEPARATOR}'), false) AS __plain FROM (
+SELECT *, CASE WHEN __is_object THEN {replaced} ELSE __value END AS __text FROM (
+SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
 
 
 def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
     """The partial results of one branch, or its records where it has no aggregation."""
-    sql = judged_sql(subtopology.source, view, max_timestamp_ahead_ms)
+    sql = judged_sql(subtopology.source, view, max_timestamp_ahead_ms, _expressions(subtopology, branch))
     columns = [*(c.name for c in subtopology.source.schema), *RESERVED]
     for step in branch.steps:
         if isinstance(step, Filter):
@@ -78,6 +124,18 @@ def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestam
     if branch.aggregation is None:
         return _records_sql(sql, columns)
     return _partials_sql(sql, branch.aggregation)
+
+
+def _expressions(subtopology: SubTopology, branch: Branch) -> list[str]:
+    """Every expression of a branch; a road that ends in a sink writes all the columns it has."""
+    found = [e for step in branch.steps for e in (_texts(step))]
+    if branch.aggregation is None:
+        return [*found, *(column.name for column in subtopology.source.schema)]
+    return [*found, *(a.expression for a in branch.aggregation.aggregates if a.expression is not None)]
+
+
+def _texts(step: Step) -> list[str]:
+    return [step.condition] if isinstance(step, Filter) else [expression for _, expression in step.columns]
 
 
 def _records_sql(sql: str, columns: list[str]) -> str:
@@ -133,7 +191,7 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
 
 def dead_letters_sql(source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
     """The bad records of a batch, as they were read, with the reason."""
-    judged = judged_sql(source, view, max_timestamp_ahead_ms, extra=("key", "value", "headers"))
+    judged = judged_sql(source, view, max_timestamp_ahead_ms, (), extra=("key", "value", "headers"))
     return (
         f"SELECT __reason AS reason, _topic AS topic, __p AS p, __offset AS record_offset, key, value, headers "
         f"FROM ({judged}) WHERE __reason IS NOT NULL"
