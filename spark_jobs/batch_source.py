@@ -177,6 +177,7 @@ class _Handler:
 
     def _hand_over(self, frame: DataFrame, batch_id: int) -> int:
         """Returns how many offsets the batch spans."""
+        started = time.monotonic()
         topic = self._subtopology.source.topic
         ends = self._end_offsets(batch_id)
         session = frame.sparkSession
@@ -196,6 +197,10 @@ class _Handler:
             dead_letters=letters,
         )
         spanned = sum(end - self._next[p] for p, end in ends.items())
+        log.info(
+            "batch: subtopology=%d id=%d offsets=%d partials=%d seconds=%.3f",
+            self._subtopology.index, batch_id, spanned, sum(t.num_rows for t in tables), time.monotonic() - started,
+        )  # fmt: skip
         self._next = ends
         self._run.hand_over(batch)
         return spanned

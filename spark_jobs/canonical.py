@@ -1,8 +1,8 @@
 """A fast road for JSON in its usual shape; `docs/decisions/0005-fast-road-for-canonical-json.md` says why it is exact.
 
 A regular expression matches an object that has exactly the schema's fields, in the schema's order, with plain values:
-strings of printable ASCII without escapes, integers that surely fit, no nulls. What it matches, every JSON parser reads the same way. All
-else goes through `from_json`.
+strings of printable ASCII without escapes, integers that surely fit, no nulls. What it matches, every JSON parser reads
+the same way. All else goes through `from_json`.
 """
 
 from __future__ import annotations
