@@ -6,11 +6,11 @@ offset log tells the batch's end offsets, which the data cannot (markers and gap
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import queue
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -42,9 +42,15 @@ _FULL_SHARE = 0.9
 
 
 class SparkBatchSource:
-    """Implements `BatchSource`."""
+    """Implements `BatchSource`.
 
-    def __init__(self, spark: SparkSession, plan: TopologyPlan, settings: Settings) -> None:
+    `folder` is the instance's alone; what a killed process left in it is taken away.
+    """
+
+    def __init__(self, spark: SparkSession, plan: TopologyPlan, settings: Settings, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        self._folder = folder
+        self._starts = itertools.count()
         self._spark = spark
         self._plan = plan
         self._settings = settings
@@ -53,7 +59,7 @@ class SparkBatchSource:
 
     def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
         self.stop()
-        run = self._run = _Run()
+        run = self._run = _Run(self._folder / str(next(self._starts)))
         for subtopology in self._plan.subtopologies:
             topic = subtopology.source.topic
             offsets = {p.partition: offset for p, offset in next_offsets.items() if p.topic == topic}
@@ -122,8 +128,9 @@ class SparkBatchSource:
 class _Run:
     """One start of the queries: what they share until it is stopped."""
 
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="tidemark-query-"))
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True)
         self.batches: queue.Queue[SourceBatch] = queue.Queue(maxsize=1)
         self.stopped = threading.Event()
 

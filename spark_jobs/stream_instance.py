@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> ExitCode:
     try:
         return _run(options.topology, options.instance, stop)
     except TidemarkError as error:
-        print(f"tidemark: {error}", file=sys.stderr)
+        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
 
 
@@ -57,7 +57,7 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     failure: BaseException | None = None
     try:
         spark = spark_session(settings, f"{plan.application_id}-{number}")
-        instance.run(SparkBatchSource(spark, plan, settings), stop)
+        instance.run(SparkBatchSource(spark, plan, settings, instance.folder / ".queries"), stop)
     except BaseException as error:
         failure = error
         raise

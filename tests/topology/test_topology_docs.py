@@ -23,5 +23,11 @@ def test_a_module_in_the_docs_should_have_a_plan(source: str) -> None:
     assert built.describe()
 
 
+def test_the_readmes_example_should_describe_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = re.findall(r"```python\n(.*?)```", (PAGE.parents[1] / "README.md").read_text(), re.DOTALL)
+    exec(source, {})
+    assert "stores: [pulse-counts]" in capsys.readouterr().out
+
+
 def test_the_docs_should_have_examples() -> None:
     assert len(MODULES) == 2

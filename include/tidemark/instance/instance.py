@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -129,6 +130,11 @@ class Instance:
             cache=Cache(settings.store_cache_bytes),
             clock=clock,
         )
+
+    @property
+    def folder(self) -> Path:
+        """This instance's own folder, under its process lock."""
+        return self._directory.folder
 
     def run(self, source: BatchSource, stop: threading.Event) -> None:
         """Process until `stop` is set. Raises the `TidemarkError` whose `exit_code` says what the supervisor should do."""
