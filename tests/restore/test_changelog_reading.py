@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import OutcomeUnknown
@@ -106,3 +108,34 @@ def test_should_stop_when_told_and_say_how_far_it_came(client, admin, changelog,
 def test_should_begin_in_the_middle(client, admin, changelog, writer):
     write(writer, changelog, b"a", b"b", b"c")
     assert read(client, admin, changelog, start=1)[0] == [b"b", b"c"]
+
+
+class MovingLeader:
+    """An admin client whose first answers are those of a broker that leads no more."""
+
+    def __init__(self, failures: int, code: int) -> None:
+        self.failures, self.code = failures, code
+
+    def list_offsets(self, asked, **_options):
+        (place,) = asked
+        future = Future()
+        if self.failures:
+            self.failures -= 1
+            future.set_exception(KafkaException(KafkaError(self.code)))
+        else:
+            future.set_result(SimpleNamespace(offset=7))
+        return {place: future}
+
+
+def test_should_ask_again_while_a_leader_moves():
+    place = TopicPartition("t", 0)
+    admin = MovingLeader(2, KafkaError.NOT_LEADER_FOR_PARTITION)
+    assert EndOffsets(admin, 5).of([place]) == {place: 7}
+
+
+@pytest.mark.parametrize(
+    ("failures", "code"), [(10**6, KafkaError.NOT_LEADER_FOR_PARTITION), (1, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
+)
+def test_should_give_up_when_a_leader_does_not_settle_and_at_once_on_other_errors(failures, code):
+    with pytest.raises(OutcomeUnknown, match=r"offsets of t\[0\]"):
+        EndOffsets(MovingLeader(failures, code), 0.2).of([TopicPartition("t", 0)])

@@ -1,16 +1,26 @@
-"""Watermarks of many partitions in one call."""
+"""Watermarks of many partitions in one call, and a group's committed offsets."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
+
+_LEADER_MOVES = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+_RETRY_S = 0.1
 
 
 def committed_offsets(
@@ -45,6 +55,7 @@ class EndOffsets:
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
+        self._pause = threading.Event()
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """read_uncommitted end offset of each partition. Blocks for one round trip."""
@@ -57,14 +68,25 @@ class EndOffsets:
     def _ask(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._ask_once(partitions, spec)
+            except KafkaException as error:
+                reason: KafkaError = error.args[0]
+                # A leader that has just moved, or was just elected: the client asks anew where it is.
+                if reason.code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                    raise OutcomeUnknown(
+                        f"brokers did not tell the offsets of {partitions[0]}: {reason.str()}"
+                    ) from error
+                self._pause.wait(_RETRY_S)
+
+    def _ask_once(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        try:
-            futures = self._admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
-            )
-            return {
-                TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
-                for asked_for, future in futures.items()
-            }
-        except KafkaException as error:
-            raise OutcomeUnknown(f"brokers did not tell the offsets of {partitions[0]}: {error}") from error
+        futures = self._admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
+        )
+        return {
+            TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
+            for asked_for, future in futures.items()
+        }
