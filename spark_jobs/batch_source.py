@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.2
 # Spark shares its bound out among partitions and rounds down.
 _FULL_SHARE = 0.9
+_READ_OPTIONS = {
+    "failOnDataLoss": "true",
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+}
 
 
 class SparkBatchSource:
@@ -76,11 +82,7 @@ class SparkBatchSource:
             .option("assign", json.dumps({topic: sorted(offsets)}))
             .option("startingOffsets", json.dumps({topic: {str(p): offset for p, offset in offsets.items()}}))
             .option("maxOffsetsPerTrigger", max_batch_records)
-            .option("failOnDataLoss", "true")
-            .option("includeHeaders", "true")
-            .option("kafka.isolation.level", "read_committed")
-            .option("kafka.max.poll.records", 20_000)
-            .option("kafka.max.partition.fetch.bytes", 8 << 20)
+            .options(**_READ_OPTIONS)
             .load()
         )
         checkpoint = run.folder / str(subtopology.index)
@@ -162,10 +164,12 @@ class _Handler:
         self._checkpoint = checkpoint
         self._full_batch_offsets = _FULL_SHARE * max_batch_records
         self._commit_interval_s = settings.commit_interval_ms / 1000
+        self._kafka_options = spark_kafka_options(settings)
         self._view = f"batch_{subtopology.index}"
         sql = partial(branch_sql, subtopology, view=self._view, max_timestamp_ahead_ms=settings.max_timestamp_ahead_ms)
         self._branches = [sql(branch=branch) for branch in subtopology.branches]
-        self._dead_letters = dead_letters_sql(subtopology.source, self._view, settings.max_timestamp_ahead_ms)
+        self._letters_view = f"dead_letters_{subtopology.index}"
+        self._dead_letters = dead_letters_sql(subtopology.source, self._letters_view, settings.max_timestamp_ahead_ms)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Compute and hand over; where the stream is not behind, keep the commit interval before the next batch."""
@@ -193,7 +197,7 @@ class _Handler:
         if several:
             frame.persist()
         tables = [session.sql(sql).toArrow() for sql in self._branches]
-        letters = self._read_dead_letters(session) if _bad_rows(tables[0]) else []
+        letters = self._read_dead_letters(session, ends) if _bad_rows(tables[0]) else []
         if several:
             frame.unpersist()
         batch = SourceBatch(
@@ -218,7 +222,19 @@ class _Handler:
         logged = json.loads(lines[-1])[self._subtopology.source.topic]
         return {int(p): int(offset) for p, offset in logged.items()}
 
-    def _read_dead_letters(self, session: SparkSession) -> list[DeadLetter]:
+    def _read_dead_letters(self, session: SparkSession, ends: Mapping[int, int]) -> list[DeadLetter]:
+        """Read the batch once more, now with headers, which the stream does without: they cost time per record."""
+        topic = self._subtopology.source.topic
+        frame = (
+            session.read.format("kafka")
+            .options(**self._kafka_options, **_READ_OPTIONS)
+            .option("assign", json.dumps({topic: sorted(ends)}))
+            .option("startingOffsets", json.dumps({topic: {str(p): self._next[p] for p in ends}}))
+            .option("endingOffsets", json.dumps({topic: {str(p): end for p, end in ends.items()}}))
+            .option("includeHeaders", "true")
+            .load()
+        )
+        frame.createOrReplaceTempView(self._letters_view)
         rows = session.sql(self._dead_letters).collect()
         return [
             DeadLetter(

@@ -43,6 +43,7 @@ def replacement(columns: Sequence[int]) -> str:
     return "".join(f"{SEPARATOR}${i + 1}" for i in columns) or SEPARATOR
 
 
-def field_sql(position: int, text: str) -> str:
-    """The value at `position` (from 0) of a replaced record."""
-    return f"substring_index(substring_index({text}, '{SEPARATOR}', {position + 2}), '{SEPARATOR}', -1)"
+def field_sql(position: int, count: int, text: str) -> str:
+    """The value at `position` (from 0) of `count` in a replaced record."""
+    until = text if position == count - 1 else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
+    return f"substring_index({until}, '{SEPARATOR}', -1)"

@@ -90,7 +90,7 @@ SELECT {kept}, {refused} AS __unparsable, {fields} FROM (
 SELECT {kept}, __value, {from_json} AS __r FROM ({raw}))"""
     needed = canonical.needed(source.schema, reads)
     fields = ", ".join(
-        f"CASE WHEN __plain THEN CAST({canonical.field_sql(needed.index(i), '__text')} AS {c.type}) "
+        f"CASE WHEN __plain THEN CAST({canonical.field_sql(needed.index(i), len(needed), '__text')} AS {c.type}) "
         f"ELSE __r.{quoted(c.name)} END AS {quoted(c.name)}"
         if i in needed
         else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
