@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sortedcontainers import SortedDict
+
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
 
 class MemoryStore:
-    """Implements `Store` with dictionaries."""
+    """Implements `Store` with sorted dictionaries."""
 
     def __init__(self) -> None:
-        self._segments: dict[int, dict[bytes, bytes]] = {}
+        self._segments: dict[int, SortedDict[bytes, bytes]] = {}
         self._marker: Marker | None = None
 
     @property
@@ -27,7 +29,7 @@ class MemoryStore:
         for write in writes:
             if first_live_segment is not None and write.segment < first_live_segment:
                 continue
-            held = self._segments.setdefault(write.segment, {})
+            held = self._segments.setdefault(write.segment, SortedDict())
             for key, value in zip(write.keys, write.values, strict=True):
                 if value is None:
                     held.pop(key, None)
@@ -42,7 +44,13 @@ class MemoryStore:
         return sorted(self._segments)
 
     def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
-        yield from sorted(self._segments.get(segment, {}).items())
+        yield from self.range(segment, b"", None)
+
+    def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        held = self._segments.get(segment)
+        if held is not None:
+            for key in held.irange(start, end, inclusive=(True, False)):
+                yield key, held[key]
 
     def close(self) -> None:
         return

@@ -44,5 +44,8 @@ class Store(Protocol):
     def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
         """Everything in one segment, in the keys' order."""
 
+    def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Keys of one segment from `start` on, before `end` (None: to the last), ascending, with their values."""
+
     def close(self) -> None:
         """Flush and release. May be called twice."""

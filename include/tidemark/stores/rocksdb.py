@@ -118,9 +118,16 @@ class RocksStore:
         return sorted(self._segments)
 
     def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
+        yield from self.range(segment, b"", None)
+
+    def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         held = self._segments.get(segment)
-        if held is not None:
-            yield from held[0].items()
+        if held is None:
+            return
+        for key, value in held[0].items(from_key=start):
+            if end is not None and key >= end:
+                return
+            yield key, value
 
     def _flush(self) -> None:
         self._db.flush(True)

@@ -22,7 +22,7 @@ class Column:
 class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
 
-    `timestamp` yields BIGINT epoch milliseconds.
+    `timestamp` yields BIGINT epoch milliseconds. In a table's source (`is_table`) a record without a value deletes its key.
     """
 
     node: str
@@ -30,6 +30,7 @@ class Source:
     schema: tuple[Column, ...]
     key: str
     timestamp: str
+    is_table: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,15 @@ class Select:
     columns: tuple[tuple[str, str], ...]
 
 
-Step = Filter | Select
+@dataclass(frozen=True)
+class Rekey:
+    """Gives the records another key; what follows is a repartition topic."""
+
+    node: str
+    key: str
+
+
+Step = Filter | Select | Rekey
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,22 @@ class Window:
 
     size_ms: int
     advance_ms: int
+    grace_ms: int
+
+
+@dataclass(frozen=True)
+class SessionWindow:
+    """Windows per key that end when nothing came for longer than `gap_ms`. Start and end are its first and last record."""
+
+    gap_ms: int
+    grace_ms: int
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """Kafka Streams' sliding windows: for each record at t the windows [t - difference, t] and [t + 1, t + 1 + difference]."""
+
+    difference_ms: int
     grace_ms: int
 
 
@@ -92,67 +117,263 @@ class StoreKind(Enum):
 
     KEY_VALUE = "key-value"
     WINDOW = "window"
+    SESSION = "session"
 
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """A state store. Window stores keep `retention_ms` of stream time, in segments dropped whole when expired."""
+    """A state store. Window stores keep `retention_ms` of stream time, in segments dropped whole when expired.
+
+    `columns` are those of a store of rows, empty for a store of aggregates. `ttl_ms` deletes a key that was not written
+    for so long (stream time); `max_entries` deletes the keys least recently written. `source_topic`: the topic of a table
+    that is its own changelog. `custom` is the import path of a user's store.
+    """
 
     name: str
     kind: StoreKind
     retention_ms: int | None
     segment_ms: int | None
     in_memory: bool = False
+    is_logged: bool = True
+    columns: tuple[Column, ...] = ()
+    ttl_ms: int | None = None
+    max_entries: int | None = None
+    profile: str = "default"
+    topic_config: tuple[tuple[str, str], ...] = ()
+    source_topic: str | None = None
+    custom: str | None = None
 
 
 @dataclass(frozen=True)
 class Sink:
-    """A topic that receives JSON records."""
+    """A topic that receives JSON records, by murmur2 of the key unless `partitioner` says otherwise.
+
+    `partitioner` is `sticky` or the import path of a function. A repartition topic's records carry their timestamp as
+    the field `EVENT_TIME`.
+    """
 
     node: str
     topic: str
+    partitioner: str | None = None
+    is_repartition: bool = False
+
+
+EVENT_TIME = "tidemark_event_ms"
+"""Field of a repartition topic's records: the timestamp, epoch milliseconds."""
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A stateful node: partial results merge into `store`; each update goes to the sinks."""
+    """A stateful node: partial results that Spark made merge into `store`. It emits each updated result.
+
+    Emitted columns: the key under `key_name`, `window_start` and `window_end` (BIGINT, epoch milliseconds) where there are
+    windows, then the aggregates.
+    """
 
     node: str
     store: StoreSpec
-    window: Window | None
+    window: Window | SessionWindow | SlidingWindow | None
     key_name: str
     aggregates: tuple[Aggregate, ...]
-    sinks: tuple[Sink, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """The one store."""
+        return (self.store,)
+
+
+@dataclass(frozen=True)
+class TaskNode:
+    """A node of the task loop: takes the rows of `inputs` (node names), emits rows with `columns`, keeps `stores`."""
+
+    node: str
+    inputs: tuple[str, ...]
+    columns: tuple[Column, ...]
+    stores: tuple[StoreSpec, ...]
+
+
+class WhenFull(Enum):
+    """What suppress does when its buffer reaches its bound."""
+
+    SHUT_DOWN = "shut_down_when_full"
+    EMIT_EARLY = "emit_early_when_full"
+
+
+@dataclass(frozen=True)
+class Suppress(TaskNode):
+    """One final result per window and key, once stream time is past `window_end` + `grace_ms`. Store: the open windows."""
+
+    grace_ms: int
+    max_records: int | None
+    max_bytes: int | None
+    when_full: WhenFull
+
+
+@dataclass(frozen=True)
+class Reduce(TaskNode):
+    """Folds rows into one per key, and per window where there is one, by a Python function given by import path.
+
+    Without `initializer`: `function(old, new) -> row`, the first row of a key is its value. With it:
+    `function(key, row, aggregate) -> aggregate`. Rows are dictionaries. Emits as an `Aggregation` does.
+    """
+
+    function: str
+    initializer: str | None
+    window: Window | None
+    key_name: str
+
+
+@dataclass(frozen=True)
+class TableSource(TaskNode):
+    """Keeps the last row of each key in its store, and emits every update, deletions included."""
+
+
+class JoinKind(Enum):
+    """Which rows without a partner are emitted, with nulls."""
+
+    INNER = "inner"
+    LEFT = "left"
+    OUTER = "outer"
+
+
+@dataclass(frozen=True)
+class StreamTableJoin(TaskNode):
+    """Each row of the stream (input 0) with the table's row of its key as it stood then (input 1).
+
+    Reads the table's store, `table_store`, which the table's own node keeps.
+    """
+
+    kind: JoinKind
+    table_store: StoreSpec
+    left_columns: tuple[Column, ...]
+    right_columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class TableTableJoin(TaskNode):
+    """The row of two tables for each key, updated when either is; deleted when what it needs is."""
+
+    kind: JoinKind
+    left_store: StoreSpec
+    right_store: StoreSpec
+    left_columns: tuple[Column, ...]
+    right_columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class StreamStreamJoin(TaskNode):
+    """Pairs of rows of one key with -`before_ms` <= right.ts - left.ts <= `after_ms`.
+
+    Stores: the left rows, the right rows (window stores), and, unless inner, the rows without a partner so far.
+    """
+
+    kind: JoinKind
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+    left_columns: tuple[Column, ...]
+    right_columns: tuple[Column, ...]
+
+
+class Punctuate(Enum):
+    """Which time calls a processor."""
+
+    STREAM_TIME = "stream_time"
+    WALL_CLOCK = "wall_clock"
+
+
+@dataclass(frozen=True)
+class Process(TaskNode):
+    """A user's processor, by import path; `is_batched`: it takes Arrow tables instead of records."""
+
+    processor: str
+    is_batched: bool
+
+
+@dataclass(frozen=True)
+class Map(TaskNode):
+    """Stateless SQL behind a stateful node: keep the rows where `condition` is true, compute `selected`, set the key."""
+
+    condition: str | None
+    selected: tuple[tuple[str, str], ...] | None
+    key: str | None
+
+
+@dataclass(frozen=True)
+class RowSink(TaskNode):
+    """Writes rows to a topic; a deleted row is a tombstone."""
+
+    sink: Sink
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A road from the source through stateless steps to one aggregation, or to sinks alone."""
+    """A road through Spark: from a source through stateless steps to an aggregation, to the task loop, or to sinks.
 
+    `source` counts in the sub-topology's sources; `end` names the node that the road leads to. `enters` says that the
+    records themselves go on in the task loop under that name.
+    """
+
+    source: int
+    end: str
     steps: tuple[Step, ...]
     columns: tuple[Column, ...]
     aggregation: Aggregation | None
     sinks: tuple[Sink, ...]
+    enters: bool = False
 
 
 @dataclass(frozen=True)
 class SubTopology:
-    """What is connected without a topic in between: one query, one task per partition of `source.topic`."""
+    """What is connected without a topic in between: one query, one task per partition of the sources.
+
+    The first source leads: its partitions are what the group assigns (rule 7). `nodes` are in an order in which each
+    comes behind its inputs.
+    """
 
     index: int
-    source: Source
+    sources: tuple[Source, ...]
     branches: tuple[Branch, ...]
+    nodes: tuple[TaskNode, ...] = ()
+
+    @property
+    def lead(self) -> Source:
+        """The source whose assignment decides the tasks."""
+        return self.sources[0]
+
+    @property
+    def source_topics(self) -> tuple[str, ...]:
+        """Every topic that this sub-topology reads."""
+        return tuple(source.topic for source in self.sources)
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """The stateful nodes, in the branches' order."""
+        """The nodes that merge partial results, in the branches' order."""
         return tuple(branch.aggregation for branch in self.branches if branch.aggregation)
 
     @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        """Every store of a task, in the order of the nodes."""
+        return tuple(s for node in (*self.aggregations, *self.nodes) for s in node.stores)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """Every sink, those of the Spark part first."""
+        rows = (node.sink for node in self.nodes if isinstance(node, RowSink))
+        return (*(sink for branch in self.branches for sink in branch.sinks), *rows)
+
+    @property
     def sink_topics(self) -> tuple[str, ...]:
-        """Every topic that this sub-topology writes for others to read, without repeats."""
-        sinks = [s for b in self.branches for s in (*b.sinks, *(b.aggregation.sinks if b.aggregation else ()))]
-        return tuple(dict.fromkeys(sink.topic for sink in sinks))
+        """Every topic that this sub-topology writes, without repeats."""
+        return tuple(dict.fromkeys(sink.topic for sink in self.sinks))
+
+
+class Guarantee(Enum):
+    """What holds after a crash (row A4)."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
 
 
 @dataclass(frozen=True)
@@ -161,9 +382,17 @@ class TopologyPlan:
 
     application_id: str
     version: str
+    guarantee: Guarantee
     subtopologies: tuple[SubTopology, ...]
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         """Every store of the application."""
-        return tuple(a.store for s in self.subtopologies for a in s.aggregations)
+        return tuple(store for s in self.subtopologies for store in s.stores)
+
+    @property
+    def repartition_topics(self) -> tuple[str, ...]:
+        """The topics between its sub-topologies, which Tidemark creates and purges."""
+        return tuple(
+            dict.fromkeys(sink.topic for s in self.subtopologies for sink in s.sinks if sink.is_repartition)
+        )
