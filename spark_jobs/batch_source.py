@@ -13,8 +13,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,20 +66,18 @@ class SparkBatchSource:
         self.stop()
         run = self._run = _Run(self._folder / str(next(self._starts)))
         for subtopology in self._plan.subtopologies:
-            topic = subtopology.source.topic
-            offsets = {p.partition: offset for p, offset in next_offsets.items() if p.topic == topic}
+            offsets = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
             if offsets:
                 self._queries.append(self._start_query(run, subtopology, offsets, max_batch_records))
 
     def _start_query(
-        self, run: _Run, subtopology: SubTopology, offsets: Mapping[int, int], max_batch_records: int
+        self, run: _Run, subtopology: SubTopology, offsets: Mapping[TopicPartition, int], max_batch_records: int
     ) -> StreamingQuery:
-        topic = subtopology.source.topic
         stream = (
             self._spark.readStream.format("kafka")
             .options(**spark_kafka_options(self._settings))
-            .option("assign", json.dumps({topic: sorted(offsets)}))
-            .option("startingOffsets", json.dumps({topic: {str(p): offset for p, offset in offsets.items()}}))
+            .option("assign", _assignment(offsets))
+            .option("startingOffsets", _offsets_json(offsets))
             .option("maxOffsetsPerTrigger", max_batch_records)
             .options(**_READ_OPTIONS)
             .load()
@@ -153,7 +150,7 @@ class _Handler:
         self,
         run: _Run,
         subtopology: SubTopology,
-        offsets: dict[int, int],
+        offsets: dict[TopicPartition, int],
         checkpoint: Path,
         settings: Settings,
         max_batch_records: int,
@@ -166,10 +163,10 @@ class _Handler:
         self._commit_interval_s = settings.commit_interval_ms / 1000
         self._kafka_options = spark_kafka_options(settings)
         self._view = f"batch_{subtopology.index}"
-        sql = partial(branch_sql, subtopology, view=self._view, max_timestamp_ahead_ms=settings.max_timestamp_ahead_ms)
-        self._branches = [sql(branch=branch) for branch in subtopology.branches]
+        ahead_ms = settings.max_timestamp_ahead_ms
+        self._branches = [branch_sql(subtopology, branch, self._view, ahead_ms) for branch in subtopology.branches]
         self._letters_view = f"dead_letters_{subtopology.index}"
-        self._dead_letters = dead_letters_sql(subtopology.source, self._letters_view, settings.max_timestamp_ahead_ms)
+        self._dead_letters = [dead_letters_sql(source, self._letters_view, ahead_ms) for source in subtopology.sources]
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Compute and hand over; where the stream is not behind, keep the commit interval before the next batch."""
@@ -189,7 +186,6 @@ class _Handler:
     def _hand_over(self, frame: DataFrame, batch_id: int) -> int:
         """Returns how many offsets the batch spans."""
         started = time.monotonic()
-        topic = self._subtopology.source.topic
         ends = self._end_offsets(batch_id)
         session = frame.sparkSession
         frame.createOrReplaceTempView(self._view)
@@ -197,13 +193,13 @@ class _Handler:
         if several:
             frame.persist()
         tables = [session.sql(sql).toArrow() for sql in self._branches]
-        letters = self._read_dead_letters(session, ends) if _bad_rows(tables[0]) else []
+        letters = self._read_dead_letters(session, ends) if any(map(_bad_rows, tables)) else []
         if several:
             frame.unpersist()
         batch = SourceBatch(
             subtopology=self._subtopology.index,
-            starts={TopicPartition(topic, p): offset for p, offset in self._next.items()},
-            ends={TopicPartition(topic, p): offset for p, offset in ends.items()},
+            starts=self._next,
+            ends=ends,
             branches=tables,
             dead_letters=letters,
         )
@@ -216,26 +212,25 @@ class _Handler:
         self._run.hand_over(batch)
         return spanned
 
-    def _end_offsets(self, batch_id: int) -> dict[int, int]:
+    def _end_offsets(self, batch_id: int) -> dict[TopicPartition, int]:
         """From Spark's offset log: version, batch metadata, then a line of JSON per source."""
         lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
-        logged = json.loads(lines[-1])[self._subtopology.source.topic]
-        return {int(p): int(offset) for p, offset in logged.items()}
+        logged = json.loads(lines[-1])
+        return {TopicPartition(t, int(p)): int(end) for t, ends in logged.items() for p, end in ends.items()}
 
-    def _read_dead_letters(self, session: SparkSession, ends: Mapping[int, int]) -> list[DeadLetter]:
+    def _read_dead_letters(self, session: SparkSession, ends: Mapping[TopicPartition, int]) -> list[DeadLetter]:
         """Read the batch once more, now with headers, which the stream does without: they cost time per record."""
-        topic = self._subtopology.source.topic
         frame = (
             session.read.format("kafka")
             .options(**self._kafka_options, **_READ_OPTIONS)
-            .option("assign", json.dumps({topic: sorted(ends)}))
-            .option("startingOffsets", json.dumps({topic: {str(p): self._next[p] for p in ends}}))
-            .option("endingOffsets", json.dumps({topic: {str(p): end for p, end in ends.items()}}))
+            .option("assign", _assignment(ends))
+            .option("startingOffsets", _offsets_json({p: self._next[p] for p in ends}))
+            .option("endingOffsets", _offsets_json(ends))
             .option("includeHeaders", "true")
             .load()
         )
         frame.createOrReplaceTempView(self._letters_view)
-        rows = session.sql(self._dead_letters).collect()
+        rows = [row for sql in self._dead_letters for row in session.sql(sql).collect()]
         return [
             DeadLetter(
                 reason=row.reason,
@@ -246,8 +241,24 @@ class _Handler:
                 value=None if row.value is None else bytes(row.value),
                 headers=tuple((h.key, bytes(h.value or b"")) for h in row.headers or ()),
             )
-            for row in sorted(rows, key=lambda row: (row.p, row.record_offset))
+            for row in sorted(rows, key=lambda row: (row.topic, row.p, row.record_offset))
         ]
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> str:
+    """`{"topic": [0, 1]}`, as the Kafka source takes it."""
+    found: dict[str, list[int]] = {}
+    for partition in sorted(partitions):
+        found.setdefault(partition.topic, []).append(partition.partition)
+    return json.dumps(found)
+
+
+def _offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """`{"topic": {"0": 23}}`, as the Kafka source takes it."""
+    found: dict[str, dict[str, int]] = {}
+    for partition, offset in offsets.items():
+        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return json.dumps(found)
 
 
 def _bad_rows(table: pa.Table) -> bool:

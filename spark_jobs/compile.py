@@ -11,7 +11,10 @@ A partial result has the columns
     w       BIGINT   window start, epoch milliseconds (windowed aggregations)
     <slot>           partial value of each stored field (`slots_of`)
 
-and a road without aggregation has, per record, `record_offset BIGINT` and `value STRING` (JSON) in place of w and slots.
+and a road without aggregation has, per record, `record_offset BIGINT`; for its sinks `value STRING` (JSON), null where
+the record deletes its key; for the task loop `deleted BOOLEAN` and a column `v.<name>` per value. Session windows add
+`e BIGINT`, the time of the partial session's last record, and their w is that of its first; sliding windows have the
+record's own time in w.
 """
 
 from __future__ import annotations
@@ -22,12 +25,15 @@ from spark_jobs import canonical
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.task import Status
 from tidemark.topology.plan import (
+    EVENT_TIME,
     Aggregate,
     Aggregation,
     Branch,
     Filter,
     Fold,
     Number,
+    Select,
+    SessionWindow,
     Source,
     Step,
     SubTopology,
@@ -35,7 +41,7 @@ from tidemark.topology.plan import (
 )
 
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
-_KEPT = ("__p", "__offset", "__status", "__k", "__ts")
+_KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -58,6 +64,10 @@ def judged_sql(
     Kafka source to keep.
     """
     more = "".join(f", {name}" for name in extra)
+    timestamp = f"CAST(({source.timestamp}) AS BIGINT)"
+    if source.is_table:
+        # A deletion has no value to take a timestamp from.
+        timestamp = f"CASE WHEN __deleted THEN _timestamp ELSE {timestamp} END"
     columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
     return f"""
 SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
@@ -66,20 +76,22 @@ SELECT *, CASE
     WHEN _key IS NULL OR __k IS NULL THEN 'no key'
     WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN 'impossible timestamp'
     END AS __reason FROM (
-SELECT __p, __offset, __unparsable{more}, {columns},
-    CAST(({source.key}) AS STRING) AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
+SELECT __p, __offset, __deleted, NOT __deleted AND __unparsable AS __unparsable{more}, {columns},
+    CAST(({source.key}) AS STRING) AS __k, {timestamp} AS __ts FROM (
 {_parsed_sql(source, view, [source.key, source.timestamp, *reads], more)})))"""
 
 
 def _parsed_sql(source: Source, view: str, reads: Iterable[str], more: str) -> str:
     """The schema's columns of each record, and whether it could not be parsed; see `canonical`."""
-    kept = f"__p, __offset{more}, {', '.join(RESERVED)}"
+    kept = f"__p, __offset, __deleted{more}, {', '.join(RESERVED)}"
+    deleted = "value IS NULL" if source.is_table else "false"
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     from_json = f"from_json(__value, {schema}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
     # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is no JSON.
     refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
     raw = f"""
-SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition,
+SELECT partition AS __p, offset AS __offset, {deleted} AS __deleted{more},
+    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition,
     offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}"""
     pattern = canonical.pattern(source.schema)
@@ -107,55 +119,85 @@ SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
 
 def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
     """The partial results of one branch, or its records where it has no aggregation."""
-    sql = judged_sql(subtopology.source, view, max_timestamp_ahead_ms, _expressions(subtopology, branch))
-    columns = [*(c.name for c in subtopology.source.schema), *RESERVED]
+    source = subtopology.sources[branch.source]
+    if len(subtopology.sources) > 1:
+        view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
+    sql = judged_sql(source, view, max_timestamp_ahead_ms, _expressions(source, branch))
+    columns = [*(c.name for c in source.schema), *RESERVED]
     for step in branch.steps:
-        if isinstance(step, Filter):
-            kept = ", ".join([*(c for c in _KEPT if c != "__status"), *map(quoted, columns)])
-            # A filtered record keeps its row: pushing a condition below the parser would parse twice.
-            sql = (
-                f"SELECT {kept}, CASE WHEN __status = {Status.GOOD} AND NOT coalesce(({step.condition}), false) "
-                f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
-            )
-        else:
+        if isinstance(step, Select):
             named = ", ".join(f"({expression}) AS {quoted(name)}" for name, expression in step.columns)
             sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
             columns = [name for name, _ in step.columns]
+            continue
+        # A filtered record keeps its row: pushing a condition below the parser would parse twice.
+        kept = ", ".join([*(c for c in _KEPT if c not in ("__status", "__k")), *map(quoted, columns)])
+        if isinstance(step, Filter):
+            key, condition = "__k", f"coalesce(({step.condition}), false)"
+        else:
+            key, condition = f"({step.key})", f"({step.key}) IS NOT NULL"
+        sql = (
+            f"SELECT {kept}, {key} AS __k, CASE WHEN __status = {Status.GOOD} AND NOT {condition} "
+            f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
+        )
     if branch.aggregation is None:
-        return _records_sql(sql, columns)
+        return _records_sql(sql, branch)
     return _partials_sql(sql, branch.aggregation)
 
 
-def _expressions(subtopology: SubTopology, branch: Branch) -> list[str]:
+def _expressions(source: Source, branch: Branch) -> list[str]:
     """Every expression of a branch; a road that ends in a sink writes all the columns it has."""
     found = [e for step in branch.steps for e in (_texts(step))]
     if branch.aggregation is None:
-        return [*found, *(column.name for column in subtopology.source.schema)]
+        return [*found, *(column.name for column in source.schema)]
     return [*found, *(a.expression for a in branch.aggregation.aggregates if a.expression is not None)]
 
 
 def _texts(step: Step) -> list[str]:
-    return [step.condition] if isinstance(step, Filter) else [expression for _, expression in step.columns]
+    if isinstance(step, Select):
+        return [expression for _, expression in step.columns]
+    return [step.condition if isinstance(step, Filter) else step.key]
 
 
-def _records_sql(sql: str, columns: list[str]) -> str:
-    fields = ", ".join(f"{literal(c)}, {quoted(c)}" for c in columns if c not in RESERVED)
-    return (
-        f"SELECT __p AS p, __status AS status, CAST(1 AS BIGINT) AS rows, __ts AS max_ts, __k AS k, "
-        f"__offset AS record_offset, to_json(named_struct({fields}), map('ignoreNullFields', 'false')) AS value "
-        f"FROM ({sql})"
-    )
+def _records_sql(sql: str, branch: Branch) -> str:
+    names = [column.name for column in branch.columns]
+    fields = [(name, quoted(name)) for name in names]
+    if any(sink.is_repartition for sink in branch.sinks):
+        fields.append((EVENT_TIME, "__ts"))
+    json = ", ".join(f"{literal(name)}, {column}" for name, column in fields)
+    selected = ["__p AS p", "__status AS status", "CAST(1 AS BIGINT) AS rows", "__ts AS max_ts", "__k AS k"]
+    selected.append("__offset AS record_offset")
+    if branch.sinks:
+        struct = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
+        selected.append(f"CASE WHEN NOT __deleted THEN {struct} END AS value")
+    if branch.enters:
+        selected.append("__deleted AS deleted")
+        selected += [f"{quoted(name)} AS {quoted('v.' + name)}" for name in names]
+    return f"SELECT {', '.join(selected)} FROM ({sql})"
 
 
 def _partials_sql(sql: str, aggregation: Aggregation) -> str:
     good = f"__status = {Status.GOOD}"
     partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in _partials(aggregation.aggregates))
-    window = "" if aggregation.window is None else ", w"
+    key = f"CASE WHEN {good} THEN __k END AS k"
+    if aggregation.window is None:
+        start, group, selected = "", "p, status, k", "k"
+    elif isinstance(aggregation.window, SessionWindow):
+        # Spark ends a session where the next record is a gap away, Kafka Streams where it is more than a gap away.
+        at = f"timestamp_millis(CASE WHEN {good} THEN __ts ELSE 0 END)"
+        start = f", {at} AS __at"
+        group = f"p, status, k, session_window(__at, '{aggregation.window.gap_ms + 1} milliseconds')"
+        selected = "k, min(__ts) AS w, max(__ts) AS e"
+    else:
+        at = (
+            _window_start(aggregation.window, good)
+            if isinstance(aggregation.window, Window)
+            else (f"CASE WHEN {good} THEN __ts END")
+        )
+        start, group, selected = f", {at} AS w", "p, status, k, w", "k, w"
     return (
-        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, k{window}{partials} FROM ("
-        f"SELECT *, __p AS p, __status AS status, CASE WHEN {good} THEN __k END AS k"
-        f"{'' if aggregation.window is None else f', {_window_start(aggregation.window, good)} AS w'}"
-        f" FROM ({sql})) GROUP BY p, status, k{window}"
+        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, {selected}{partials} FROM ("
+        f"SELECT *, __p AS p, __status AS status, {key}{start} FROM ({sql})) GROUP BY {group}"
     )
 
 
@@ -191,6 +233,7 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
 
 def dead_letters_sql(source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
     """The bad records of a batch, as they were read, with the reason."""
+    view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     judged = judged_sql(source, view, max_timestamp_ahead_ms, (), extra=("key", "value", "headers"))
     return (
         f"SELECT __reason AS reason, _topic AS topic, __p AS p, __offset AS record_offset, key, value, headers "

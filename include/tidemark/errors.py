@@ -74,3 +74,9 @@ class TaskCorrupted(TidemarkError):
     """A store cannot be read; its state is rebuilt from the changelog."""
 
     exit_code = ExitCode.RETRY
+
+
+class BufferFull(TidemarkError):
+    """The buffer of a suppress is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
+
+    exit_code = ExitCode.REFUSED

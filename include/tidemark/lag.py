@@ -49,7 +49,7 @@ def lag_of(
     Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
     `PreflightFailed`: a source that does not exist, a group that may not be read.
     """
-    sources = sorted({s.source.topic for s in plan.subtopologies})
+    sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics})
     for topic in sources:
         if topic not in partitions:
             raise PreflightFailed(

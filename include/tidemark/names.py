@@ -54,6 +54,11 @@ def changelog_topic(application_id: str, store: str) -> Topic:
     return Topic(f"{application_id}-{store}-changelog")
 
 
+def repartition_topic(application_id: str, name: str) -> Topic:
+    """Name of a topic between two sub-topologies."""
+    return Topic(f"{application_id}-{name}-repartition")
+
+
 def commits_topic(application_id: str) -> Topic:
     """Name of the compacted topic of commit records."""
     return Topic(f"{application_id}-commits")

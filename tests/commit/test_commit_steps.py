@@ -44,7 +44,7 @@ class Rig:
         stream.group_by_key().count(name="n", store="totals").to(unique("out"))
         self.plan = topology.plan()
         self.app = self.plan.application_id
-        self.source, self.sink = self.plan.subtopologies[0].source.topic, self.plan.subtopologies[0].sink_topics[0]
+        self.source, self.sink = self.plan.subtopologies[0].lead.topic, self.plan.subtopologies[0].sink_topics[0]
         self.changelog = TopicPartition(f"{self.app}-totals-changelog", 0)
         ensure_user_topics(self.plan, settings, admin)
         preflight(self.plan, settings, admin)
@@ -63,8 +63,8 @@ class Rig:
         self.task = Task(
             application_id=self.app, topology_version="1", task_id=TaskId(0, 0),
             epoch=self.member.ownership.epoch(TopicPartition(self.source, 0)), subtopology=self.plan.subtopologies[0],
-            stores={"totals": self.store}, directory=self.directory.open_task(TaskId(0, 0)), next_offset=0,
-            stream_time_ms=NO_STREAM_TIME, batch=0,
+            stores={"totals": self.store}, directory=self.directory.open_task(TaskId(0, 0)), next_offsets={self.source: 0},
+            stream_time_ms=NO_STREAM_TIME, batch=0, sink_partitions={self.sink: 4},
         )  # fmt: skip
         self.committer = Committer(
             application_id=self.app, topology_version="1", instance=0, producer=self.producer, member=self.member,
@@ -77,9 +77,9 @@ class Rig:
         writes = (Writes(0, [b"a", b"b"], [value, value]),)
         letter = DeadLetter("unparsable", self.source, 0, 5, b"k", b"{", (("own", b"h"),))
         return TaskUpdate(
-            task=TaskId(0, 0), batch=self.task.batch + 1, source_topic=self.source, start_offset=self.task.next_offset,
-            end_offset=self.task.next_offset + 10, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
-            stores=(StoreUpdate("totals", self.changelog.topic, writes, None),),
+            task=TaskId(0, 0), batch=self.task.batch + 1, 
+            sources={self.source: (self.task.next_offsets[self.source], self.task.next_offsets[self.source] + 10)}, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
+            stores=(StoreUpdate("totals", self.changelog.topic, writes),),
             outputs=(Output(self.sink, [{"key": b"a", "value": b"{}"}]),), dead_letters=(letter,),
         )  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(ri
 
 
 def test_should_commit_nothing_for_a_task_that_was_revoked_before(rig):
-    rig.member.ownership.revoked([rig.task.source])
+    rig.member.ownership.revoked([rig.task.lead])
     with pytest.raises(TasksRevoked):
         rig.commit()
     assert rig.points == []
@@ -165,8 +165,8 @@ def test_should_commit_nothing_for_a_task_that_was_revoked_before(rig):
 
 def test_should_commit_nothing_for_a_task_that_was_away_and_came_back(rig):
     """It is ours again, but not without a break since it was restored."""
-    rig.member.ownership.revoked([rig.task.source])
-    rig.member.ownership.assigned([rig.task.source])
+    rig.member.ownership.revoked([rig.task.lead])
+    rig.member.ownership.assigned([rig.task.lead])
     with pytest.raises(TasksRevoked):
         rig.commit()
 
@@ -174,13 +174,13 @@ def test_should_commit_nothing_for_a_task_that_was_away_and_came_back(rig):
 def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind(rig):
     def lose(point):
         if point == "4-commit-records":
-            rig.member.ownership.revoked([rig.task.source])
+            rig.member.ownership.revoked([rig.task.lead])
 
     object.__setattr__(rig.committer, "probe", lose)
     with pytest.raises(TasksRevoked):
         rig.commit()
     assert rig.visible(rig.sink) == rig.visible(rig.changelog.topic) == rig.visible(f"{rig.app}-commits") == []
-    assert rig.member.committed([rig.task.source], 20) == {}
+    assert rig.member.committed([rig.task.lead], 20) == {}
     assert (rig.store.marker, rig.task.next_offset) == (None, 0)
 
 

@@ -118,7 +118,7 @@ def test_should_find_a_record_without_a_kafka_key_bad(spark):
 def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
     subtopology = plan_of(counting)
     records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None)]
-    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology.source, "batch", AHEAD))
+    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology.lead, "batch", AHEAD))
     told = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
     assert told == {
         0: ("unparsable", b"p1", b"{"),

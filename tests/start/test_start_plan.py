@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,6 +17,7 @@ from tidemark.start.plan import (
     ReplayTail,
     RestoreWhole,
     Resume,
+    SourceEvidence,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
@@ -64,6 +66,7 @@ def found(
     source: Watermarks = SOURCE_500,
     store_retention_ms: int | None = 6 * HOUR,
     changelog_retention_ms: int | None = 30 * HOUR,
+    more: tuple[SourceEvidence, ...] = (),
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
@@ -71,8 +74,8 @@ def found(
         changelog_retention_ms=changelog_retention_ms,
     )  # fmt: skip
     return TaskEvidence(
-        application_id="app", task=TaskId(0, 2), source=SOURCE, committed_offset=committed, committed_metadata=metadata,
-        last_record=record, source_watermarks=source, fresh_offset=source.low, stores=(store,), now_ms=NOW,
+        application_id="app", task=TaskId(0, 2), sources=(SourceEvidence(SOURCE, committed, source, source.low), *more),
+        committed_metadata=metadata, last_record=record, stores=(store,), now_ms=NOW,
     )  # fmt: skip
 
 
@@ -108,18 +111,18 @@ def test_should_plan_every_combination_as_the_table_says(case):
 
 def test_should_begin_at_an_offset_that_somebody_chose_for_a_new_application():
     plan = plan_start(found(committed=42, changelog=Watermarks(0, 0)))
-    assert plan == Fresh(42)
+    assert plan == Fresh({"pulse-events": 42})
 
 
 def test_should_begin_where_the_source_begins_without_any_trace():
     plan = plan_start(found(committed=None, changelog=Watermarks(0, 0), source=Watermarks(17, 500)))
-    assert plan == Fresh(17)
+    assert plan == Fresh({"pulse-events": 17})
 
 
 def test_should_take_the_commit_record_when_the_groups_offsets_have_expired():
     plan = plan_start(found(committed=None, record=a_record(100), copies=(a_copy(100),)))
     assert isinstance(plan, Resume)
-    assert (plan.standing.next_offset, plan.standing.batch) == (100, 7)
+    assert (plan.standing.next_offsets, plan.standing.batch) == ({"pulse-events": 100}, 7)
 
 
 def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_record():
@@ -203,3 +206,45 @@ def test_should_refuse_values_of_another_layout_and_name_both():
     assert isinstance(plan, Refuse)
     assert "1:pulses=sum<f8" in plan.reason
     assert LAYOUT in plan.reason
+
+
+TEMPERATURE = TopicPartition("temperature", 2)
+
+
+def a_second_source(committed: int | None = 30, end: int = 40) -> SourceEvidence:
+    return SourceEvidence(TEMPERATURE, committed, Watermarks(0, end), 0)
+
+
+def a_record_of_two() -> CommitRecord:
+    return dataclasses.replace(
+        a_record(), sources={"pulse-events": {2: (50, 100)}, "temperature": {2: (20, 30)}}
+    )
+
+
+def a_copy_of_two(pulse: int, temperature: int) -> StateCopy:
+    copy = a_copy(pulse)
+    offsets = {"pulse-events": pulse, "temperature": temperature}
+    return dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, source_offsets=offsets))
+
+
+@pytest.mark.parametrize(
+    ("pulse", "temperature", "kind"),
+    [(100, 30, UseReady), (100, 29, ReplayTail), (99, 30, ReplayTail), (100, 31, Refuse), (99, 31, Refuse)],
+)
+def test_should_compare_every_source_of_a_task_that_reads_two(pulse, temperature, kind):
+    evidence = found(record=a_record_of_two(), copies=(a_copy_of_two(pulse, temperature),), more=(a_second_source(),))
+    plan = plan_start(evidence)
+    assert (type(plan.stores["counts"]) if isinstance(plan, Resume) else type(plan)) is kind
+
+
+def test_should_refuse_when_somebody_moved_the_offsets_of_the_second_source():
+    plan = plan_start(found(record=a_record_of_two(), more=(a_second_source(committed=29),)))
+    assert isinstance(plan, Refuse)
+    assert "temperature[2]" in plan.reason
+    assert "--topic temperature:2 --reset-offsets --to-offset 30" in plan.remedy
+
+
+def test_should_refuse_a_source_that_the_last_commit_did_not_know():
+    plan = plan_start(found(record=a_record(), more=(a_second_source(),)))
+    assert isinstance(plan, Refuse)
+    assert "temperature[2]" in plan.reason

@@ -17,6 +17,7 @@ from tidemark.topology.windows import tumbling
 
 MINUTE = 60_000
 GRACE = 5_000
+WALL = 1_700_000_000_000
 
 
 def a_plan():
@@ -33,8 +34,8 @@ def task(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     made = Task(
         application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
-        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)), next_offset=0,
-        stream_time_ms=NO_STREAM_TIME, batch=0,
+        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)),
+        next_offsets={"in": 0}, stream_time_ms=NO_STREAM_TIME, batch=0, sink_partitions={"out": 4},
     )  # fmt: skip
     yield made
     made.close()
@@ -46,7 +47,7 @@ def rows(*given: tuple[str, int, int, int], bad: int = 0) -> TaskInput:
     listed = [*given, *([(None, None, None, None)] if bad else [])]
     good = len(given)
     return TaskInput(
-        end_offset=100,
+        ends={"in": 100},
         branches=[
             pa.table(
                 {
@@ -69,7 +70,7 @@ def outputs(update):
 
 
 def commit(task, given):
-    update = task.prepare(given)
+    update = task.prepare(given, WALL)
     task.apply(update, {"app-counts-changelog": 5}, 1)
     return update
 
@@ -88,31 +89,31 @@ def test_should_emit_the_merged_count_of_each_touched_window(task):
 )
 def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(task, stream_time, late):
     commit(task, rows(("z", MINUTE, 1, stream_time)))
-    update = task.prepare(rows(("a", 0, 7, 59_000), ("b", 10 * MINUTE, 1, 10 * MINUTE)))
+    update = task.prepare(rows(("a", 0, 7, 59_000), ("b", 10 * MINUTE, 1, 10 * MINUTE)), WALL)
     assert update.late_rows == late
     assert update.stream_time_ms == 10 * MINUTE
 
 
 def test_should_accept_everything_in_the_batch_that_itself_moves_stream_time(task):
-    update = task.prepare(rows(("a", 0, 1, 100), ("b", 60 * MINUTE, 1, 60 * MINUTE)))
+    update = task.prepare(rows(("a", 0, 1, 100), ("b", 60 * MINUTE, 1, 60 * MINUTE)), WALL)
     assert (update.late_rows, update.rows) == (0, 2)
 
 
 def test_should_never_let_stream_time_go_back(task):
     commit(task, rows(("a", 5 * MINUTE, 1, 5 * MINUTE)))
-    assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000))).stream_time_ms == 5 * MINUTE
+    assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000)), WALL).stream_time_ms == 5 * MINUTE
 
 
 def test_should_not_move_stream_time_for_bad_records_and_count_them(task):
-    update = task.prepare(rows(bad=4))
+    update = task.prepare(rows(bad=4), WALL)
     assert (update.bad_rows, update.rows, update.stream_time_ms) == (4, 0, NO_STREAM_TIME)
-    assert update.end_offset == 100
+    assert update.sources == {"in": (0, 100)}
 
 
 def test_should_change_nothing_until_an_update_is_applied(task):
-    task.prepare(rows(("a", 0, 2, 30_000)))
-    assert (task.next_offset, task.batch, task.stream_time_ms) == (0, 0, NO_STREAM_TIME)
-    assert outputs(task.prepare(rows(("a", 0, 2, 30_000))))[0]["n"] == 2
+    task.prepare(rows(("a", 0, 2, 30_000)), WALL)
+    assert (task.next_offsets, task.batch, task.stream_time_ms) == ({"in": 0}, 0, NO_STREAM_TIME)
+    assert outputs(task.prepare(rows(("a", 0, 2, 30_000)), WALL))[0]["n"] == 2
 
 
 def test_should_drop_segments_that_hold_only_expired_windows(task):

@@ -7,7 +7,7 @@ from tidemark.topology.load import load
 from tidemark.topology.windows import hopping
 
 PATIENT_MONITORING = """\
-Application: patient-monitoring (version 1)
+Application: patient-monitoring (version 1, exactly_once)
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [pulse-events]) [Spark]
@@ -27,7 +27,7 @@ Stores:
       pulses     count(*), LONG"""
 
 BRANCHES = """\
-Application: app (version 2)
+Application: app (version 2, exactly_once)
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [beats]) [Spark]

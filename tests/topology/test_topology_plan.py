@@ -30,12 +30,12 @@ def test_nodes_and_stores_should_be_numbered_as_in_kafka_streams() -> None:
     beats(topology).filter("ibi_ms > 0").select("ibi_ms").group_by_key().count().to("out")
     (sub,) = topology.plan().subtopologies
     (branch,) = sub.branches
-    assert sub.source.node == "KSTREAM-SOURCE-0000000000"
+    assert sub.lead.node == "KSTREAM-SOURCE-0000000000"
     assert [step.node for step in branch.steps] == ["KSTREAM-FILTER-0000000001", "KSTREAM-MAPVALUES-0000000002"]
     assert branch.aggregation is not None
     assert branch.aggregation.store.name == "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
     assert branch.aggregation.node == "KSTREAM-AGGREGATE-0000000004"
-    assert branch.aggregation.sinks[0].node == "KSTREAM-SINK-0000000005"
+    assert [node.node for node in sub.nodes] == ["KSTREAM-SINK-0000000005"]
 
 
 def test_steps_should_keep_the_sql_as_written_and_know_the_new_columns() -> None:
@@ -78,7 +78,7 @@ def test_the_same_topic_read_alike_should_be_one_source_and_another_topic_anothe
     topology.stream("clicks", schema="page STRING").group_by_key().count(store="clicks")
     beats(topology).to("b")
     plan = topology.plan()
-    assert [(s.index, s.source.topic, s.sink_topics) for s in plan.subtopologies] == [
+    assert [(s.index, s.lead.topic, s.sink_topics) for s in plan.subtopologies] == [
         (0, "pulse-events", ("a", "b")),
         (1, "clicks", ()),
     ]
@@ -106,7 +106,7 @@ def test_a_chain_of_topics_that_does_not_come_back_is_no_loop() -> None:
 def test_a_key_should_be_text_and_a_bare_column_should_name_it(key: str, compiled: str, key_name: str) -> None:
     topology = Topology("app")
     beats(topology, key=key).group_by_key().count()
-    assert topology.plan().subtopologies[0].source.key == compiled
+    assert topology.plan().subtopologies[0].lead.key == compiled
     assert aggregation(topology).key_name == key_name
 
 
@@ -124,13 +124,13 @@ def test_a_key_should_be_text_and_a_bare_column_should_name_it(key: str, compile
 def test_a_timestamp_should_become_epoch_milliseconds(timestamp: str, compiled: str) -> None:
     topology = Topology("app")
     beats(topology, timestamp=timestamp).to("out")
-    assert topology.plan().subtopologies[0].source.timestamp == compiled
+    assert topology.plan().subtopologies[0].lead.timestamp == compiled
 
 
 def test_key_and_timestamp_should_default_to_the_records_own() -> None:
     topology = Topology("app")
     topology.stream("clicks", schema="page STRING").to("out")
-    source = topology.plan().subtopologies[0].source
+    source = topology.plan().subtopologies[0].lead
     assert (source.key, source.timestamp) == ("_key", "_timestamp")
 
 
@@ -226,7 +226,7 @@ def test_schema_types_should_be_spelled_as_spark_spells_them() -> None:
     topology.stream(
         "t", schema="a long, b integer,\n c Short, d array<string>, e timestamp, f decimal(10,2), g real"
     ).to("u")
-    assert topology.plan().subtopologies[0].source.schema == (
+    assert topology.plan().subtopologies[0].lead.schema == (
         Column("a", "BIGINT"),
         Column("b", "INT"),
         Column("c", "SMALLINT"),

@@ -21,8 +21,9 @@ def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Map
     """
     _check_folder(settings)
     facts = describe_topics(admin, settings)
-    sources = [s.source.topic for s in plan.subtopologies]
-    sinks = sorted({topic for s in plan.subtopologies for topic in s.sink_topics})
+    internal = set(plan.repartition_topics)
+    sources = [topic for s in plan.subtopologies for topic in s.source_topics if topic not in internal]
+    sinks = sorted({topic for s in plan.subtopologies for topic in s.sink_topics if topic not in internal})
     for kind, topics in (("source", sources), ("sink", sinks)):
         for topic in topics:
             if topic not in facts:
@@ -33,8 +34,22 @@ def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Map
     configs = topic_configs(admin, sinks, settings)
     for topic in sinks:
         verify_writable(topic, facts[topic], configs[topic])
+    _check_tables(plan, settings, admin)
     ensure_internal_topics(plan, settings, admin, {name: found.partitions for name, found in facts.items()})
     return partition_counts(admin, settings)
+
+
+def _check_tables(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
+    """A source that is its own table's changelog must be compacted and never deleted (rule 19)."""
+    topics = [store.source_topic for store in plan.stores if store.source_topic is not None]
+    for topic, config in topic_configs(admin, topics, settings).items():
+        policy = config.get("cleanup.policy", "")
+        if policy != "compact":
+            raise PreflightFailed(
+                f"topic {topic} is the changelog of its own table, but has cleanup.policy={policy}, so old keys would be "
+                "lost; set it with `tidemark kafka configs --alter --entity-type topics --entity-name "
+                f"{topic} --add-config cleanup.policy=compact`, or leave optimised=True out of the topology"
+            )
 
 
 def _check_folder(settings: Settings) -> None:

@@ -9,11 +9,11 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidemark.broker.cluster import TopicFacts, describe_topics, topic_configs, wait_until_led
-from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config
+from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config, repartition_config
 from tidemark.errors import PreflightFailed
 from tidemark.names import changelog_topic, commits_topic, dlq_topic
 from tidemark.settings import Settings
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import SubTopology, TopologyPlan
 
 _AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms"}
 
@@ -29,26 +29,50 @@ class TopicSpec:
 
 def user_topics(plan: TopologyPlan) -> list[str]:
     """Sources and sinks: the user's own, which must exist before the start, as with Kafka Streams."""
-    topics = [t for s in plan.subtopologies for t in (s.source.topic, *s.sink_topics)]
-    return list(dict.fromkeys(topics))
+    internal = set(plan.repartition_topics)
+    topics = [t for s in plan.subtopologies for t in (*s.source_topics, *s.sink_topics)]
+    return [topic for topic in dict.fromkeys(topics) if topic not in internal]
 
 
 def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[str, int]) -> list[TopicSpec]:
     """What Tidemark creates itself; `partitions` are the sources'. One changelog partition per task."""
     app = plan.application_id
-    specs = [
-        TopicSpec(
-            changelog_topic(app, aggregation.store.name),
-            partitions[subtopology.source.topic],
-            changelog_policy(aggregation.store).config(),
+    specs: list[TopicSpec] = []
+    counts = dict(partitions)
+    for subtopology in plan.subtopologies:
+        tasks = tasks_of(subtopology, counts)
+        for sink in subtopology.sinks:
+            if sink.is_repartition and sink.topic not in counts:
+                counts[sink.topic] = tasks
+        specs += [
+            TopicSpec(sink.topic, counts[sink.topic], repartition_config())
+            for sink in subtopology.sinks
+            if sink.is_repartition
+        ]
+        specs += [
+            TopicSpec(changelog_topic(app, store.name), tasks, changelog_policy(store).config())
+            for store in subtopology.stores
+            if store.is_logged and store.source_topic is None
+        ]
+    most = max(counts[s.lead.topic] for s in plan.subtopologies)
+    specs.append(TopicSpec(commits_topic(app), most, commits_config(settings)))
+    specs.append(TopicSpec(dlq_topic(app), most, dlq_config()))
+    return list({spec.name: spec for spec in specs}.values())
+
+
+def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:
+    """Tasks of a sub-topology, one per partition; its sources must have equally many (row C5).
+
+    Raises `PreflightFailed` naming the topics and the remedy.
+    """
+    counts = {topic: partitions[topic] for topic in subtopology.source_topics}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        raise PreflightFailed(
+            f"topics that are joined need equally many partitions, so that a key lies in the same one of each: {told}; "
+            "send one of them through repartition(), or make its topic anew with the other's number"
         )
-        for subtopology in plan.subtopologies
-        for aggregation in subtopology.aggregations
-    ]
-    tasks = max(partitions[s.source.topic] for s in plan.subtopologies)
-    specs.append(TopicSpec(commits_topic(app), tasks, commits_config(settings)))
-    specs.append(TopicSpec(dlq_topic(app), tasks, dlq_config()))
-    return specs
+    return counts[subtopology.lead.topic]
 
 
 def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[str]:

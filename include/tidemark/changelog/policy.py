@@ -13,6 +13,21 @@ DRILL_WINDOW_MS = 600_000
 """The last minutes of a changelog stay whole, so that a drill can rebuild a state of just now."""
 
 
+PROFILES: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    # Small segments that roll soon, compacted as soon as a tenth of them is dirty: restores read little, brokers work more.
+    "aggressive_compaction": {
+        "segment.bytes": str(16 << 20),
+        "segment.ms": "600000",
+        "min.cleanable.dirty.ratio": "0.1",
+        "max.compaction.lag.ms": "3600000",
+        "min.compaction.lag.ms": "60000",
+        "delete.retention.ms": "3600000",
+    },
+}
+"""Named topic settings of a store's changelog (row B8)."""
+
+
 @dataclass(frozen=True)
 class ChangelogPolicy:
     """Settings of one changelog topic. `retention_ms` is None where the topic is only compacted."""
@@ -21,6 +36,7 @@ class ChangelogPolicy:
     retention_ms: int | None
     delete_retention_ms: int
     min_compaction_lag_ms: int
+    more: tuple[tuple[str, str], ...] = ()
 
     def config(self) -> dict[str, str]:
         """As Kafka topic configuration."""
@@ -32,19 +48,28 @@ class ChangelogPolicy:
         }
         if self.retention_ms is not None:
             config["retention.ms"] = str(self.retention_ms)
-        return config
+        return {**config, **dict(self.more)}
 
 
 def changelog_policy(store: StoreSpec) -> ChangelogPolicy:
     """Key-value stores compact; window stores also delete, a day after the store itself has forgotten (rule 11)."""
+    more = {**PROFILES[store.profile], **dict(store.topic_config)}
+    delete_retention_ms = int(more.pop("delete.retention.ms", DAY_MS))
+    lag_ms = int(more.pop("min.compaction.lag.ms", DRILL_WINDOW_MS))
+    rest = tuple(sorted(more.items()))
     if store.kind is StoreKind.KEY_VALUE or store.retention_ms is None:
-        return ChangelogPolicy("compact", None, DAY_MS, DRILL_WINDOW_MS)
-    return ChangelogPolicy("compact,delete", store.retention_ms + DAY_MS, DAY_MS, DRILL_WINDOW_MS)
+        return ChangelogPolicy("compact", None, delete_retention_ms, lag_ms, rest)
+    return ChangelogPolicy("compact,delete", store.retention_ms + DAY_MS, delete_retention_ms, lag_ms, rest)
 
 
 def changelog_policies(plan: TopologyPlan) -> Mapping[str, ChangelogPolicy]:
     """By store name."""
     return {store.name: changelog_policy(store) for store in plan.stores}
+
+
+def repartition_config() -> dict[str, str]:
+    """`<app>-<name>-repartition`: nothing expires; what is committed past is deleted by Tidemark (rule 15)."""
+    return {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 def commits_config(settings: Settings) -> dict[str, str]:

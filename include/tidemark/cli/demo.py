@@ -24,7 +24,7 @@ from tidemark.local.processes import wait_until
 from tidemark.local.record import AirflowAccess
 from tidemark.settings import Settings
 from tidemark.topology.load import load
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import RowSink, TopologyPlan
 
 TOPOLOGY = "patient_monitoring"
 DAG_ID = f"stream__{TOPOLOGY}"
@@ -67,7 +67,8 @@ def demo(
 def _watch(plan: TopologyPlan, settings: Settings, began_ms: int) -> PulseWatch:
     source = plan.subtopologies[0]
     counting = source.aggregations[0]
-    topics = (source.source.topic, counting.sinks[0].topic)
+    output = next(s.sink for s in source.nodes if isinstance(s, RowSink) and s.inputs == (counting.node,))
+    topics = (source.lead.topic, output.topic)
     grace_ms = counting.window.grace_ms if counting.window else 0
     folder = settings.var_dir / "instances"
     return PulseWatch(librdkafka_config(settings), plan.application_id, topics, folder, grace_ms, began_ms)

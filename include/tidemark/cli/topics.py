@@ -35,7 +35,7 @@ def list_topics(topology: _Topology) -> None:
     table = Table("topic", "partitions", "needed settings")
     for topic in user_topics(plan):
         table.add_row(topic, str(existing.get(topic, "missing")), "")
-    sources = {s.source.topic for s in plan.subtopologies}
+    sources = {topic for s in plan.subtopologies for topic in s.source_topics}
     if sources <= existing.keys():
         for spec in internal_topics(plan, settings, existing):
             needed = " ".join(f"{key}={value}" for key, value in spec.config.items())

@@ -14,7 +14,7 @@ from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import BatchAborted
 from tidemark.membership.member import Member
-from tidemark.names import TaskId, TopicPartition, changelog_topic, commits_topic, dlq_topic
+from tidemark.names import TaskId, TopicPartition, commits_topic, dlq_topic
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import DeadLetter, TaskUpdate
 
@@ -50,7 +50,7 @@ class Committer:
         with self.lock:
             self._require_ownership(batch)
             commit_time_ms = self.clock()
-            ends_before = self.ends.of([*self.sink_partitions, *(p for task, _ in batch for p in _changelogs(task))])
+            ends_before = self.ends.of([*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)])
 
             self.producer.begin()  # 1
             self.probe("1-begin")
@@ -77,12 +77,12 @@ class Committer:
     def _require_ownership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
         """Brokers check the member, not who owns a partition (rule 6)."""
         for task, _ in batch:
-            if self.member.ownership.epoch(task.source) != task.epoch:
+            if self.member.ownership.epoch(task.lead) != task.epoch:
                 raise TasksRevoked(f"task {task.id} was revoked; its batch is thrown away")
 
     def _send_outputs(self, update: TaskUpdate) -> None:
         for output in update.outputs:
-            self.producer.send_many(output.topic, list(output.messages))
+            self.producer.send_many(output.topic, list(output.messages), output.partition)
             self.probe("2-in-the-middle")
         dlq = dlq_topic(self.application_id)
         for letter in update.dead_letters:
@@ -90,6 +90,8 @@ class Committer:
 
     def _send_changelogs(self, update: TaskUpdate) -> None:
         for store in update.stores:
+            if store.changelog is None:
+                continue
             for write in store.writes:
                 messages = [{"key": k, "value": v} for k, v in zip(write.keys, write.values, strict=True)]
                 self.producer.send_many(store.changelog, messages, partition=update.task.partition)
@@ -109,14 +111,14 @@ class Committer:
             instance=self.instance,
             batch=update.batch,
             commit_time_ms=commit_time_ms,
-            sources={update.source_topic: {update.task.partition: (update.start_offset, update.end_offset)}},
+            sources={topic: {update.task.partition: span} for topic, span in update.sources.items()},
             stream_time_ms=update.stream_time_ms,
             rows=update.rows,
             late_rows=update.late_rows,
             bad_rows=update.bad_rows,
             filtered_rows=update.filtered_rows,
             sinks=update.sink_counts(dlq_topic(self.application_id)),
-            changelogs={store.changelog: store.records for store in update.stores},
+            changelogs={store.changelog: store.records for store in update.stores if store.changelog is not None},
             ends_before=ends_before,
         )
         message = {"key": str(update.task).encode(), "value": record.to_bytes()}
@@ -126,9 +128,11 @@ class Committer:
         self, batch: Sequence[tuple[Task, TaskUpdate]], ends_before: Mapping[TopicPartition, int]
     ) -> dict[TaskId, dict[str, int]]:
         """Changelog ends after flush and before commit (rule 12); fewer than intended aborts the batch (rule 10)."""
-        ends = self.ends.of([p for task, _ in batch for p in _changelogs(task)])
+        ends = self.ends.of([p for task, _ in batch for p in task.changelogs])
         for _, update in batch:
             for store in update.stores:
+                if store.changelog is None:
+                    continue
                 partition = TopicPartition(store.changelog, update.task.partition)
                 # Markers of the transaction before may still arrive, so the log may grow by more.
                 if ends[partition] - ends_before[partition] < store.records:
@@ -136,7 +140,7 @@ class Committer:
                     raise BatchAborted(
                         f"{partition} did not receive all {store.records} records; the batch was aborted"
                     )
-        return {task.id: {p.topic: ends[p] for p in _changelogs(task)} for task, _ in batch}
+        return {task.id: {p.topic: ends[p] for p in task.changelogs} for task, _ in batch}
 
     def _send_offsets(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
         group = self.member.metadata()
@@ -149,19 +153,11 @@ class Committer:
             self.producer.abort()
             raise
         offsets = []
-        for task, update in batch:
-            metadata = OffsetMetadata(update.batch, update.stream_time_ms, self.topology_version)
-            offsets.append(
-                ClientPartition(task.source.topic, task.source.partition, update.end_offset, metadata.encode())
-            )
+        for _, update in batch:
+            metadata = OffsetMetadata(update.batch, update.stream_time_ms, self.topology_version).encode()
+            for topic, (_, end) in update.sources.items():
+                offsets.append(ClientPartition(topic, update.task.partition, end, metadata))
         self.producer.send_offsets(offsets, group)
-
-
-def _changelogs(task: Task) -> list[TopicPartition]:
-    return [
-        TopicPartition(changelog_topic(task.application_id, a.store.name), task.id.partition)
-        for a in task.subtopology.aggregations
-    ]
 
 
 def _dead_letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -18,6 +18,7 @@ class CommitKind(StrEnum):
 
     START = "start"
     BATCH = "batch"
+    TICK = "tick"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class CommitRecord:
     changelogs: Mapping[str, int]
     ends_before: Mapping[str, Mapping[int, int]]
 
-    def end_offset(self, topic: str) -> int:
-        """Next offset of the task's partition of `topic` after this batch."""
-        return self.sources[topic][self.task.partition][1]
+    @property
+    def end_offsets(self) -> dict[str, int]:
+        """Next offset of the task's partition of each source topic after this batch."""
+        return {topic: spans[self.task.partition][1] for topic, spans in self.sources.items()}
 
     def to_bytes(self) -> bytes:
         """As the JSON value of the record; its key is the task id."""

@@ -17,6 +17,7 @@ from rocksdict import Cache
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
+from tidemark.broker.purge import RepartitionPurge
 from tidemark.changelog.policy import changelog_policies
 from tidemark.commit.commit import Committer, Probe, TasksRevoked
 from tidemark.commit.record import CommitKind
@@ -40,6 +41,7 @@ from tidemark.topology.plan import TopologyPlan
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
+_TICK_MS = 1000
 _COMMIT_TRIES = 5
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
 
@@ -102,7 +104,7 @@ class Instance:
             "session.timeout.ms": settings.session_timeout_ms,
             "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 5),
         }
-        lead_topics = [subtopology.source.topic for subtopology in plan.subtopologies]
+        lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
         ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
         sinks = [TopicPartition(t, p) for s in plan.subtopologies for t in s.sink_topics for p in range(partitions[t])]
@@ -129,7 +131,10 @@ class Instance:
             policies=changelog_policies(plan),
             cache=Cache(settings.store_cache_bytes),
             clock=clock,
+            sink_partitions=partitions,
         )
+        self._purge = RepartitionPurge(plan, self._admin, clock)
+        self._ticked_ms = 0
 
     @property
     def folder(self) -> Path:
@@ -153,6 +158,9 @@ class Instance:
                 self._process(batch)
             elif not self._tasks:
                 self._changed.wait(_WAIT_S)
+            elif self._clock() - self._ticked_ms >= _TICK_MS:
+                self._tick()
+            self._purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
             self._run_file.update({"records_per_second": self._rate.per_second(self._clock())})
         self.states.to(InstanceState.PENDING_SHUTDOWN)
 
@@ -180,31 +188,44 @@ class Instance:
                 self._reopen()
                 return
             for done in opened:
-                self._tasks[done.task.source] = done.task
+                self._tasks[done.task.lead] = done.task
             fresh = [done.task for done in opened if done.is_fresh]
-            if fresh:
-                self._commit_or_reconcile(CommitKind.START, [(task, _start_update(task)) for task in fresh])
+            if fresh and not self._commit_or_reconcile(CommitKind.START, [(t, _start_update(t)) for t in fresh]):
+                # Without its START record a task is still fresh: those that stay ours are opened anew (rule 4).
+                for task in fresh:
+                    self._tasks.pop(task.lead).close()
+                return
         if self._tasks:
-            self._source.start({p: task.next_offset for p, task in self._tasks.items()}, self._max_batch_records)
+            self._start_source()
         self.states.to(InstanceState.RUNNING)
         self._run_file.update({"partitions": [str(p) for p in sorted(self._tasks)]}, now=True)
 
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
-        subtopology = next(s for s in self._plan.subtopologies if s.source.topic == partition.topic)
+        subtopology = next(s for s in self._plan.subtopologies if s.lead.topic == partition.topic)
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 
     def _still_ours(self, assignment: Assignment) -> bool:
         return self._member.ownership.epoch(assignment.partition) == assignment.epoch
 
+    def _start_source(self) -> None:
+        self._source.start(
+            {p: offset for task in self._tasks.values() for p, offset in task.sources.items()}, self._max_batch_records
+        )
+
     def _process(self, batch: SourceBatch) -> None:
         """Prepare, commit and apply one batch; one that stands on other offsets than its tasks is thrown away."""
-        tasks = [self._tasks.get(partition) for partition in batch.ends]
-        if any(task is None or task.next_offset != batch.starts[task.source] for task in tasks):
+        subtopology = self._plan.subtopologies[batch.subtopology]
+        lead = subtopology.lead.topic
+        tasks = [self._tasks.get(TopicPartition(lead, number)) for number in sorted({p.partition for p in batch.ends})]
+        found = {p: offset for task in tasks if task is not None for p, offset in task.sources.items()}
+        if any(found.get(partition) != start for partition, start in batch.starts.items()):
             log.warning("batch thrown away: its offsets are not those of the tasks")
             self._reopen()
             return
-        moved = [task for task in tasks if task is not None and batch.ends[task.source] > task.next_offset]
-        prepared = [(task, task.prepare(_input_of(task, batch))) for task in moved]
+        inputs = [(task, _input_of(task, batch)) for task in tasks if task is not None]
+        moved = [(task, given) for task, given in inputs if given.ends != task.next_offsets]
+        now_ms = self._clock()
+        prepared = [(task, task.prepare(given, now_ms)) for task, given in moved]
         largest = max((update.records for _, update in prepared), default=0)
         if largest > self._capacity.records and self._max_batch_records > 1000:
             self._shrink(largest)
@@ -212,6 +233,15 @@ class Instance:
         for part in split_by_capacity(prepared, self._capacity.records):
             if not self._commit_or_reconcile(CommitKind.BATCH, part):
                 return
+
+    def _tick(self) -> None:
+        """Time has passed without input: nodes that act by the clock may have something to say (rule 25)."""
+        self._ticked_ms = self._clock()
+        ticking = [task for task in self._tasks.values() if task.ticks]
+        prepared = [(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._ticked_ms)) for task in ticking]
+        changed = [(task, update) for task, update in prepared if update.records]
+        if changed:
+            self._commit_or_reconcile(CommitKind.TICK, changed)
 
     def _shrink(self, records: int) -> None:
         """A task's part of a batch must fit one transaction: read again with smaller batches."""
@@ -222,7 +252,7 @@ class Instance:
             self._max_batch_records,
         )
         self._source.stop()
-        self._source.start({p: task.next_offset for p, task in self._tasks.items()}, self._max_batch_records)
+        self._start_source()
 
     def _commit_or_reconcile(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> bool:
         """Commit; where a task was revoked meanwhile, throw the batch away, open the tasks anew and say False."""
@@ -314,7 +344,7 @@ class _NoSource:
 def _input_of(task: Task, batch: SourceBatch) -> TaskInput:
     partition = task.id.partition
     return TaskInput(
-        end_offset=batch.ends[task.source],
+        ends={topic: batch.ends[TopicPartition(topic, partition)] for topic in task.next_offsets},
         branches=[_rows_of(table, partition) for table in batch.branches],
         dead_letters=tuple(letter for letter in batch.dead_letters if letter.partition == partition),
     )
@@ -329,9 +359,7 @@ def _start_update(task: Task) -> TaskUpdate:
     return TaskUpdate(
         task=task.id,
         batch=task.batch + 1,
-        source_topic=task.source.topic,
-        start_offset=task.next_offset,
-        end_offset=task.next_offset,
+        sources={topic: (offset, offset) for topic, offset in task.next_offsets.items()},
         stream_time_ms=task.stream_time_ms,
         rows=0,
         late_rows=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +17,9 @@ from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until
 from tidemark.restore.listener import RestoreListener, RestoreProgress
-from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Store, Writes
+from tidemark.tasks.values import segments_of
 from tidemark.topology.plan import StoreSpec
 
 
@@ -36,13 +37,16 @@ class BulkStore(Store, Protocol):
 
 @dataclass(frozen=True)
 class RestoreJob:
-    """One store's way to `target`, whose changelog offset is the end that was fixed before reading."""
+    """One store's way to `target`, whose changelog offset is the end that was fixed before reading.
+
+    `low_offset` is where the changelog begins; `value_bytes` is None for values of variable length.
+    """
 
     spec: StoreSpec
     changelog: TopicPartition
-    from_offset: int
+    low_offset: int
     target: Marker
-    value_bytes: int
+    value_bytes: int | None
     first_live_segment: int | None
 
 
@@ -55,14 +59,14 @@ class Restorer:
     listener: RestoreListener
     probe: Probe
 
-    def replay_tail(self, job: RestoreJob, store: Store, go_on: Callable[[], bool]) -> None:
+    def replay_tail(self, job: RestoreJob, from_offset: int, store: Store, go_on: Callable[[], bool]) -> None:
         """Write the tail into a live store, batch by batch.
 
         The marker moves once, with the last batch: a crash in the middle replays the same tail again, which is harmless
         as records hold whole values. Raises `RestoreSuspended`.
         """
         before = store.marker
-        for batch in self._read(job, go_on):
+        for batch in self._read(job, from_offset, go_on):
             store.put_many(_writes(job, batch), before or job.target, None)
             self.probe("restore-tail")
         store.put_many([], job.target, job.first_live_segment)
@@ -78,7 +82,7 @@ class Restorer:
         """Build the store in `building`, then rename it to `folder`. Raises `RestoreSuspended` and leaves no half store."""
         store = open_store(building)
         try:
-            for batch in self._read(job, go_on):
+            for batch in self._read(job, job.low_offset, go_on):
                 store.load_many(_writes(job, batch))
                 self.probe("restore-whole")
             store.finish_load(job.target)
@@ -88,15 +92,15 @@ class Restorer:
         self.probe("restore-before-rename")
         building.rename(folder)
 
-    def _read(self, job: RestoreJob, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
+    def _read(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
         started = time.monotonic()
         end_offset = job.target.changelog_offset
-        progress = RestoreProgress(job.spec.name, job.changelog, job.from_offset, job.from_offset, end_offset, 0, 0.0)
+        progress = RestoreProgress(job.spec.name, job.changelog, from_offset, from_offset, end_offset, 0, 0.0)
         self.listener.on_restore_start(progress)
         batches = read_committed_until(
             self.client_config,
             job.changelog,
-            job.from_offset,
+            from_offset,
             end_offset,
             stalled_after_s=self.stalled_after_s,
             go_on=go_on,
@@ -118,7 +122,9 @@ class Restorer:
 
 def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     """A changelog batch by segment, expired windows left out. Order within a key is kept."""
-    for value in batch.values:
+    if job.spec.source_topic is not None:
+        batch = _without_bad_records(batch)
+    for value in batch.values if job.value_bytes is not None else ():
         if value is not None and len(value) != job.value_bytes:
             raise StartRefused(
                 f"{job.changelog} holds values of {len(value)} bytes, the topology's store {job.spec.name} wants "
@@ -126,8 +132,7 @@ def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
             )
     if job.spec.segment_ms is None:
         return [Writes(WHOLE, batch.keys, batch.values)]
-    joined = b"".join([key[-WINDOW_START_BYTES:] for key in batch.keys])
-    segments = np.frombuffer(joined, dtype=">i8").astype(np.int64) // job.spec.segment_ms
+    segments = segments_of(job.spec, batch.keys)
     writes: list[Writes] = []
     for segment in np.unique(segments).tolist():
         if job.first_live_segment is not None and segment < job.first_live_segment:
@@ -135,3 +140,20 @@ def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
         rows = np.flatnonzero(segments == segment).tolist()
         writes.append(Writes(segment, [batch.keys[i] for i in rows], [batch.values[i] for i in rows]))
     return writes
+
+
+def _without_bad_records(batch: ChangelogBatch) -> ChangelogBatch:
+    """A user's topic may hold what went to the dead letters: no key, or a value that is no JSON object."""
+    kept = [
+        (key, value)
+        for key, value in zip(batch.keys, batch.values, strict=True)
+        if key is not None and (value is None or _is_object(value))
+    ]
+    return ChangelogBatch([key for key, _ in kept], [value for _, value in kept], batch.next_offset)
+
+
+def _is_object(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except ValueError:
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.errors import OutcomeUnknown, StartRefused, TaskCorrupted
 from tidemark.membership.member import Member
-from tidemark.names import TaskId, TopicPartition, changelog_topic
+from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.restore import RestoreJob, Restorer
 from tidemark.settings import Settings
 from tidemark.start.plan import (
@@ -29,6 +30,7 @@ from tidemark.start.plan import (
     Fresh,
     Refuse,
     ReplayTail,
+    SourceEvidence,
     Standing,
     StateCopy,
     StoreEvidence,
@@ -39,13 +41,15 @@ from tidemark.start.plan import (
     plan_start,
 )
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
-from tidemark.stores.layout import ValueLayout, slots_of
+from tidemark.stores.layout import ValueLayout
 from tidemark.stores.marker import NO_STREAM_TIME, Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.tasks.task import Task, first_live_segment
-from tidemark.topology.plan import Aggregation, SubTopology, TopologyPlan
+from tidemark.tasks.code import load_code
+from tidemark.tasks.task import Task, changelog_of
+from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
+from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +85,7 @@ class TaskOpener:
     policies: Mapping[str, ChangelogPolicy]
     cache: Cache
     clock: Callable[[], int]
+    sink_partitions: Mapping[str, int]
 
     def open(self, assignments: Sequence[Assignment], go_on: Callable[[Assignment], bool]) -> list[OpenedTask]:
         """Open all, or raise and leave none open.
@@ -89,7 +94,8 @@ class TaskOpener:
         `RestoreSuspended` when `go_on` says no for a task.
         """
         stalled_after_s = stalled_after(self.settings)
-        partitions = [a.partition for a in assignments]
+        sources = {a.task: self._sources(a) for a in assignments}
+        partitions = [partition for found in sources.values() for partition in found]
         try:
             committed = self.member.committed(partitions, stalled_after_s)
         except KafkaException as error:
@@ -108,9 +114,9 @@ class TaskOpener:
                 pool.submit(
                     self._open_one,
                     assignment,
-                    committed.get(assignment.partition),
+                    {p: committed[p] for p in sources[assignment.task] if p in committed},
                     records.get(assignment.task),
-                    Watermarks(lows[assignment.partition], ends[assignment.partition]),
+                    {p: Watermarks(lows[p], ends[p]) for p in sources[assignment.task]},
                     partial(go_on, assignment),
                 )
                 for assignment in assignments
@@ -128,12 +134,17 @@ class TaskOpener:
             raise failure
         return opened
 
+    def _sources(self, assignment: Assignment) -> list[TopicPartition]:
+        """The partitions that a task reads, the lead topic's first."""
+        subtopology = self.plan.subtopologies[assignment.task.subtopology]
+        return [TopicPartition(topic, assignment.task.partition) for topic in subtopology.source_topics]
+
     def _open_one(
         self,
         assignment: Assignment,
-        committed: ClientPartition | None,
+        committed: Mapping[TopicPartition, ClientPartition],
         record: CommitRecord | None,
-        source: Watermarks,
+        sources: Mapping[TopicPartition, Watermarks],
         go_on: Callable[[], bool],
     ) -> OpenedTask:
         subtopology = self.plan.subtopologies[assignment.task.subtopology]
@@ -141,30 +152,26 @@ class TaskOpener:
         stores: dict[str, Store] = {}
         try:
             changelogs = self._changelog_watermarks(assignment, subtopology)
-            for aggregation in subtopology.aggregations:
-                stores[aggregation.store.name] = self._open_store(directory, aggregation)
+            for spec in subtopology.stores:
+                stores[spec.name] = self._open_store(directory, spec)
             plan = plan_start(
-                self._evidence(assignment, subtopology, directory, stores, changelogs, committed, record, source)
+                self._evidence(assignment, subtopology, directory, stores, changelogs, committed, record, sources)
             )
             log.info("start plan: task=%s plan=%s", assignment.task, plan)
             if isinstance(plan, Refuse):
                 raise StartRefused(f"{plan.reason}; {plan.remedy}")
             if isinstance(plan, Fresh):
-                standing = Standing(plan.next_offset, -1, NO_STREAM_TIME)
+                standing = Standing(plan.next_offsets, -1, NO_STREAM_TIME)
             else:
                 standing = plan.standing
-                for aggregation in subtopology.aggregations:
-                    name = aggregation.store.name
-                    stores[name] = self._bring_level(
-                        assignment,
-                        aggregation,
-                        directory,
-                        stores[name],
-                        plan.stores[name],
-                        standing,
-                        changelogs[name],
-                        go_on,
-                    )
+                layouts = value_layouts(subtopology)
+                for spec in subtopology.stores:
+                    store = stores[spec.name]
+                    if not spec.is_logged:
+                        stores[spec.name] = self._keep_or_empty(assignment, spec, directory, store, standing)
+                        continue
+                    job = self._restore_job(assignment, spec, layouts[spec.name], standing, changelogs[spec.name])
+                    stores[spec.name] = self._bring_level(job, directory, store, plan.stores[spec.name], go_on)
         except BaseException:
             for store in stores.values():
                 store.close()
@@ -178,16 +185,21 @@ class TaskOpener:
             subtopology=subtopology,
             stores=stores,
             directory=directory,
-            next_offset=standing.next_offset,
+            next_offsets=standing.next_offsets,
             stream_time_ms=standing.stream_time_ms,
             batch=standing.batch,
+            sink_partitions=self.sink_partitions,
         )
         return OpenedTask(task, isinstance(plan, Fresh))
 
-    def _open_store(self, directory: TaskDirectory, aggregation: Aggregation) -> Store:
-        if aggregation.store.in_memory:
+    def _open_store(self, directory: TaskDirectory, spec: StoreSpec) -> Store:
+        if spec.in_memory:
             return MemoryStore()
-        folder = directory.store_path(aggregation.store.name)
+        folder = directory.store_path(spec.name)
+        if spec.custom is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            make: Callable[[Path], Store] = load_code(spec.custom, f"store {spec.name}")
+            return make(folder)
         try:
             return self._rocks(folder)
         except TaskCorrupted as error:
@@ -202,10 +214,9 @@ class TaskOpener:
 
     def _changelog_watermarks(self, assignment: Assignment, subtopology: SubTopology) -> dict[str, Watermarks]:
         partition_of = {
-            a.store.name: TopicPartition(
-                changelog_topic(self.plan.application_id, a.store.name), assignment.task.partition
-            )
-            for a in subtopology.aggregations
+            spec.name: TopicPartition(changelog_of(self.plan.application_id, spec), assignment.task.partition)
+            for spec in subtopology.stores
+            if spec.is_logged
         }
         lows = self.ends.beginnings(list(partition_of.values()))
         ends = self.ends.of(list(partition_of.values()))
@@ -218,83 +229,118 @@ class TaskOpener:
         directory: TaskDirectory,
         stores: Mapping[str, Store],
         changelogs: Mapping[str, Watermarks],
-        committed: ClientPartition | None,
+        committed: Mapping[TopicPartition, ClientPartition],
         record: CommitRecord | None,
-        source: Watermarks,
+        sources: Mapping[TopicPartition, Watermarks],
     ) -> TaskEvidence:
         found: list[StoreEvidence] = []
-        for aggregation in subtopology.aggregations:
-            name = aggregation.store.name
-            marker = stores[name].marker
-            location = str(directory.store_path(name))
-            policy = self.policies[name]
+        layouts = value_layouts(subtopology)
+        for spec in subtopology.stores:
+            if not spec.is_logged:
+                continue
+            marker = stores[spec.name].marker
+            location = str(directory.store_path(spec.name))
+            policy = self.policies[spec.name]
             found.append(
                 StoreEvidence(
-                    store=name,
-                    value_layout=ValueLayout(slots_of(aggregation.aggregates)).signature,
+                    store=spec.name,
+                    value_layout=value_signature(spec, layouts[spec.name]),
                     copies=() if marker is None else (StateCopy(CopyKind.LOCAL, marker, location),),
-                    changelog=TopicPartition(
-                        changelog_topic(self.plan.application_id, name), assignment.task.partition
-                    ),
-                    changelog_watermarks=changelogs[name],
+                    changelog=TopicPartition(changelog_of(self.plan.application_id, spec), assignment.task.partition),
+                    # A source that is its own changelog holds records before the application has ever run.
+                    changelog_watermarks=changelogs[spec.name] if spec.source_topic is None else Watermarks(0, 0),
                     delete_retention_ms=policy.delete_retention_ms,
-                    store_retention_ms=aggregation.store.retention_ms,
+                    store_retention_ms=spec.retention_ms,
                     changelog_retention_ms=policy.retention_ms,
                 )
             )
-        fresh_offset = source.low if self.settings.auto_offset_reset == "earliest" else source.end
+        earliest = self.settings.auto_offset_reset == "earliest"
+        lead = committed.get(assignment.partition)
+        # Between two sub-topologies nothing may be left out.
+        internal = set(self.plan.repartition_topics)
         return TaskEvidence(
             application_id=self.plan.application_id,
             task=assignment.task,
-            source=assignment.partition,
-            committed_offset=None if committed is None else committed.offset,
-            committed_metadata=None if committed is None else OffsetMetadata.decode(committed.metadata),
+            sources=tuple(
+                SourceEvidence(
+                    partition,
+                    committed[partition].offset if partition in committed else None,
+                    watermarks,
+                    watermarks.low if earliest or partition.topic in internal else watermarks.end,
+                )
+                for partition, watermarks in sources.items()
+            ),
+            committed_metadata=None if lead is None else OffsetMetadata.decode(lead.metadata),
             last_record=record,
-            source_watermarks=source,
-            fresh_offset=fresh_offset,
             stores=tuple(found),
             now_ms=self.clock(),
         )
 
-    def _bring_level(
+    def _restore_job(
         self,
         assignment: Assignment,
-        aggregation: Aggregation,
+        spec: StoreSpec,
+        layout: ValueLayout | None,
+        standing: Standing,
+        changelog: Watermarks,
+    ) -> RestoreJob:
+        """The way to `standing`. A source that is its own changelog counts only up to what was committed (rule 19)."""
+        end = changelog.end if spec.source_topic is None else standing.next_offsets[spec.source_topic]
+        return RestoreJob(
+            spec=spec,
+            changelog=TopicPartition(changelog_of(self.plan.application_id, spec), assignment.task.partition),
+            low_offset=changelog.low,
+            target=Marker(
+                application_id=self.plan.application_id,
+                topology_version=self.plan.version,
+                store=spec.name,
+                value_layout=value_signature(spec, layout),
+                batch=standing.batch,
+                commit_time_ms=self.clock(),
+                source_offsets=dict(standing.next_offsets),
+                stream_time_ms=standing.stream_time_ms,
+                changelog_offset=end,
+            ),
+            value_bytes=None if layout is None else layout.dtype.itemsize,
+            first_live_segment=first_live_segment(spec, standing.stream_time_ms),
+        )
+
+    def _keep_or_empty(
+        self, assignment: Assignment, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
+    ) -> Store:
+        """A store that is not logged: the folder's, if it stands where Kafka stands; else an empty one, and say so."""
+        marker = store.marker
+        if marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets):
+            return store
+        log.warning(
+            "store %s of task %s is not logged and not where Kafka stands: it starts empty, what it held cannot be "
+            "restored",
+            spec.name,
+            assignment.task,
+        )
+        store.close()
+        shutil.rmtree(directory.store_path(spec.name), ignore_errors=True)
+        return self._open_store(directory, spec)
+
+    def _bring_level(
+        self,
+        job: RestoreJob,
         directory: TaskDirectory,
         store: Store,
         plan: StorePlan,
-        standing: Standing,
-        changelog: Watermarks,
         go_on: Callable[[], bool],
     ) -> Store:
         if isinstance(plan, UseReady):
             return store
-        layout = ValueLayout(slots_of(aggregation.aggregates))
-        name = aggregation.store.name
-        job = RestoreJob(
-            spec=aggregation.store,
-            changelog=TopicPartition(changelog_topic(self.plan.application_id, name), assignment.task.partition),
-            from_offset=plan.from_offset,
-            target=Marker(
-                application_id=self.plan.application_id,
-                topology_version=self.plan.version,
-                store=name,
-                value_layout=layout.signature,
-                batch=standing.batch,
-                commit_time_ms=self.clock(),
-                source_offsets={assignment.partition.topic: standing.next_offset},
-                stream_time_ms=standing.stream_time_ms,
-                changelog_offset=changelog.end,
-            ),
-            value_bytes=layout.dtype.itemsize,
-            first_live_segment=first_live_segment(aggregation, standing.stream_time_ms),
-        )
-        if isinstance(plan, ReplayTail) or aggregation.store.in_memory:
-            self.restorer.replay_tail(job, store, go_on)
+        if isinstance(plan, ReplayTail):
+            self.restorer.replay_tail(job, plan.from_offset, store, go_on)
+            return store
+        if job.spec.in_memory or job.spec.custom is not None:
+            self.restorer.replay_tail(job, job.low_offset, store, go_on)
             return store
         store.close()
-        folder = directory.store_path(name)
-        self.restorer.restore_whole(job, folder, directory.restoring_path(name), self._rocks, go_on)
+        folder = directory.store_path(job.spec.name)
+        self.restorer.restore_whole(job, folder, directory.restoring_path(job.spec.name), self._rocks, go_on)
         return self._rocks(folder)
 
 

@@ -55,35 +55,42 @@ class StoreEvidence:
 
 
 @dataclass(frozen=True)
+class SourceEvidence:
+    """What was found of one source partition. `fresh_offset` is where a new application would begin."""
+
+    partition: TopicPartition
+    committed_offset: int | None
+    watermarks: Watermarks
+    fresh_offset: int
+
+
+@dataclass(frozen=True)
 class TaskEvidence:
-    """Everything that decides how a task starts. `fresh_offset` is where a new application would begin."""
+    """Everything that decides how a task starts. The first source leads."""
 
     application_id: str
     task: TaskId
-    source: TopicPartition
-    committed_offset: int | None
+    sources: tuple[SourceEvidence, ...]
     committed_metadata: OffsetMetadata | None
     last_record: CommitRecord | None
-    source_watermarks: Watermarks
-    fresh_offset: int
     stores: tuple[StoreEvidence, ...]
     now_ms: int
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where Kafka says a task stands."""
+    """Where Kafka says a task stands; `next_offsets` by source topic."""
 
-    next_offset: int
+    next_offsets: Mapping[str, int]
     batch: int
     stream_time_ms: int
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """Nothing was ever done: commit the start offsets first, then go."""
+    """Nothing was ever done: commit the start offsets first, then go. `next_offsets` are by source topic."""
 
-    next_offset: int
+    next_offsets: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -136,18 +143,21 @@ def plan_start(found: TaskEvidence) -> StartPlan:
     standing = _standing(found)
     if isinstance(standing, Fresh | Refuse):
         return standing
-    if standing.next_offset < found.source_watermarks.low:
-        return Refuse(
-            f"task {found.task}: {found.source} begins at offset {found.source_watermarks.low}, the application has "
-            f"processed up to {standing.next_offset}: the records in between are deleted",
-            f"raise retention.ms of {found.source.topic}; to go on without them: {_reset(found, found.source_watermarks.low)}",
-        )
-    if standing.next_offset > found.source_watermarks.end:
-        return Refuse(
-            f"task {found.task}: {found.source} ends at offset {found.source_watermarks.end}, the application has "
-            f"processed up to {standing.next_offset}: the topic was deleted or made anew",
-            "bring the topic back, or give the topology another application id to start afresh",
-        )
+    for source in found.sources:
+        next_offset = standing.next_offsets[source.partition.topic]
+        if next_offset < source.watermarks.low:
+            return Refuse(
+                f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
+                f"processed up to {next_offset}: the records in between are deleted",
+                f"raise retention.ms of {source.partition.topic}; to go on without them: "
+                f"{_reset(found, source, source.watermarks.low)}",
+            )
+        if next_offset > source.watermarks.end:
+            return Refuse(
+                f"task {found.task}: {source.partition} ends at offset {source.watermarks.end}, the application has "
+                f"processed up to {next_offset}: the topic was deleted or made anew",
+                "bring the topic back, or give the topology another application id to start afresh",
+            )
     plans: dict[str, StorePlan] = {}
     for store in found.stores:
         plan = _plan_store(found, store, standing)
@@ -159,27 +169,39 @@ def plan_start(found: TaskEvidence) -> StartPlan:
 
 def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
     """The committed offset and the last commit record are two witnesses of one fact."""
-    committed, record = found.committed_offset, found.last_record
+    record = found.last_record
+    committed = {s.partition.topic: s.committed_offset for s in found.sources if s.committed_offset is not None}
     if record is None:
         traces = _traces(found)
         if traces:
+            beside = ", ".join(f"{offset} of {topic}" for topic, offset in committed.items())
             return Refuse(
                 f"task {found.task}: there is state ({traces}) but no commit record"
-                + ("" if committed is None else f" beside the committed offset {committed}"),
+                + (f" beside the committed offset {beside}" if beside else ""),
                 f"bring {found.application_id}-commits back; to begin anew, delete the application's changelog topics "
                 "and state folder, or give the topology another application id",
             )
-        return Fresh(found.fresh_offset if committed is None else committed)
-    recorded = record.end_offset(found.source.topic)
-    if committed is not None and committed != recorded:
-        return Refuse(
-            f"task {found.task}: group {found.application_id} stands at {committed} of {found.source}, the last commit "
-            f"record (batch {record.batch}) says {recorded}: somebody moved the offsets",
-            f"move them back: {_reset(found, recorded)}",
-        )
+        return Fresh({s.partition.topic: committed.get(s.partition.topic, s.fresh_offset) for s in found.sources})
+    recorded = record.end_offsets
+    for source in found.sources:
+        topic = source.partition.topic
+        if topic not in recorded:
+            return Refuse(
+                f"task {found.task}: the last commit record (batch {record.batch}) knows nothing of {source.partition}, "
+                f"so the topology has changed what it reads",
+                "bring the old topology back, or give it another application id to start afresh",
+            )
+        if topic in committed and committed[topic] != recorded[topic]:
+            return Refuse(
+                f"task {found.task}: group {found.application_id} stands at {committed[topic]} of {source.partition}, the "
+                f"last commit record (batch {record.batch}) says {recorded[topic]}: somebody moved the offsets",
+                f"move them back: {_reset(found, source, recorded[topic])}",
+            )
     known = found.committed_metadata
     stream_time_ms = record.stream_time_ms if known is None else known.stream_time_ms
-    return Standing(recorded, record.batch, stream_time_ms)
+    return Standing(
+        {s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_time_ms
+    )
 
 
 def _traces(found: TaskEvidence) -> str:
@@ -194,18 +216,22 @@ def _traces(found: TaskEvidence) -> str:
     return ", ".join(traces)
 
 
-def _reset(found: TaskEvidence, offset: int) -> str:
+def _reset(found: TaskEvidence, source: SourceEvidence, offset: int) -> str:
     return (
-        f"tidemark kafka consumer-groups --group {found.application_id} --topic {found.source.topic}:"
-        f"{found.source.partition} --reset-offsets --to-offset {offset} --execute"
+        f"tidemark kafka consumer-groups --group {found.application_id} --topic {source.partition.topic}:"
+        f"{source.partition.partition} --reset-offsets --to-offset {offset} --execute"
     )
+
+
+def _told(offsets: Mapping[str, int]) -> str:
+    return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
 
 
 def _plan_store(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> StorePlan | Refuse:
     usable: list[StateCopy] = []
     faults: list[str] = []
     for copy in store.copies:
-        offset = copy.marker.source_offsets.get(found.source.topic, 0)
+        offsets = {topic: copy.marker.source_offsets.get(topic, 0) for topic in standing.next_offsets}
         if copy.marker.application_id != found.application_id or copy.marker.store != store.store:
             faults.append(f"{copy.location} belongs to {copy.marker.application_id}/{copy.marker.store}")
         elif copy.marker.value_layout != store.value_layout:
@@ -214,16 +240,16 @@ def _plan_store(found: TaskEvidence, store: StoreEvidence, standing: Standing) -
                 f"the topology now wants {store.value_layout}",
                 "bring the old aggregates back, or give the store another name",
             )
-        elif offset > standing.next_offset:
+        elif any(offset > standing.next_offsets[topic] for topic, offset in offsets.items()):
             if copy.kind is CopyKind.LOCAL:
                 return Refuse(
-                    f"task {found.task}: store {store.store} in {copy.location} stands at {offset} of {found.source}, "
-                    f"Kafka only at {standing.next_offset}: the store is ahead of what was committed",
+                    f"task {found.task}: store {store.store} in {copy.location} stands at {_told(offsets)}, "
+                    f"Kafka only at {_told(standing.next_offsets)}: the store is ahead of what was committed",
                     f"the folder is from another life of this application: move {copy.location} away, the state is "
                     "rebuilt from the changelog",
                 )
             faults.append(f"{copy.location} is ahead of the committed offset")
-        elif offset == standing.next_offset:
+        elif offsets == standing.next_offsets:
             return UseReady(copy)
         elif copy.marker.changelog_offset < store.changelog_watermarks.low:
             faults.append(f"{copy.location} is older than the beginning of {store.changelog}")

@@ -6,9 +6,9 @@ value of a key leaves it, once per commit, to the changelog and to the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedList
 
 from tidemark.stores.protocol import Store, Writes
 
@@ -18,28 +18,43 @@ class PendingStore:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pending: dict[int, SortedDict[bytes, bytes | None]] = {}
+        self._pending: dict[int, dict[bytes, bytes | None]] = {}
+        # Aggregations write hundreds of thousands of keys and never scan them: keys are sorted for the first scan only.
+        self._ordered: dict[int, SortedList[bytes]] = {}
+        self._reads: dict[bytes, None] = {}
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Values in the keys' order; None where there is none."""
         pending = self._pending.get(segment)
-        found = self._store.get_many(segment, keys)
         if not pending:
-            return found
+            return self._store.get_many(segment, keys)
+        if all(key in pending for key in keys):
+            return [pending[key] for key in keys]
+        found = self._store.get_many(segment, keys)
         return [pending.get(key, value) for key, value in zip(keys, found, strict=True)]
+
+    def get_committed_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Values as they stood before the batch, in the keys' order; None where there was none."""
+        return self._store.get_many(segment, keys)
 
     def put_many(self, segment: int, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set values; None deletes. Of a key that stands twice the last counts."""
-        self._pending.setdefault(segment, SortedDict()).update(zip(keys, values, strict=True))
+        pending = self._pending.setdefault(segment, {})
+        if (ordered := self._ordered.get(segment)) is not None:
+            ordered.update({key for key in keys if key not in pending})
+        pending.update(zip(keys, values, strict=True))
 
     def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `start` on, before `end` (None: to the last), ascending, with their values."""
+        """Keys from `start` on, before `end` (None: to the last), ascending, with their values.
+
+        What is put while the iterator runs: of keys known when it began the newest value is given, new keys may be missed.
+        """
         pending = self._pending.get(segment)
         stored = self._store.range(segment, start, end)
         if not pending:
             yield from stored
             return
-        ours = list(pending.irange(start, end, inclusive=(True, False)))
+        ours = list(self._in_order(segment).irange(start, end, inclusive=(True, False)))
         at = 0
         for key, value in stored:
             while at < len(ours) and ours[at] < key:
@@ -56,14 +71,27 @@ class PendingStore:
             if (newer := pending[key]) is not None:
                 yield key, newer
 
+    def note_reads(self, keys: Iterable[bytes]) -> None:
+        """Remember that keys were used without being written, for a store that keeps its most recently used keys."""
+        self._reads.update(dict.fromkeys(keys))
+
+    def reads(self) -> list[bytes]:
+        """The keys that were noted, each once."""
+        return list(self._reads)
+
     def segments(self) -> list[int]:
         """Segments that may hold something, ascending."""
         return sorted({*self._store.segments(), *self._pending})
 
     def writes(self) -> tuple[Writes, ...]:
-        """The batch's changes by segment, each key once, in the keys' order."""
+        """The batch's changes by segment, each key once, in the order in which the keys were first put."""
         return tuple(
             Writes(segment, list(pending.keys()), list(pending.values()))
             for segment, pending in sorted(self._pending.items())
             if pending
         )
+
+    def _in_order(self, segment: int) -> SortedList[bytes]:
+        if segment not in self._ordered:
+            self._ordered[segment] = SortedList(self._pending[segment])
+        return self._ordered[segment]

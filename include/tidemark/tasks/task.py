@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.names import TaskId, TopicPartition, changelog_topic
+from tidemark.partitioning import Placer, placer
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
-from tidemark.stores.layout import ValueLayout, bytes_list, slots_of, window_keys
+from tidemark.stores.layout import bytes_list
 from tidemark.stores.marker import NO_STREAM_TIME, Marker
-from tidemark.stores.protocol import WHOLE, Store, Writes
-from tidemark.tasks.fold import fold_into, result_columns
-from tidemark.tasks.render import json_records
+from tidemark.stores.pending import PendingStore
+from tidemark.stores.protocol import Store
+from tidemark.tasks.graph import TaskGraph
+from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
-from tidemark.topology.plan import Aggregation, Branch, SubTopology
+from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
+from tidemark.topology.plan import Branch, Sink, StoreSpec, SubTopology
 
 
 class Status:
@@ -33,15 +33,18 @@ class Status:
 
 @dataclass(frozen=True)
 class TaskInput:
-    """One batch of one task: a table per branch, whose columns `spark_jobs/compile.py` documents."""
+    """One batch of one task: next offsets by source topic, and a table per branch (see `spark_jobs/compile.py`).
 
-    end_offset: int
+    No tables at all is a tick: only time has passed.
+    """
+
+    ends: Mapping[str, int]
     branches: Sequence[pa.Table]
     dead_letters: tuple[DeadLetter, ...]
 
 
 class Task:
-    """Prepares updates from partial results and applies them once they are committed. One thread at a time."""
+    """Prepares updates from a batch and applies them once they are committed. One thread at a time."""
 
     def __init__(
         self,
@@ -53,177 +56,175 @@ class Task:
         subtopology: SubTopology,
         stores: Mapping[str, Store],
         directory: TaskDirectory,
-        next_offset: int,
+        next_offsets: Mapping[str, int],
         stream_time_ms: int,
         batch: int,
+        sink_partitions: Mapping[str, int],
     ) -> None:
+        """`next_offsets` and `sink_partitions` are by topic. Raises `InvalidTopology` for code that cannot be loaded."""
         self.application_id = application_id
         self.topology_version = topology_version
         self.id = task_id
         self.epoch = epoch
         self.subtopology = subtopology
-        self.next_offset = next_offset
+        self.next_offsets = dict(next_offsets)
         self.stream_time_ms = stream_time_ms
         self.batch = batch
         self._stores = stores
         self._directory = directory
-        self._layouts = {a.node: ValueLayout(slots_of(a.aggregates)) for a in subtopology.aggregations}
+        self._sink_partitions = sink_partitions
+        self._graph = TaskGraph(subtopology)
+        self._placers: dict[str, Placer] = {
+            sink.node: placer(sink.partitioner, task_id.partition) for sink in subtopology.sinks if sink.partitioner
+        }
+        layouts = value_layouts(subtopology)
+        self._signatures = {spec.name: value_signature(spec, layouts[spec.name]) for spec in subtopology.stores}
 
     @property
-    def source(self) -> TopicPartition:
-        """The lead topic's partition that this task follows."""
-        return TopicPartition(self.subtopology.source.topic, self.id.partition)
+    def lead(self) -> TopicPartition:
+        """The lead topic's partition, which the group assigns."""
+        return TopicPartition(self.subtopology.lead.topic, self.id.partition)
 
-    def prepare(self, given: TaskInput) -> TaskUpdate:
-        """What a batch changes. Reads the stores, changes nothing: an update may be thrown away."""
-        stream_time_ms = self.stream_time_ms
-        rows = late_rows = 0
-        stores: list[StoreUpdate] = []
+    @property
+    def sources(self) -> dict[TopicPartition, int]:
+        """Next offset of every partition that this task reads."""
+        return {TopicPartition(topic, self.id.partition): offset for topic, offset in self.next_offsets.items()}
+
+    @property
+    def changelogs(self) -> list[TopicPartition]:
+        """The changelog partitions that this task writes, or, for a table that is its own changelog, reads."""
+        return [
+            TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
+            for spec in self.subtopology.stores
+            if spec.is_logged
+        ]
+
+    @property
+    def ticks(self) -> bool:
+        """Whether the clock alone can change something."""
+        return self._graph.ticks
+
+    def prepare(self, given: TaskInput, wall_ms: int, least_stream_time_ms: int = NO_STREAM_TIME) -> TaskUpdate:
+        """What a batch changes. Reads the stores, changes nothing: an update may be thrown away.
+
+        `least_stream_time_ms` is for tests that move stream time without a record.
+        """
+        stream_time_ms = max(self.stream_time_ms, least_stream_time_ms)
+        rows = bad_rows = filtered_rows = 0
+        tables: list[tuple[Branch, pa.Table]] = []
         outputs: list[Output] = []
-        bad_rows = filtered_rows = 0
-        for index, (branch, table) in enumerate(zip(self.subtopology.branches, given.branches, strict=True)):
+        seen: set[int] = set()
+        for branch, table in zip(self.subtopology.branches, given.branches, strict=bool(given.branches)):
             status = table.column("status").to_numpy()
             row_counts = table.column("rows").to_numpy()
-            if index == 0:
-                bad_rows = int(row_counts[status == Status.BAD].sum())
+            if branch.source not in seen:
+                # Every branch of a source meets all of its bad records.
+                seen.add(branch.source)
+                bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())
             good = table.filter(pa.array(status == Status.GOOD))
             rows += int(row_counts[status == Status.GOOD].sum())
             if good.num_rows == 0:
                 continue
-            newest = pc.max(good.column("max_ts")).as_py()
-            stream_time_ms = max(stream_time_ms, newest)
-            if branch.aggregation is None:
-                outputs += _forward(branch, good)
-                continue
-            in_time, late = self._in_time(branch.aggregation, good)
-            late_rows += late
-            if in_time.num_rows:
-                self._aggregate(branch.aggregation, in_time, stores, outputs)
+            stream_time_ms = max(stream_time_ms, pc.max(good.column("max_ts")).as_py())
+            tables.append((branch, good))
+            outputs += self._forward(branch, good)
+        pending = {name: PendingStore(store) for name, store in self._stores.items()}
+        at = BatchTime(self.stream_time_ms, stream_time_ms, wall_ms)
+        sinks, late_rows = self._graph.run(tables, pending, at)
+        for sink, records in sinks:
+            outputs += self._outputs(sink, records)
         return TaskUpdate(
             task=self.id,
             batch=self.batch + 1,
-            source_topic=self.subtopology.source.topic,
-            start_offset=self.next_offset,
-            end_offset=given.end_offset,
+            sources={topic: (start, given.ends.get(topic, start)) for topic, start in self.next_offsets.items()},
             stream_time_ms=stream_time_ms,
             rows=rows,
             late_rows=late_rows,
             bad_rows=bad_rows,
             filtered_rows=filtered_rows,
-            stores=tuple(stores),
+            stores=tuple(self._store_update(spec, pending[spec.name]) for spec in self.subtopology.stores),
             outputs=tuple(outputs),
             dead_letters=given.dead_letters,
         )
 
-    def _in_time(self, aggregation: Aggregation, good: pa.Table) -> tuple[pa.Table, int]:
-        """Rows whose window is open at the stream time of the batch's start, and how many records were not (rule 3)."""
-        window = aggregation.window
-        if window is None or self.stream_time_ms == NO_STREAM_TIME:
-            return good, 0
-        ends = good.column("w").to_numpy() + window.size_ms
-        is_open = ends + window.grace_ms > self.stream_time_ms
-        if is_open.all():
-            return good, 0
-        late = int(good.column("rows").to_numpy()[~is_open].sum())
-        return good.filter(pa.array(is_open)), late
-
-    def _aggregate(
-        self, aggregation: Aggregation, partials: pa.Table, stores: list[StoreUpdate], outputs: list[Output]
-    ) -> None:
-        layout = self._layouts[aggregation.node]
-        spec, window = aggregation.store, aggregation.window
-        if window is None:
-            segments = np.full(partials.num_rows, WHOLE, dtype=np.int64)
-        else:
-            segments = partials.column("w").to_numpy() // spec.segment_ms
-        writes: list[Writes] = []
-        for segment, rows in _by_value(segments, partials):
-            keys_column = rows.column("k").combine_chunks()
-            starts = None if window is None else rows.column("w").to_numpy()
-            keys = bytes_list(keys_column) if starts is None else window_keys(keys_column, starts)
-            old = layout.decode(self._stores[spec.name].get_many(segment, keys))
-            new = fold_into(layout, old, rows)
-            writes.append(Writes(segment, keys, layout.encode(new)))
-            if aggregation.sinks:
-                columns = [(aggregation.key_name, keys_column), *_window_columns(aggregation, starts)]
-                columns += result_columns(layout, aggregation.aggregates, new)
-                outputs += _outputs(aggregation, keys_column, json_records(columns))
-        stores.append(
-            StoreUpdate(
-                store=spec.name,
-                changelog=changelog_topic(self.application_id, spec.name),
-                writes=tuple(writes),
-                first_live_segment=first_live_segment(aggregation, self.stream_time_ms),
-            )
+    def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
+        logged = spec.is_logged and spec.source_topic is None
+        return StoreUpdate(
+            store=spec.name,
+            changelog=changelog_topic(self.application_id, spec.name) if logged else None,
+            writes=pending.writes(),
         )
+
+    def _forward(self, branch: Branch, good: pa.Table) -> list[Output]:
+        """Records of a road without state, in the source's order."""
+        if not branch.sinks:
+            return []
+        ordered = good.sort_by("record_offset")
+        values = ordered.column("value").cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
+        records = list(zip(bytes_list(ordered.column("k")), values, strict=True))
+        return [output for sink in branch.sinks for output in self._outputs(sink, records)]
+
+    def _outputs(self, sink: Sink, records: Sequence[tuple[bytes, bytes | None]]) -> list[Output]:
+        """The records of one sink; where librdkafka does not choose the partition, one output per partition."""
+        if not records:
+            return []
+        if sink.partitioner is None:
+            return [Output(sink.topic, [{"key": key, "value": value} for key, value in records])]
+        keys, values = zip(*records, strict=True)
+        chosen = self._placers[sink.node](keys, values, self._sink_partitions[sink.topic])
+        messages: dict[int, list[dict[str, bytes | None]]] = {}
+        for (key, value), partition in zip(records, chosen.tolist(), strict=True):
+            messages.setdefault(partition, []).append({"key": key, "value": value})
+        return [Output(sink.topic, placed, partition) for partition, placed in sorted(messages.items())]
 
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
         """Step 7: write values and markers. `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""
         changed = {store.store: store for store in update.stores}
-        for aggregation in self.subtopology.aggregations:
-            name = aggregation.store.name
-            store_update = changed.get(name)
+        for spec in self.subtopology.stores:
+            store_update = changed.get(spec.name)
             marker = Marker(
                 application_id=self.application_id,
                 topology_version=self.topology_version,
-                store=name,
-                value_layout=self._layouts[aggregation.node].signature,
+                store=spec.name,
+                value_layout=self._signatures[spec.name],
                 batch=update.batch,
                 commit_time_ms=commit_time_ms,
-                source_offsets={update.source_topic: update.end_offset},
+                source_offsets={topic: end for topic, (_, end) in update.sources.items()},
                 stream_time_ms=update.stream_time_ms,
-                changelog_offset=changelog_offsets[changelog_topic(self.application_id, name)],
+                changelog_offset=changelog_offset(self.application_id, spec, update, changelog_offsets),
             )
             writes = store_update.writes if store_update else ()
-            self._stores[name].put_many(writes, marker, first_live_segment(aggregation, update.stream_time_ms))
-        self.next_offset = update.end_offset
+            self._stores[spec.name].put_many(writes, marker, first_live_segment(spec, update.stream_time_ms))
+        self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
         self.stream_time_ms = update.stream_time_ms
         self.batch = update.batch
 
     def close(self) -> None:
         """Mirror the markers to `.checkpoint`, close the stores, release the folder."""
-        markers = {name: store.marker for name, store in self._stores.items()}
-        offsets = {
-            TopicPartition(changelog_topic(self.application_id, name), self.id.partition): marker.changelog_offset
-            for name, marker in markers.items()
-            if marker is not None
-        }
+        offsets: dict[TopicPartition, int] = {}
+        for spec in self.subtopology.stores:
+            marker = self._stores[spec.name].marker
+            if marker is not None and spec.is_logged:
+                changelog = TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
+                offsets[changelog] = marker.changelog_offset
         for store in self._stores.values():
             store.close()
         write_checkpoint(self._directory.checkpoint_path, offsets)
         self._directory.close()
 
 
-def first_live_segment(aggregation: Aggregation, stream_time_ms: int) -> int | None:
-    """Segments before this one hold only windows past the store's retention; None where nothing ever expires."""
-    spec = aggregation.store
-    if spec.retention_ms is None or spec.segment_ms is None or stream_time_ms == NO_STREAM_TIME:
-        return None
-    return (stream_time_ms - spec.retention_ms) // spec.segment_ms
+def changelog_of(application_id: str, spec: StoreSpec) -> str:
+    """The topic that a logged store is rebuilt from: its changelog, or the source topic that is one (rule 19)."""
+    return spec.source_topic or changelog_topic(application_id, spec.name)
 
 
-def _by_value(labels: npt.NDArray[np.int64], table: pa.Table) -> list[tuple[int, pa.Table]]:
-    distinct = np.unique(labels)
-    if len(distinct) == 1:
-        return [(int(distinct[0]), table)]
-    return [(int(label), table.filter(pa.array(labels == label))) for label in distinct]
-
-
-def _window_columns(aggregation: Aggregation, starts: Any) -> list[tuple[str, pa.Array]]:
-    if aggregation.window is None:
-        return []
-    return [("window_start", pa.array(starts)), ("window_end", pa.array(starts + aggregation.window.size_ms))]
-
-
-def _outputs(aggregation: Aggregation, keys: pa.Array, values: pa.Array) -> list[Output]:
-    pairs = list(zip(bytes_list(keys), bytes_list(values), strict=True))
-    # produce_batch writes its errors into the dictionaries, so each sink needs its own.
-    return [Output(sink.topic, [{"key": key, "value": value} for key, value in pairs]) for sink in aggregation.sinks]
-
-
-def _forward(branch: Branch, good: pa.Table) -> list[Output]:
-    """Records of a road without state, in the source's order."""
-    ordered = good.sort_by("record_offset")
-    pairs = list(zip(bytes_list(ordered.column("k")), bytes_list(ordered.column("value")), strict=True))
-    return [Output(sink.topic, [{"key": key, "value": value} for key, value in pairs]) for sink in branch.sinks]
+def changelog_offset(
+    application_id: str, spec: StoreSpec, update: TaskUpdate, changelog_offsets: Mapping[str, int]
+) -> int:
+    """Where the changelog stands with this update; 0 for a store without one."""
+    if not spec.is_logged:
+        return 0
+    if spec.source_topic is not None:
+        return update.sources[spec.source_topic][1]
+    return changelog_offsets[changelog_topic(application_id, spec.name)]

@@ -12,12 +12,11 @@ from tidemark.stores.protocol import Writes
 
 @dataclass(frozen=True)
 class StoreUpdate:
-    """New values of one store; `changelog` is the topic they are logged to."""
+    """New values of one store; `changelog` is the topic they are logged to, None where they are not."""
 
     store: str
-    changelog: str
+    changelog: str | None
     writes: tuple[Writes, ...]
-    first_live_segment: int | None
 
     @property
     def records(self) -> int:
@@ -27,10 +26,14 @@ class StoreUpdate:
 
 @dataclass(frozen=True)
 class Output:
-    """Records for one sink topic, partitioned by key. Messages are `{"key": …, "value": …}`, as produce_batch takes them."""
+    """Records for one sink topic. Messages are `{"key": …, "value": …}`, as produce_batch takes them.
+
+    They go to `partition`, or where murmur2 of the key says.
+    """
 
     topic: str
     messages: Sequence[dict[str, Any]]
+    partition: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,11 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """Everything one batch changes for one task. Offsets are of the task's source partition."""
+    """Everything one batch changes for one task. `sources` are [start, end) offsets of the task's partition by topic."""
 
     task: TaskId
     batch: int
-    source_topic: str
-    start_offset: int
-    end_offset: int
+    sources: Mapping[str, tuple[int, int]]
     stream_time_ms: int
     rows: int
     late_rows: int
@@ -68,7 +69,7 @@ class TaskUpdate:
     def records(self) -> int:
         """Records that the transaction will hold for this task, its commit record aside."""
         return (
-            sum(update.records for update in self.stores)
+            sum(update.records for update in self.stores if update.changelog is not None)
             + sum(len(output.messages) for output in self.outputs)
             + len(self.dead_letters)
         )

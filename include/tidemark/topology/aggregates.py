@@ -25,6 +25,21 @@ def aggregate_name(name: str, where: str) -> str:
     return name
 
 
+def named_expression(text: str, columns: Sequence[Column], where: str) -> tuple[str, str]:
+    """Split `expr AS name`; a bare column is its own name. Raises `InvalidTopology` where there is no name."""
+    from sqlglot import exp
+
+    tree = parse(text, where)
+    if isinstance(tree, exp.Alias):
+        alias = re.search(r"(?is)^(.*?)(?:\s+as)?\s+`?" + re.escape(tree.alias) + r"`?\s*$", text)
+        if alias:
+            return aggregate_name(tree.alias, where), alias[1]
+    if isinstance(tree, exp.Column):
+        found = bare_column(tree.name, columns)
+        return (found.name if found else tree.name), text
+    raise InvalidTopology(f"{where}: {quoted(text)} has no name; write '{text.strip()} AS name' or name=...")
+
+
 def build_aggregate(fold: Fold, name: str, text: str | None, columns: Sequence[Column], where: str) -> Aggregate:
     """An aggregate of `text`, None for `count(*)`. The plan's expression yields exactly the number's Spark type.
 

@@ -6,14 +6,18 @@ words of `tidemark.topology.stream`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.errors import InvalidTopology
 from tidemark.names import changelog_topic, commits_topic, dlq_topic, is_legal_name
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
-from tidemark.topology.plan import Column, Source, SubTopology, TopologyPlan
+from tidemark.topology.plan import Column, Guarantee, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import bare_column, expression_type, quoted
+from tidemark.topology.stores import Materialized, materialized
 from tidemark.topology.stream import Stream
+from tidemark.topology.table import Table, table_of
 
 _LONGEST_APPLICATION_ID = 100
 _NESTED = ("ARRAY", "MAP", "STRUCT")
@@ -22,8 +26,18 @@ _NESTED = ("ARRAY", "MAP", "STRUCT")
 class Topology:
     """An application: sources, stateless steps, stores and sinks, checked as they are written."""
 
-    def __init__(self, application_id: str, version: str = "1") -> None:
+    def __init__(
+        self,
+        application_id: str,
+        version: str = "1",
+        *,
+        guarantee: str = Guarantee.EXACTLY_ONCE.value,
+        optimised: bool = False,
+    ) -> None:
         """Name the application: its consumer group, its topics and its state folder are named after it.
+
+        `guarantee`: `exactly_once` or `at_least_once`. `optimised`: equal repartitions share a topic, and a table's topic
+        is its own changelog.
 
         Raises `InvalidTopology` for a name Kafka would not take.
         """
@@ -44,7 +58,13 @@ class Topology:
             )
         self.application_id = application_id
         self.version = version
-        self._draft = Draft(application_id)
+        guarantees = {member.value: member for member in Guarantee}
+        if guarantee not in guarantees:
+            raise InvalidTopology(
+                f"application {application_id}: guarantee {guarantee!r} is unknown; use {' or '.join(guarantees)}"
+            )
+        self.guarantee = guarantees[guarantee]
+        self._draft = Draft(application_id, optimised)
 
     def stream(self, topic: str, *, schema: str, key: str = KEY.name, timestamp: str = TIMESTAMP.name) -> Stream:
         """Read a topic of JSON records.
@@ -56,16 +76,48 @@ class Topology:
 
         The same topic with the same arguments again is the same source. Raises `InvalidTopology`.
         """
+        return self._source(topic, schema, key, timestamp, is_table=False)
+
+    def table(
+        self,
+        topic: str,
+        *,
+        schema: str,
+        key: str | None = None,
+        timestamp: str = TIMESTAMP.name,
+        store: str | Materialized | None = None,
+    ) -> Table:
+        """Read a topic as a table: the last record of each key; a record without a value deletes its key.
+
+        The key is the record's own (`_key`), as a deletion has nothing else; `key` names the column that repeats it, so
+        that a join knows. With `Topology(optimised=True)` the topic
+        itself is the changelog of the store, so it must be compacted. Raises `InvalidTopology`.
+        """
+        stream = self._source(topic, schema, KEY.name, timestamp, is_table=True)
+        if key is not None:
+            named = bare_column(key, stream.columns) if isinstance(key, str) else None
+            if named is None:
+                known = ", ".join(column.name for column in stream.columns)
+                raise InvalidTopology(f"{stream.node}: key {key!r} is not a column of the table; use one of {known}")
+            stream = replace(stream, key_name=named.name)
+        kept = materialized(store)
+        # Whatever leaves the store by itself is a deletion that the user's topic must not see.
+        shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
+        return table_of(stream, store, topic if shares else None)
+
+    def _source(self, topic: str, schema: str, key: str, timestamp: str, *, is_table: bool) -> Stream:
         known = self._draft.sources.get(topic) if isinstance(topic, str) else None
         node = known.node if known else self._draft.node_name("KSTREAM-SOURCE")
         columns = parse_schema(schema, f"{node}: schema")
         available = (*columns, *RESERVED)
+        expression, key_type = _key(key, available, f"{node}: key")
         source = Source(
             node,
-            self._draft.topic(topic, f"{node}: stream()"),
+            self._draft.topic(topic, f"{node}: {'table' if is_table else 'stream'}()"),
             columns,
-            _key(key, available, f"{node}: key"),
+            expression,
             _timestamp(timestamp, available, f"{node}: timestamp"),
+            is_table,
         )
         if known and known != source:
             raise InvalidTopology(
@@ -73,11 +125,10 @@ class Topology:
                 f"read it once and continue that stream twice"
             )
         if not known:
-            self._draft.sources[topic] = source
-            named = bare_column(key, columns)
-            self._draft.key_names[topic] = named.name if named else "key"
+            self._draft.add_source(source)
             self._draft.dead_ends[node] = topic
-        return Stream(self._draft, source, node, (), columns)
+        named = bare_column(key, columns)
+        return Stream(self._draft, frozenset([topic]), node, columns, named.name if named else "key", key_type, source)
 
     def plan(self) -> TopologyPlan:
         """The whole application, frozen. Raises `InvalidTopology` for what only shows in the whole."""
@@ -85,15 +136,11 @@ class Topology:
         if not draft.sources:
             raise InvalidTopology(f"application {self.application_id}: nothing in it; start with topology.stream(...)")
         for node, topic in draft.dead_ends.items():
+            read = f"what it reads from topic '{topic}'" if topic else "what it emits"
             raise InvalidTopology(
-                f"{node}: what it reads from topic '{topic}' goes nowhere; continue with .to(...) or "
-                f".group_by_key() and an aggregation, or remove it"
+                f"{node}: {read} goes nowhere; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
             )
-        subtopologies = tuple(
-            SubTopology(index, source, tuple(b.plan() for b in draft.branches if b.source == source))
-            for index, source in enumerate(draft.sources.values())
-        )
-        plan = TopologyPlan(self.application_id, self.version, subtopologies)
+        plan = TopologyPlan(self.application_id, self.version, self.guarantee, draft.sub_topologies())
         _refuse_internal_topics(plan)
         _refuse_loops(plan)
         return plan
@@ -103,13 +150,14 @@ class Topology:
         return describe(self.plan())
 
 
-def _key(text: str, columns: tuple[Column, ...], where: str) -> str:
+def _key(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:
+    """The key as STRING, and the type that it had."""
     found = expression_type(text, columns, where)
     if found.startswith(_NESTED):
         raise InvalidTopology(f"{where}: {quoted(text)} is {found}; a key is one value, so pick a field")
     if found == "NULL":
         raise InvalidTopology(f"{where}: {quoted(text)} is always null; name a column that identifies the record")
-    return text.strip() if found == "STRING" else f"CAST({text.strip()} AS STRING)"
+    return (text.strip() if found == "STRING" else f"CAST({text.strip()} AS STRING)"), found
 
 
 def _timestamp(text: str, columns: tuple[Column, ...], where: str) -> str:
@@ -130,8 +178,8 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
     internal: dict[str, str] = {changelog_topic(application_id, s.name): f"store '{s.name}'" for s in plan.stores}
     internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "bad records"}
     for subtopology in plan.subtopologies:
-        sinks = [s for b in subtopology.branches for s in (*b.sinks, *(b.aggregation.sinks if b.aggregation else ()))]
-        used = [(subtopology.source.node, subtopology.source.topic), *((sink.node, sink.topic) for sink in sinks)]
+        used = [(source.node, source.topic) for source in subtopology.sources]
+        used += [(sink.node, sink.topic) for sink in subtopology.sinks]
         for node, topic in used:
             if topic in internal:
                 raise InvalidTopology(
@@ -141,15 +189,15 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
 
 def _refuse_loops(plan: TopologyPlan) -> None:
     """Output that comes back as input would feed itself for ever."""
-    writes = {s.source.topic: s.sink_topics for s in plan.subtopologies}
+    writes = {topic: s.sink_topics for s in plan.subtopologies for topic in s.source_topics}
     for subtopology in plan.subtopologies:
-        start = subtopology.source.topic
-        reached, new = set[str](), set(writes[start])
-        while new:
-            reached |= new
-            new = {topic for known in new for topic in writes.get(known, ())} - reached
-        if start in reached:
-            raise InvalidTopology(
-                f"{subtopology.source.node}: topic '{start}' is read and, directly or not, written by the same "
-                f"application, which is a loop; write to another topic"
-            )
+        for source in subtopology.sources:
+            reached, new = set[str](), set(writes[source.topic])
+            while new:
+                reached |= new
+                new = {topic for known in new for topic in writes.get(known, ())} - reached
+            if source.topic in reached:
+                raise InvalidTopology(
+                    f"{source.node}: topic '{source.topic}' is read and, directly or not, written by the same "
+                    f"application, which is a loop; write to another topic"
+                )

@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 
 from tidemark.names import changelog_topic
 from tidemark.topology.durations import format_ms
-from tidemark.topology.plan import Aggregation, StoreSpec, SubTopology, TopologyPlan, Window
+from tidemark.topology.plan import (
+    Aggregation,
+    RowSink,
+    SessionWindow,
+    SlidingWindow,
+    StoreSpec,
+    StreamTableJoin,
+    SubTopology,
+    TableTableJoin,
+    TaskNode,
+    TopologyPlan,
+)
+from tidemark.topology.stores import AnyWindow
 
 SPARK = "Spark"
 TASK_LOOP = "task loop"
@@ -24,7 +36,7 @@ class _Node:
 
 def describe(plan: TopologyPlan) -> str:
     """Several lines without a newline at the end; the same plan always gives the same text."""
-    lines = [f"Application: {plan.application_id} (version {plan.version})", "Topologies:"]
+    lines = [f"Application: {plan.application_id} (version {plan.version}, {plan.guarantee.value})", "Topologies:"]
     for subtopology in plan.subtopologies:
         lines.append(f"   Sub-topology: {subtopology.index}")
         for node in _nodes(subtopology).values():
@@ -37,14 +49,17 @@ def describe(plan: TopologyPlan) -> str:
     if plan.stores:
         lines.append("Stores:")
         for subtopology in plan.subtopologies:
-            for aggregation in subtopology.aggregations:
-                lines += _store_lines(plan.application_id, aggregation)
+            aggregations = {a.store.name: a for a in subtopology.aggregations}
+            for store in subtopology.stores:
+                lines += _store_lines(plan.application_id, store, aggregations.get(store.name))
     return "\n".join(lines).rstrip("\n")
 
 
 def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
-    source = subtopology.source
-    nodes = {source.node: _Node(source.node, f"Source: {source.node} (topics: [{source.topic}])", SPARK)}
+    nodes = {
+        source.node: _Node(source.node, f"Source: {source.node} (topics: [{source.topic}])", SPARK)
+        for source in subtopology.sources
+    }
 
     def add(previous: str, name: str, head: str, runs: str) -> str:
         node = nodes.setdefault(name, _Node(name, head, runs))
@@ -54,40 +69,78 @@ def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
         return name
 
     for branch in subtopology.branches:
-        end = source.node
+        end = subtopology.sources[branch.source].node
         for step in branch.steps:
             end = add(end, step.node, f"Processor: {step.node} (stores: [])", SPARK)
-        sinks = branch.sinks
         if branch.aggregation:
             node, store = branch.aggregation.node, branch.aggregation.store.name
-            end = add(end, node, f"Processor: {node} (stores: [{store}])", BOTH)
-            sinks = branch.aggregation.sinks
-        for sink in sinks:
+            add(end, node, f"Processor: {node} (stores: [{store}])", BOTH)
+        for sink in branch.sinks:
             add(end, sink.node, f"Sink: {sink.node} (topic: {sink.topic})", TASK_LOOP)
-    return nodes
+    for row_node in subtopology.nodes:
+        if isinstance(row_node, RowSink):
+            head = f"Sink: {row_node.node} (topic: {row_node.sink.topic})"
+        else:
+            head = f"Processor: {row_node.node} (stores: [{', '.join(_stores_read(row_node))}])"
+        for before in row_node.inputs:
+            add(before, row_node.node, head, TASK_LOOP)
+    # In the order in which they were written, as the numbers in their names say.
+    return dict(sorted(nodes.items(), key=lambda named: named[0].rpartition("-")[2]))
 
 
-def _store_lines(application_id: str, aggregation: Aggregation) -> list[str]:
-    store = aggregation.store
+def _stores_read(node: TaskNode) -> list[str]:
+    """The stores that a node keeps, and those of other nodes that it reads."""
+    names = [store.name for store in node.stores]
+    if isinstance(node, StreamTableJoin):
+        names.append(node.table_store.name)
+    if isinstance(node, TableTableJoin):
+        names += [node.left_store.name, node.right_store.name]
+    return names
+
+
+def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation | None) -> list[str]:
     facts = [
-        ("windows", _windows(aggregation.window)),
+        ("windows", _windows(aggregation.window if aggregation else None)),
         ("retention", _retention(store)),
-        ("changelog", changelog_topic(application_id, store.name)),
-        ("by", aggregation.key_name),
-        *((a.name, f"{a.fold.value}({a.expression or '*'}), {a.number.name}") for a in aggregation.aggregates),
+        ("changelog", _changelog(application_id, store)),
+        ("profile", "" if store.profile == "default" else store.profile),
+        ("topic", ", ".join(f"{key}={value}" for key, value in store.topic_config)),
+        ("ttl", "" if store.ttl_ms is None else f"{format_ms(store.ttl_ms)} after the last write"),
+        (
+            "entries",
+            "" if store.max_entries is None else f"at most {store.max_entries} per task, least recently used go",
+        ),
     ]
+    if aggregation is not None:
+        facts.append(("by", aggregation.key_name))
+        facts += [(a.name, f"{a.fold.value}({a.expression or '*'}), {a.number.name}") for a in aggregation.aggregates]
+    elif store.columns:
+        facts.append(("columns", ", ".join(f"{column.name} {column.type}" for column in store.columns)))
+    facts = [(name, fact) for name, fact in facts if fact]
     width = max(len(name) for name, _ in facts) + 2
-    head = f"   {store.name}: {store.kind.value}, {'in memory' if store.in_memory else 'RocksDB'}"
-    return [head, *(f"      {name:<{width}}{fact}" for name, fact in facts if fact)]
+    place = f"custom ({store.custom})" if store.custom else "in memory" if store.in_memory else "RocksDB"
+    return [f"   {store.name}: {store.kind.value}, {place}", *(f"      {name:<{width}}{fact}" for name, fact in facts)]
 
 
-def _windows(window: Window | None) -> str:
+def _changelog(application_id: str, store: StoreSpec) -> str:
+    if not store.is_logged:
+        return "none: what the store holds is lost with its folder, and cannot be restored"
+    if store.source_topic is not None:
+        return f"{store.source_topic}, the table's own topic"
+    return changelog_topic(application_id, store.name)
+
+
+def _windows(window: AnyWindow | None) -> str:
     if window is None:
         return ""
-    size, grace = format_ms(window.size_ms), f"grace {format_ms(window.grace_ms)}"
+    grace = f"grace {format_ms(window.grace_ms)}"
+    if isinstance(window, SessionWindow):
+        return f"sessions with a gap of {format_ms(window.gap_ms)}, {grace}"
+    if isinstance(window, SlidingWindow):
+        return f"sliding {format_ms(window.difference_ms)}, {grace}"
     if window.size_ms == window.advance_ms:
-        return f"tumbling {size}, {grace}"
-    return f"hopping {size} every {format_ms(window.advance_ms)}, {grace}"
+        return f"tumbling {format_ms(window.size_ms)}, {grace}"
+    return f"hopping {format_ms(window.size_ms)} every {format_ms(window.advance_ms)}, {grace}"
 
 
 def _retention(store: StoreSpec) -> str:

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidemark.errors import InvalidTopology
 from tidemark.names import changelog_topic, is_legal_name
-from tidemark.topology.plan import Aggregate, Branch, Column, Sink, Source, Step, StoreKind, StoreSpec, Window
-from tidemark.topology.plan import Aggregation as AggregationPlan
+from tidemark.topology.plan import (
+    Aggregation,
+    Branch,
+    Column,
+    Sink,
+    Source,
+    Step,
+    SubTopology,
+    TaskNode,
+)
+from tidemark.topology.schema import ROW_TYPE_NAMES
 
 LONGEST_TOPIC = 249
 
 
 @dataclass
-class AggregationDraft:
-    """A stateful node whose sinks are still being added."""
-
-    node: str
-    store: StoreSpec
-    window: Window | None
-    key_name: str
-    aggregates: tuple[Aggregate, ...]
-    sinks: list[Sink] = field(default_factory=list)
-
-
-@dataclass
 class BranchDraft:
-    """A road from a source; `end` is the node that it leads to before aggregation or sinks."""
+    """A road from a source; `end` is the node that it leads to before aggregation, task loop or sinks."""
 
-    source: Source
+    topic: str
     end: str
     steps: tuple[Step, ...]
     columns: tuple[Column, ...]
-    aggregation: AggregationDraft | None = None
+    aggregation: Aggregation | None = None
     sinks: list[Sink] = field(default_factory=list)
-
-    def plan(self) -> Branch:
-        """The frozen form."""
-        draft = self.aggregation
-        aggregation = None
-        if draft is not None:
-            aggregation = AggregationPlan(
-                draft.node, draft.store, draft.window, draft.key_name, draft.aggregates, tuple(draft.sinks)
-            )
-        return Branch(self.steps, self.columns, aggregation, tuple(self.sinks))
+    enters: bool = False
 
 
 @dataclass
@@ -51,11 +40,15 @@ class Draft:
     """The nodes of one application in the order in which they were written."""
 
     application_id: str
+    is_optimised: bool = False
     next_index: int = 0
     sources: dict[str, Source] = field(default_factory=dict)
-    key_names: dict[str, str] = field(default_factory=dict)
     branches: list[BranchDraft] = field(default_factory=list)
+    nodes: list[TaskNode] = field(default_factory=list)
     dead_ends: dict[str, str] = field(default_factory=dict)
+    stores: dict[str, str] = field(default_factory=dict)
+    repartitions: dict[str, str] = field(default_factory=dict)
+    _groups: dict[str, str] = field(default_factory=dict)
 
     def node_name(self, kind: str) -> str:
         """The next node's name, numbered as Kafka Streams does: `KSTREAM-FILTER-0000000001`."""
@@ -77,21 +70,84 @@ class Draft:
             raise InvalidTopology(
                 f"{where}: {name!r} is not a store name; use 1 to 200 letters, digits, '.', '_' and '-'"
             )
-        for branch in self.branches:
-            if branch.aggregation and branch.aggregation.store.name.casefold() == name.casefold():
-                raise InvalidTopology(
-                    f"{where}: store '{name}' exists already, at {branch.aggregation.node}; give another store= name"
-                )
-        if len(topic := changelog_topic(self.application_id, name)) > LONGEST_TOPIC:
+        if name.casefold() in self.stores:
             raise InvalidTopology(
-                f"{where}: changelog topic '{topic}' has {len(topic)} characters, Kafka allows {LONGEST_TOPIC}; "
-                f"shorten the store's or the application's name"
+                f"{where}: store '{name}' exists already, at {self.stores[name.casefold()]}; give another store= name"
             )
+        self.check_internal_topic(changelog_topic(self.application_id, name), f"{where}: changelog topic")
+        self.stores[name.casefold()] = where
         return name
 
+    def check_internal_topic(self, topic: str, where: str) -> None:
+        """Raises `InvalidTopology` for a name that Kafka would not take."""
+        if len(topic) > LONGEST_TOPIC:
+            raise InvalidTopology(
+                f"{where} '{topic}' has {len(topic)} characters, Kafka allows {LONGEST_TOPIC}; "
+                f"shorten the store's or the application's name"
+            )
 
-def store_spec(name: str, window: Window | None, retention_ms: int | None) -> StoreSpec:
-    """A store as Kafka Streams lays it out: segments of half the retention, a minute at least."""
-    if window is None or retention_ms is None:
-        return StoreSpec(name, StoreKind.KEY_VALUE, None, None)
-    return StoreSpec(name, StoreKind.WINDOW, retention_ms, max(retention_ms // 2, 60_000))
+    def add_source(self, source: Source) -> None:
+        """A topic that is read, a group of its own until a join ties it to another."""
+        self.sources[source.topic] = source
+        self._groups[source.topic] = source.topic
+
+    def group(self, topic: str) -> str:
+        """The topic that stands for all that `topic` is joined with."""
+        while self._groups[topic] != topic:
+            topic = self._groups[topic]
+        return topic
+
+    def tie(self, topics: Iterable[str]) -> None:
+        """These topics are read by the same tasks. The first one written leads (rule 7)."""
+        roots = {self.group(topic) for topic in topics}
+        first = next(topic for topic in self.sources if topic in roots)
+        self._groups.update(dict.fromkeys(roots, first))
+
+    def branch(self, topic: str, end: str, steps: tuple[Step, ...], columns: tuple[Column, ...]) -> BranchDraft:
+        """The road to `end` that ends in sinks or in the task loop; there is one per node."""
+        for known in self.branches:
+            if known.aggregation is None and known.end == end:
+                return known
+        self.dead_ends.pop(end, None)
+        self.branches.append(BranchDraft(topic, end, steps, columns))
+        return self.branches[-1]
+
+    def add_node(self, node: TaskNode, *, is_end: bool = False) -> None:
+        """A node of the task loop; a dead end until something takes what it emits, unless it `is_end`."""
+        for name in node.inputs:
+            self.dead_ends.pop(name, None)
+        self.nodes.append(node)
+        if not is_end:
+            self.dead_ends[node.node] = ""
+
+    def sub_topologies(self) -> tuple[SubTopology, ...]:
+        """One per group of topics, in the order in which their first topics were written."""
+        found: list[SubTopology] = []
+        for lead in self.sources:
+            if self.group(lead) != lead:
+                continue
+            sources = tuple(source for topic, source in self.sources.items() if self.group(topic) == lead)
+            index_of = {source.topic: i for i, source in enumerate(sources)}
+            branches = tuple(
+                Branch(index_of[b.topic], b.end, b.steps, b.columns, b.aggregation, tuple(b.sinks), b.enters)
+                for b in self.branches
+                if b.topic in index_of
+            )
+            reached = {branch.aggregation.node if branch.aggregation else branch.end for branch in branches}
+            nodes: list[TaskNode] = []
+            for node in self.nodes:
+                if reached & set(node.inputs):
+                    nodes.append(node)
+                    reached.add(node.node)
+            found.append(SubTopology(len(found), sources, branches, tuple(nodes)))
+        return tuple(found)
+
+
+def check_row_columns(columns: Iterable[Column], where: str) -> None:
+    """Columns that go through the task loop need a type it keeps. Raises `InvalidTopology`."""
+    for column in columns:
+        if column.type not in ROW_TYPE_NAMES:
+            raise InvalidTopology(
+                f"{where}: column '{column.name}' is {column.type}, which the task loop does not keep; select it as one "
+                f"of {', '.join(sorted(ROW_TYPE_NAMES))} before, e.g. CAST({column.name} AS STRING)"
+            )

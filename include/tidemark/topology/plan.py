@@ -393,6 +393,4 @@ class TopologyPlan:
     @property
     def repartition_topics(self) -> tuple[str, ...]:
         """The topics between its sub-topologies, which Tidemark creates and purges."""
-        return tuple(
-            dict.fromkeys(sink.topic for s in self.subtopologies for sink in s.sinks if sink.is_repartition)
-        )
+        return tuple(dict.fromkeys(sink.topic for s in self.subtopologies for sink in s.sinks if sink.is_repartition))

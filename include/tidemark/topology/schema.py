@@ -13,6 +13,9 @@ KEY = Column("_key", "STRING")
 TIMESTAMP = Column("_timestamp", "BIGINT")
 RESERVED = (KEY, Column("_topic", "STRING"), Column("_partition", "INT"), Column("_offset", "BIGINT"), TIMESTAMP)
 
+ROW_TYPE_NAMES = frozenset(["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING"])
+"""Types that a column may have behind Spark, in the task loop; `tasks.rows.ROW_TYPES` gives Arrow's."""
+
 _TYPES = frozenset(
     {
         "BOOLEAN",

@@ -1,45 +1,66 @@
-"""Streams, grouped streams and tables: the words in which a topology is written after `Topology.stream()`.
+"""Streams and grouped streams: the words in which a topology is written after `Topology.stream()`.
 
 Every word returns a new handle, so a stream can be continued more than once: two aggregations of one stream are two
-branches of one sub-topology.
+branches of one sub-topology. Steps before the first stateful node run in Spark, those behind it in the task loop.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_aggregate
-from tidemark.topology.draft import AggregationDraft, BranchDraft, Draft, store_spec
-from tidemark.topology.durations import Duration, duration_ms, format_ms
-from tidemark.topology.plan import Aggregate, Column, Filter, Fold, Select, Sink, Source, Step
-from tidemark.topology.schema import RESERVED
-from tidemark.topology.sql import UNKNOWN, bare_column, expression_type, parse, quoted
-from tidemark.topology.windows import Windows
+from tidemark.names import repartition_topic
+from tidemark.topology.aggregates import aggregate_name, named_expression
+from tidemark.topology.draft import Draft, check_row_columns
+from tidemark.topology.plan import (
+    EVENT_TIME,
+    Column,
+    Filter,
+    Map,
+    Process,
+    Rekey,
+    RowSink,
+    Select,
+    Sink,
+    Source,
+    Step,
+    StoreSpec,
+)
+from tidemark.topology.schema import KEY, RESERVED, parse_schema
+from tidemark.topology.sql import UNKNOWN, bare_column, expression_type, quoted
+from tidemark.topology.stores import DeclaredStore, declared_store, import_path, with_order
 
-DEFAULT_RETENTION = "1d"
+if TYPE_CHECKING:
+    from tidemark.topology.durations import Duration
+    from tidemark.topology.grouped import GroupedStream
+    from tidemark.topology.table import Table
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Records of one source after some stateless steps.
+    """Records after some stateless steps.
 
-    `columns` are the record's fields; until a `select` expressions may also name `_key`, `_topic`, `_partition`,
-    `_offset` and `_timestamp`.
+    `source` is None behind a stateful node. `columns` are the record's fields; on a source, until a `select`, expressions
+    may also name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`.
     """
 
     draft: Draft
-    source: Source
+    topics: frozenset[str]
     node: str
-    steps: tuple[Step, ...]
     columns: tuple[Column, ...]
+    key_name: str
+    key_type: str
+    source: Source | None = None
+    steps: tuple[Step, ...] = ()
 
     @property
     def available(self) -> tuple[Column, ...]:
         """What the next expression may name."""
-        selected = any(isinstance(step, Select) for step in self.steps)
-        return self.columns if selected else (*self.columns, *RESERVED)
+        if self.source is None or any(isinstance(step, Select) for step in self.steps):
+            return self.columns
+        return (*self.columns, *RESERVED)
 
     def filter(self, condition: str) -> Stream:
         """Keep the records for which the SQL condition is true. Raises `InvalidTopology`."""
@@ -49,6 +70,8 @@ class Stream:
             raise InvalidTopology(
                 f"{node}: filter condition: {quoted(condition)} is {found}, not BOOLEAN; compare it with something"
             )
+        if self.source is None:
+            return self._mapped(Map(node, (self.node,), self.columns, (), condition.strip(), None, None))
         return self._then(Filter(node, condition.strip()), self.columns)
 
     def select(self, *columns: str, **named: str) -> Stream:
@@ -57,7 +80,7 @@ class Stream:
         Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-MAPVALUES")
-        pairs = [_named(text, self.available, f"{node}: select") for text in columns]
+        pairs = [named_expression(text, self.available, f"{node}: select") for text in columns]
         pairs += [(aggregate_name(name, f"{node}: select"), text) for name, text in named.items()]
         if not pairs:
             raise InvalidTopology(f"{node}: select() names no column; name one or leave the select out")
@@ -76,171 +99,151 @@ class Stream:
                     f"cast it explicitly, e.g. CAST({text.strip()} AS STRING)"
                 )
             selected[name.casefold()] = Column(name, found)
-        step = Select(node, tuple((name, text.strip()) for name, text in pairs))
-        return self._then(step, tuple(selected.values()))
+        chosen = tuple((name, text.strip()) for name, text in pairs)
+        emitted = tuple(selected.values())
+        if self.source is None:
+            check_row_columns(emitted, f"{node}: select")
+            return self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None))
+        return self._then(Select(node, chosen), emitted)
 
     def group_by_key(self) -> GroupedStream:
-        """Group by the key that `stream(key=...)` names; what follows is stateful."""
+        """Group by the records' key; what follows is stateful."""
+        from tidemark.topology.grouped import GroupedStream
+
         return GroupedStream(self, None)
 
-    def to(self, topic: str) -> Stream:
-        """Write each record as JSON to a topic, under its key. Raises `InvalidTopology`."""
-        sink = Sink(node := self.draft.node_name("KSTREAM-SINK"), self.draft.topic(topic, f"{node}: to()"))
-        for branch in self.draft.branches:
-            if branch.aggregation is None and branch.end == self.node:
-                branch.sinks.append(sink)
-                return self
-        self.draft.dead_ends.pop(self.node, None)
-        self.draft.branches.append(BranchDraft(self.source, self.node, self.steps, self.columns, None, [sink]))
+    def group_by(self, key: str, name: str | None = None) -> GroupedStream:
+        """Group by another key, through a repartition topic: `repartition(key, name).group_by_key()`."""
+        return self.repartition(key, name).group_by_key()
+
+    def repartition(self, key: str, name: str | None = None) -> Stream:
+        """Give the records another key, SQL over the columns, through the topic `<app>-<name>-repartition`.
+
+        Records whose new key is null are left out, as in Kafka Streams. What follows is a sub-topology of its own. Raises
+        `InvalidTopology`.
+        """
+        draft = self.draft
+        node = draft.node_name("KSTREAM-REPARTITION")
+        found = expression_type(key, self.available, f"{node}: key")
+        if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == "NULL":
+            raise InvalidTopology(f"{node}: key: {quoted(key)} is {found}; a key is one value that is not always null")
+        expression = key.strip() if found == "STRING" else f"CAST({key.strip()} AS STRING)"
+        shared = f"{self.node}\n{expression.casefold()}"
+        if draft.is_optimised and shared in draft.repartitions:
+            topic = draft.repartitions[shared]
+        else:
+            topic = self._repartition_topic(node, expression, name or node)
+            draft.repartitions[shared] = topic
+        source = draft.sources[topic]
+        bare = bare_column(key, self.columns)
+        return Stream(
+            draft, frozenset([topic]), source.node, self.columns, bare.name if bare else "key", found, source, ()
+        )
+
+    def _repartition_topic(self, node: str, key: str, name: str) -> str:
+        draft = self.draft
+        topic = draft.topic(repartition_topic(draft.application_id, name), f"{node}: name")
+        draft.check_internal_topic(topic, f"{node}: repartition topic")
+        if topic in draft.sources:
+            raise InvalidTopology(f"{node}: repartition '{name}' exists already; give another name=")
+        if any(column.name.casefold() == EVENT_TIME for column in self.columns):
+            raise InvalidTopology(f"{node}: column '{EVENT_TIME}' is reserved for the record's time; rename it")
+        sink = Sink(draft.node_name("KSTREAM-SINK"), topic, is_repartition=True)
+        if self.source is None:
+            mapped = Map(node, (self.node,), self.columns, (), None, None, key)
+            draft.add_node(mapped)
+            draft.add_node(RowSink(sink.node, (node,), self.columns, (), sink), is_end=True)
+        else:
+            draft.dead_ends.pop(self.node, None)
+            draft.branch(self._topic, node, (*self.steps, Rekey(node, key)), self.columns).sinks.append(sink)
+        schema = (*self.columns, Column(EVENT_TIME, "BIGINT"))
+        draft.add_source(Source(draft.node_name("KSTREAM-SOURCE"), topic, schema, KEY.name, EVENT_TIME))
+        return topic
+
+    def to_table(self, store: str | None = None) -> Table:
+        """The last record of each key as a table. Raises `InvalidTopology`."""
+        from tidemark.topology.table import table_of
+
+        return table_of(self, store)
+
+    def join(
+        self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+    ) -> Stream:
+        """Each pair of records of one key: at most `within` apart (streams), or with the table's row of then.
+
+        The columns of both; a name that stands on both sides must be the key's. Raises `InvalidTopology`.
+        """
+        from tidemark.topology.joins import join_stream
+        from tidemark.topology.plan import JoinKind
+
+        return join_stream(self, other, JoinKind.INNER, within, grace, name)
+
+    def left_join(
+        self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+    ) -> Stream:
+        """As `join`, and records of this stream without a partner, with nulls: once no partner can come any more."""
+        from tidemark.topology.joins import join_stream
+        from tidemark.topology.plan import JoinKind
+
+        return join_stream(self, other, JoinKind.LEFT, within, grace, name)
+
+    def outer_join(self, other: Stream, *, within: Duration, grace: Duration = 0, name: str | None = None) -> Stream:
+        """As `left_join`, for both sides."""
+        from tidemark.topology.joins import join_stream
+        from tidemark.topology.plan import JoinKind
+
+        return join_stream(self, other, JoinKind.OUTER, within, grace, name)
+
+    def process(
+        self, processor: str, *, emits: str, stores: Sequence[DeclaredStore] = (), batched: bool = False
+    ) -> Stream:
+        """Run your own `tidemark.processors.Processor`, given by import path, on the task loop.
+
+        `emits` is the schema of what it forwards. `batched`: it is an `ArrowProcessor`. Raises `InvalidTopology`.
+        """
+        node = self.draft.node_name("KSTREAM-PROCESSOR")
+        path = import_path(processor, f"{node}: processor")
+        columns = parse_schema(emits, f"{node}: emits")
+        check_row_columns(columns, f"{node}: emits")
+        kept: list[StoreSpec] = []
+        for declared in stores:
+            spec = declared_store(self.draft, declared, node)
+            kept += with_order(spec, self.draft, node)
+        self.enter(node)
+        return self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched))
+
+    def to(self, topic: str, *, partitioner: str | None = None) -> Stream:
+        """Write each record as JSON to a topic, under its key.
+
+        `partitioner`: `sticky`, or the import path of a function `(key, value, partitions) -> partition`; murmur2 of the
+        key otherwise, as Java clients do. Raises `InvalidTopology`.
+        """
+        node = self.draft.node_name("KSTREAM-SINK")
+        if partitioner not in (None, "sticky"):
+            partitioner = import_path(partitioner or "", f"{node}: partitioner")
+        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), partitioner)
+        if self.source is None:
+            self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
+        else:
+            self.draft.branch(self._topic, self.node, self.steps, self.columns).sinks.append(sink)
         return self
+
+    def enter(self, where: str) -> None:
+        """The records themselves go on in the task loop, under the name of this node. Raises `InvalidTopology`."""
+        check_row_columns(self.columns, where)
+        if self.source is not None:
+            self.draft.branch(self._topic, self.node, self.steps, self.columns).enters = True
+
+    @property
+    def _topic(self) -> str:
+        (topic,) = self.topics
+        return topic
+
+    def _mapped(self, node: Map | Process) -> Stream:
+        self.draft.add_node(node)
+        return replace(self, node=node.node, columns=node.columns, source=None, steps=())
 
     def _then(self, step: Step, columns: tuple[Column, ...]) -> Stream:
         self.draft.dead_ends.pop(self.node, None)
-        self.draft.dead_ends[step.node] = self.source.topic
-        return Stream(self.draft, self.source, step.node, (*self.steps, step), columns)
-
-
-@dataclass(frozen=True)
-class GroupedStream:
-    """A stream grouped by its key, in windows or not. Each aggregation makes one store."""
-
-    stream: Stream
-    windows: Windows | None
-
-    def windowed_by(self, windows: Windows) -> GroupedStream:
-        """Aggregate per key and window: `tumbling(size)` or `hopping(size, advance)`, with `.grace()`."""
-        if self.windows is not None:
-            raise InvalidTopology(f"{self.stream.node}: windowed_by() stands twice; give the windows once")
-        if not isinstance(windows, Windows):
-            raise InvalidTopology(
-                f"{self.stream.node}: windowed_by({windows!r}): give tumbling('60s') or hopping('60s', '10s')"
-            )
-        return GroupedStream(self.stream, windows)
-
-    def count(
-        self,
-        expression: str | None = None,
-        *,
-        name: str = "count",
-        store: str | None = None,
-        retention: Duration | None = None,
-    ) -> Table:
-        """Count the records, or those whose `expression` is not null. Raises `InvalidTopology`."""
-        return self._one(Fold.COUNT, expression, name, store, retention)
-
-    def sum(
-        self, expression: str, *, name: str = "sum", store: str | None = None, retention: Duration | None = None
-    ) -> Table:
-        """Add up an expression; null values do not count. Raises `InvalidTopology`."""
-        return self._one(Fold.SUM, expression, name, store, retention)
-
-    def min(
-        self, expression: str, *, name: str = "min", store: str | None = None, retention: Duration | None = None
-    ) -> Table:
-        """The smallest value of an expression. Raises `InvalidTopology`."""
-        return self._one(Fold.MIN, expression, name, store, retention)
-
-    def max(
-        self, expression: str, *, name: str = "max", store: str | None = None, retention: Duration | None = None
-    ) -> Table:
-        """The largest value of an expression. Raises `InvalidTopology`."""
-        return self._one(Fold.MAX, expression, name, store, retention)
-
-    def mean(
-        self, expression: str, *, name: str = "mean", store: str | None = None, retention: Duration | None = None
-    ) -> Table:
-        """The mean of an expression, kept as sum and count. Raises `InvalidTopology`."""
-        return self._one(Fold.MEAN, expression, name, store, retention)
-
-    def aggregate(self, *, store: str | None = None, retention: Duration | None = None, **aggregates: str) -> Table:
-        """Several results in one store: `aggregate(pulses="count(*)", slowest="max(ibi_ms)")`.
-
-        Raises `InvalidTopology`.
-        """
-        node, store = self._names(store)
-        built = tuple(
-            parse_aggregate(aggregate_name(name, node), text, self.stream.available, f"{node}: {name}")
-            for name, text in aggregates.items()
-        )
-        return self._add(node, store, retention, built)
-
-    def _one(
-        self, fold: Fold, expression: str | None, name: str, store: str | None, retention: Duration | None
-    ) -> Table:
-        node, store = self._names(store)
-        where = f"{node}: {fold.value}()"
-        built = build_aggregate(fold, aggregate_name(name, where), expression, self.stream.available, where)
-        return self._add(node, store, retention, (built,))
-
-    def _names(self, store: str | None) -> tuple[str, str]:
-        draft = self.stream.draft
-        chosen = draft.node_name("KSTREAM-AGGREGATE-STATE-STORE") if store is None else store
-        node = draft.node_name("KSTREAM-AGGREGATE")
-        return node, draft.store_name(chosen, node)
-
-    def _add(self, node: str, store: str, retention: Duration | None, aggregates: tuple[Aggregate, ...]) -> Table:
-        stream = self.stream
-        if not aggregates:
-            raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
-        key_name = stream.draft.key_names[stream.source.topic]
-        emitted = {key_name.casefold(): "the key"}
-        emitted |= {"window_start": "the window", "window_end": "the window"} if self.windows else {}
-        for built in aggregates:
-            if built.name.casefold() in emitted:
-                raise InvalidTopology(
-                    f"{node}: '{built.name}' is the name of {emitted[built.name.casefold()]} in the emitted record; "
-                    f"give the aggregate another name"
-                )
-            emitted[built.name.casefold()] = "another aggregate"
-        window = self.windows.plan() if self.windows else None
-        spec = store_spec(store, window, self._retention_ms(node, retention))
-        draft = AggregationDraft(node, spec, window, key_name, aggregates)
-        stream.draft.dead_ends.pop(stream.node, None)
-        stream.draft.branches.append(BranchDraft(stream.source, stream.node, stream.steps, stream.columns, draft))
-        return Table(stream.draft, draft)
-
-    def _retention_ms(self, node: str, retention: Duration | None) -> int | None:
-        if self.windows is None:
-            if retention is not None:
-                raise InvalidTopology(
-                    f"{node}: retention is for windows, and this store keeps every key; remove it or use windowed_by()"
-                )
-            return None
-        kept_ms = duration_ms(DEFAULT_RETENTION if retention is None else retention, f"{node}: retention")
-        least_ms = self.windows.size_ms + self.windows.grace_ms
-        if kept_ms <= least_ms:
-            source = f"the default retention {DEFAULT_RETENTION}" if retention is None else f"retention {retention}"
-            raise InvalidTopology(
-                f"{node}: {source} is not more than window size + grace ({format_ms(least_ms)}), so open windows "
-                f"would be dropped; set retention above {format_ms(least_ms)}"
-            )
-        return kept_ms
-
-
-@dataclass(frozen=True)
-class Table:
-    """The results of an aggregation: each commit emits the updated ones."""
-
-    draft: Draft
-    aggregation: AggregationDraft
-
-    def to(self, topic: str) -> Table:
-        """Write each updated result as JSON to a topic, under its key. Raises `InvalidTopology`."""
-        node = self.draft.node_name("KSTREAM-SINK")
-        self.aggregation.sinks.append(Sink(node, self.draft.topic(topic, f"{node}: to()")))
-        return self
-
-
-def _named(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:
-    """Split `expr AS name`; a bare column is its own name."""
-    from sqlglot import exp
-
-    tree = parse(text, where)
-    if isinstance(tree, exp.Alias):
-        alias = re.search(r"(?is)^(.*?)(?:\s+as)?\s+`?" + re.escape(tree.alias) + r"`?\s*$", text)
-        if alias:
-            return aggregate_name(tree.alias, where), alias[1]
-    if isinstance(tree, exp.Column):
-        found = bare_column(tree.name, columns)
-        return (found.name if found else tree.name), text
-    raise InvalidTopology(f"{where}: {quoted(text)} has no name; write '{text.strip()} AS name' or name=...")
+        self.draft.dead_ends[step.node] = self._topic
+        return replace(self, node=step.node, columns=columns, steps=(*self.steps, step))

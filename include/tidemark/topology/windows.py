@@ -1,4 +1,7 @@
-"""Windows: `tumbling("60s").grace("5s")`, `hopping("60s", "10s")`; aligned to the epoch, as in Kafka Streams."""
+"""Windows: `tumbling("60s").grace("5s")`, `hopping("60s", "10s")`, `session("30s")`, `sliding("60s")`.
+
+Tumbling and hopping windows are aligned to the epoch, as in Kafka Streams.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.durations import Duration, duration_ms, format_ms
-from tidemark.topology.plan import Window
+from tidemark.topology.plan import SessionWindow, SlidingWindow, Window
 
 MOST_WINDOWS_PER_RECORD = 1000
 
@@ -26,6 +29,51 @@ class Windows:
     def plan(self) -> Window:
         """The compiled form."""
         return Window(self.size_ms, self.advance_ms, self.grace_ms)
+
+
+@dataclass(frozen=True)
+class SessionWindows:
+    """Windows that end when a key was silent for longer than `gap_ms`."""
+
+    gap_ms: int
+    grace_ms: int = 0
+
+    def grace(self, duration: Duration) -> SessionWindows:
+        """Accept records that come up to `duration` (in stream time) after their session has ended; none by default."""
+        return replace(self, grace_ms=duration_ms(duration, "window grace"))
+
+    def plan(self) -> SessionWindow:
+        """The compiled form."""
+        return SessionWindow(self.gap_ms, self.grace_ms)
+
+
+@dataclass(frozen=True)
+class SlidingWindows:
+    """Windows of `difference_ms` around each record."""
+
+    difference_ms: int
+    grace_ms: int = 0
+
+    def grace(self, duration: Duration) -> SlidingWindows:
+        """Accept records that come up to `duration` (in stream time) after their window has ended; none by default."""
+        return replace(self, grace_ms=duration_ms(duration, "window grace"))
+
+    def plan(self) -> SlidingWindow:
+        """The compiled form."""
+        return SlidingWindow(self.difference_ms, self.grace_ms)
+
+
+AnyWindows = Windows | SessionWindows | SlidingWindows
+
+
+def session(inactivity_gap: Duration) -> SessionWindows:
+    """A key's records belong together until none came for longer than the gap. Raises `InvalidTopology`."""
+    return SessionWindows(_positive(inactivity_gap, "session gap"))
+
+
+def sliding(time_difference: Duration) -> SlidingWindows:
+    """Windows that end at each record, and begin right behind it: records at most so far apart. Raises `InvalidTopology`."""
+    return SlidingWindows(_positive(time_difference, "time difference"))
 
 
 def tumbling(size: Duration) -> Windows:

@@ -1,0 +1,202 @@
+"""Which partition of a sink a record goes to: by its key as Java does, `sticky`, or by a function of the user's.
+
+Sources, changelogs and keyed sinks of one application agree on where a key lies only because all of them use Kafka's
+murmur2 (rule 7); `murmur2` is `org.apache.kafka.common.utils.Utils.murmur2` bit for bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemark.errors import InvalidTopology
+
+STICKY = "sticky"
+"""Name of the partitioner that ignores keys."""
+
+Hashes = npt.NDArray[np.int32]
+Partitions = npt.NDArray[np.int32]
+
+Partitioner = Callable[[bytes | None, bytes | None, int], int]
+"""A user's function: key, value and number of partitions in, a partition from 0 to that number - 1 out."""
+
+_SEED = np.uint32(0x9747B28C)
+_M = np.uint32(0x5BD1E995)
+_POSITIVE = np.int32(0x7FFFFFFF)
+_Words = npt.NDArray[np.uint32]
+
+
+class Placer(Protocol):
+    """Chooses the partitions of one batch of records, none of which was sent before."""
+
+    def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
+        """A partition for each record, shape (records,). `keys` and `values` are of one length, `partitions` is > 0."""
+
+
+def murmur2(keys: Sequence[bytes]) -> Hashes:
+    """Java's signed 32-bit hash of each key, shape (keys,).
+
+    Keys of one length are hashed together, so the time depends on the bytes and on how many lengths there are.
+    """
+    hashes = np.empty(len(keys), dtype=np.uint32)
+    places: defaultdict[int, list[int]] = defaultdict(list)
+    for place, key in enumerate(keys):
+        places[len(key)].append(place)
+    for length, at in places.items():
+        data = np.frombuffer(b"".join([keys[place] for place in at]), dtype=np.uint8)
+        hashes[at] = _murmur2(data.reshape(len(at), length))
+    return hashes.view(np.int32)
+
+
+def partitions_of(keys: Sequence[bytes], n: int) -> Partitions:
+    """Where Java's default partitioner puts each key of a topic of `n` partitions, shape (keys,).
+
+    Raises `ValueError` unless `n` is positive.
+    """
+    if n < 1:
+        raise ValueError(f"{n} partitions: a topic has at least one")
+    # Java clears the sign bit; the absolute value would move some keys.
+    return (murmur2(keys) & _POSITIVE) % np.int32(n)
+
+
+def _murmur2(data: npt.NDArray[np.uint8]) -> _Words:
+    """Hash the rows of a matrix (keys, length)."""
+    count, length = data.shape
+    whole = length // 4 * 4
+    words = np.ascontiguousarray(data[:, :whole]).view("<u4").astype(np.uint32, copy=False)
+    hashes = np.full(count, _SEED ^ np.uint32(length), dtype=np.uint32)
+    for word in words.T:
+        mixed = word * _M
+        mixed ^= mixed >> 24
+        mixed *= _M
+        hashes *= _M
+        hashes ^= mixed
+    if length > whole:
+        for place in range(whole, length):
+            hashes ^= data[:, place].astype(np.uint32) << np.uint32(8 * (place - whole))
+        hashes *= _M
+    hashes ^= hashes >> 13
+    hashes *= _M
+    hashes ^= hashes >> 15
+    return hashes
+
+
+class Sticky:
+    """All records of a batch in one partition, the next batch's in the next one: few, large requests (as KIP-480).
+
+    `start` spreads several tasks: give each its own number.
+    """
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
+        """As `Placer`; an empty batch does not turn to the next partition."""
+        placed = np.full(len(keys), self._next % partitions, dtype=np.int32)
+        self._next += bool(len(keys))
+        return placed
+
+
+class ByKey:
+    """Java's default: murmur2 of the key; records without one are placed as `Sticky` does."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._without_key = Sticky(start)
+
+    def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
+        """As `Placer`."""
+        present = [key for key in keys if key is not None]
+        hashed = partitions_of(present, partitions)
+        if len(present) == len(keys):
+            return hashed
+        has_key = np.array([key is not None for key in keys], dtype=bool)
+        placed = np.empty(len(keys), dtype=np.int32)
+        placed[has_key] = hashed
+        lacking = [None] * (len(keys) - len(present))
+        placed[~has_key] = self._without_key(lacking, lacking, partitions)
+        return placed
+
+
+class ByFunction:
+    """A user's function, asked for each record."""
+
+    def __init__(self, path: str) -> None:
+        """Load it; raises `InvalidTopology` as `load_partitioner` does."""
+        self._path = path
+        self._function = load_partitioner(path)
+
+    def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
+        """As `Placer`. Raises `InvalidTopology` when the function fails or gives what is no partition."""
+        chosen = [self._ask(key, value, partitions) for key, value in zip(keys, values, strict=True)]
+        return np.array(chosen, dtype=np.int32)
+
+    def _ask(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        try:
+            # Users compute with numpy too: whatever is an index is taken, a float is not.
+            chosen = operator.index(self._function(key, value, partitions))
+        except Exception as error:
+            raise InvalidTopology(
+                f"partitioner {self._path} failed for key {key!r}: {type(error).__name__}: {error}; correct it to give "
+                f"an int for every record"
+            ) from error
+        if not 0 <= chosen < partitions:
+            raise InvalidTopology(
+                f"partitioner {self._path} gave {chosen} for key {key!r}; the topic has partitions 0 to {partitions - 1}"
+            )
+        return chosen
+
+
+def placer(partitioner: str | None, start: int = 0) -> Placer:
+    """What places a sink's records: `Sink.partitioner` is None (by key), `sticky`, or an import path.
+
+    `start` is a number of the task's own. Raises `InvalidTopology` as `load_partitioner` does.
+    """
+    if partitioner is None:
+        return ByKey(start)
+    return Sticky(start) if partitioner == STICKY else ByFunction(partitioner)
+
+
+def load_partitioner(path: str) -> Partitioner:
+    """Import a function `(key, value, partitions) -> int` by its path `package.module:function`.
+
+    Raises `InvalidTopology` naming the path, what is wrong with it, and the remedy.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (colon and all(part.isidentifier() for part in (*module_name.split("."), *name.split(".")))):
+        raise InvalidTopology(f"partitioner {path!r}: write '{STICKY}', or an import path 'package.module:function'")
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidTopology(
+            f"partitioner {path}: module {module_name} does not load: {type(error).__name__}: {error}; correct it, "
+            f"or put its folder on PYTHONPATH of every instance"
+        ) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise InvalidTopology(f"partitioner {path}: there is no '{part}' in {module_name}; correct the path")
+        found = getattr(found, part)
+    if not callable(found) or not _takes_three(found):
+        raise InvalidTopology(
+            f"partitioner {path}: not a function of three; define `def {name}(key: bytes | None, value: bytes | None, "
+            f"partitions: int) -> int`"
+        )
+    function: Partitioner = found
+    return function
+
+
+def _takes_three(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(b"", b"", 1)
+    except TypeError:
+        return False
+    except ValueError:
+        # Some functions written in C have no signature; the first call tells.
+        return True
+    return True

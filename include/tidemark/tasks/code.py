@@ -1,0 +1,30 @@
+"""A user's own functions and classes, named in a topology by import path."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tidemark.errors import InvalidTopology
+
+
+def load_code(path: str, where: str) -> Any:
+    """What `package.module:name` names, imported; `where` says in messages which node wants it.
+
+    Raises `InvalidTopology` when the path has another form, the module does not import, or the name is not in it.
+    """
+    module_name, colon, name = path.partition(":")
+    if not (colon and module_name and name.isidentifier()):
+        raise InvalidTopology(f"{where}: '{path}' is not an import path; write 'package.module:name'")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidTopology(
+            f"{where}: {path}: module {module_name} does not import: {type(error).__name__}: {error}; "
+            f"correct it, or put it where the instance's Python finds it"
+        ) from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        what = "has no such name" if found is None else f"has it as {type(found).__name__}, which cannot be called"
+        raise InvalidTopology(f"{where}: {path}: {module_name} {what}; define a function or class {name}")
+    return found

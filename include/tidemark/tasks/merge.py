@@ -1,0 +1,40 @@
+"""Merging many stored values into one per group: what sessions and sliding windows need, whole columns at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemark.stores.layout import Records, ValueLayout
+from tidemark.topology.plan import Fold, Number
+
+
+def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[np.intp]) -> Records:
+    """One record per group; group i is `records[first_rows[i]:first_rows[i + 1]]`, never empty, the last to the end.
+
+    A field is null only where it is null in the whole group. Sums add in the rows' order.
+    """
+    merged = layout.empty(len(first_rows))
+    if not len(first_rows):
+        return merged
+    merged["valid"] = np.bitwise_or.reduceat(records["valid"], first_rows)
+    mask_type = records["valid"].dtype.type
+    for i, slot in enumerate(layout.slots):
+        name, bit = f"f{i}", mask_type(1 << i)
+        values = records[name]
+        if slot.fold in (Fold.COUNT, Fold.SUM):
+            # Absent fields are zero, as in `fold_into`.
+            merged[name] = np.add.reduceat(values, first_rows)
+            continue
+        is_least = slot.fold is Fold.MIN
+        present = np.where((records["valid"] & bit) != 0, values, _neutral(slot.number, is_least))
+        found = (np.minimum if is_least else np.maximum).reduceat(present, first_rows)
+        merged[name] = np.where((merged["valid"] & bit) != 0, found, 0)
+    return merged
+
+
+def _neutral(number: Number, is_least: bool) -> float | int:
+    if number is Number.DOUBLE:
+        return np.inf if is_least else -np.inf
+    limits = np.iinfo(np.int64)
+    return int(limits.max if is_least else limits.min)

@@ -1,0 +1,102 @@
+"""Tumbling, hopping and unwindowed aggregation: Spark's partial results merge into the store, whole columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.stores.layout import Records, ValueLayout, bytes_list, slots_of, window_keys
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.pending import PendingStore
+from tidemark.stores.protocol import WHOLE
+from tidemark.tasks.fold import fold_into
+from tidemark.tasks.nodes.results import Results, result_rows
+from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.rows import no_rows
+from tidemark.topology.plan import Aggregation, StoreSpec, Window
+
+
+class WindowedAggregateOperator:
+    """An `Operator` over one input: partial results with unique (k, w).
+
+    Columns: `k` STRING; `w` BIGINT, the window's start, where there are windows; `rows` BIGINT, the records in it;
+    `max_ts` BIGINT, the newest of them; one column per slot of `slots_of(aggregates)`. With `emits` False the rows that
+    nobody reads are not built, and `Emitted.rows` is empty.
+    """
+
+    def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
+        if not isinstance(aggregation.window, Window | None):
+            raise TypeError(f"{aggregation.node}: {aggregation.window} is not a tumbling or hopping window")
+        self.aggregation = aggregation
+        self.emits = emits
+        self._window = aggregation.window
+
+    def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
+        """Merge the partials that are in time, and emit each touched window's result."""
+        aggregation, window = self.aggregation, self._window
+        (partials,) = inputs
+        late = 0
+        if window is not None:
+            partials, late = in_time(partials, window, at)
+        if partials.num_rows == 0:
+            return Emitted(no_rows(aggregation.columns), late)
+        layout = ValueLayout(slots_of(aggregation.aggregates))
+        starts = None if window is None else partials.column("w").to_numpy()
+        records = self._merge(layout, partials, starts, stores[aggregation.store.name])
+        if not self.emits:
+            return Emitted(no_rows(aggregation.columns), late)
+        results = Results(
+            keys=_whole(partials.column("k")),
+            timestamps=partials.column("max_ts").to_numpy(),
+            starts=starts,
+            ends=None if window is None or starts is None else starts + window.size_ms,
+            records=records,
+        )
+        return Emitted(result_rows(aggregation, layout, results), late)
+
+    def _merge(
+        self, layout: ValueLayout, partials: pa.Table, starts: npt.NDArray[np.int64] | None, store: PendingStore
+    ) -> Records:
+        records = layout.empty(partials.num_rows)
+        for segment, chosen in by_segment(self.aggregation.store, starts):
+            rows = partials if chosen is None else partials.take(pa.array(chosen))
+            keys_column = _whole(rows.column("k"))
+            keys = bytes_list(keys_column) if starts is None else window_keys(keys_column, rows.column("w").to_numpy())
+            new = fold_into(layout, layout.decode(store.get_many(segment, keys)), rows)
+            store.put_many(segment, keys, layout.encode(new))
+            if chosen is None:
+                return new
+            records[chosen] = new
+        return records
+
+
+def by_segment(
+    spec: StoreSpec, starts: npt.NDArray[np.int64] | None
+) -> Iterator[tuple[int, npt.NDArray[np.intp] | None]]:
+    """Segments of window starts with the numbers of their rows; None where it is all of them."""
+    if starts is None or spec.segment_ms is None:
+        yield WHOLE, None
+        return
+    segments = starts // spec.segment_ms
+    distinct = np.unique(segments)
+    for segment in distinct:
+        yield int(segment), None if len(distinct) == 1 else np.flatnonzero(segments == segment)
+
+
+def in_time(partials: pa.Table, window: Window, at: BatchTime) -> tuple[pa.Table, int]:
+    """Rows whose window was open at the stream time of the batch's start, and how many records were not (rule 3)."""
+    if at.before_ms == NO_STREAM_TIME or partials.num_rows == 0:
+        return partials, 0
+    is_open = partials.column("w").to_numpy() + window.size_ms + window.grace_ms > at.before_ms
+    if is_open.all():
+        return partials, 0
+    late = int(partials.column("rows").to_numpy()[~is_open].sum())
+    return partials.filter(pa.array(is_open)), late
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined

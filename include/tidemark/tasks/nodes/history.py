@@ -1,0 +1,79 @@
+"""A table's rows as they stood at any moment of a batch: its updates in the batch, over what was committed before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.stores.layout import bytes_list
+from tidemark.stores.pending import PendingStore
+from tidemark.stores.protocol import WHOLE
+from tidemark.tasks.nodes.columns import Flags, Numbers, flags, key_codes, numbers, spans
+from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows, decode_rows, value_schema
+from tidemark.topology.plan import Column
+
+UNKNOWN_MS = -1
+"""Timestamp of a row that was committed before the batch: stores keep none."""
+
+_EARLIEST = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True)
+class Versions:
+    """One version of the table's row for each question; `present` says whether there was a row.
+
+    `timestamps` are epoch milliseconds, `UNKNOWN_MS` where the row is absent or older than the batch.
+    """
+
+    present: Flags
+    timestamps: Numbers
+    rows: pa.Table
+    picks: Numbers
+
+    def values(self) -> pa.Table:
+        """Value columns, null where there was no row."""
+        return self.rows.take(pa.array(self.picks, mask=~self.present))
+
+
+class TableHistory:
+    """Reads the store once, for every key that is asked about.
+
+    `keys` STRING, one per question; `updates` are the batch's, `places` their order in it; the store holds the batch
+    already, so that only its committed values count. Raises `TaskCorrupted` on a stored row that cannot be read.
+    """
+
+    def __init__(
+        self,
+        keys: pa.ChunkedArray,
+        updates: Rows,
+        places: Numbers,
+        store: PendingStore,
+        columns: Sequence[Column],
+    ) -> None:
+        self._places = places
+        self._codes, self._update_codes = key_codes(keys, updates.column(KEY))
+        _, first, asked = np.unique(self._codes, return_index=True, return_inverse=True)
+        held = store.get_committed_many(WHOLE, bytes_list(keys.take(pa.array(first))))
+        is_held = np.array([value is not None for value in held], dtype=np.bool_)
+        committed = decode_rows([value for value in held if value is not None], columns)
+        in_batch = updates.select(committed.column_names).cast(value_schema(columns))
+        self._rows = pa.concat_tables([in_batch, committed])
+        self._committed = np.where(is_held, updates.num_rows + np.cumsum(is_held) - 1, -1)[asked]
+        self._deleted = flags(updates, DELETED)
+        self._timestamps = numbers(updates, TIMESTAMP)
+
+    def before(self, moments: Numbers) -> Versions:
+        """For each question the last version whose place is before its moment."""
+        newest = spans(
+            self._codes, np.full(len(moments), _EARLIEST), moments - 1, self._update_codes, self._places
+        ).newest()
+        updated = newest >= 0
+        picks = np.where(updated, newest, self._committed).astype(np.int64)
+        timestamps = np.full(len(moments), UNKNOWN_MS, dtype=np.int64)
+        timestamps[updated] = self._timestamps[newest[updated]]
+        present = picks >= 0
+        present[updated] = ~self._deleted[newest[updated]]
+        return Versions(present, np.where(present, timestamps, UNKNOWN_MS), self._rows, picks)

@@ -1,0 +1,63 @@
+"""The rows that an aggregation of any kind of window emits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.stores.layout import Records, ValueLayout
+from tidemark.tasks.fold import result_columns
+from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, rows_schema
+from tidemark.topology.plan import Aggregation
+
+Times = npt.NDArray[np.int64]
+"""Epoch milliseconds, one per row."""
+
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of one batch, all columns of the same length. `starts` and `ends` are None where there is no window.
+
+    Where `deleted` is true, or None: nowhere, the window is gone and its `records` are not looked at.
+    """
+
+    keys: pa.Array
+    timestamps: Times
+    starts: Times | None
+    ends: Times | None
+    records: Records
+    deleted: npt.NDArray[np.bool_] | None = None
+
+
+def result_rows(aggregation: Aggregation, layout: ValueLayout, results: Results) -> Rows:
+    """Rows with `aggregation.columns`, ordered by timestamp, then key, then window start and end.
+
+    A deleted row keeps its key and its window, which say what is deleted; its aggregates are null. Of one window a
+    deleted row never stands beside a live one.
+    """
+    count = len(results.keys)
+    named: dict[str, pa.Array] = {aggregation.key_name: results.keys}
+    if results.starts is not None and results.ends is not None:
+        named |= {WINDOW_START: pa.array(results.starts), WINDOW_END: pa.array(results.ends)}
+    gone = None if results.deleted is None else pa.array(results.deleted)
+    for name, column in result_columns(layout, aggregation.aggregates, results.records):
+        named[name] = column if gone is None else pc.if_else(gone, None, column)
+    named |= {
+        KEY: results.keys,
+        TIMESTAMP: pa.array(results.timestamps),
+        SEQUENCE: pa.array(np.arange(count, dtype=np.int64)),
+        DELETED: gone if gone is not None else pa.array(np.zeros(count, dtype=np.bool_)),
+    }
+    schema = rows_schema(aggregation.columns)
+    table = pa.table([named[name].cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)], schema)
+    order = [(TIMESTAMP, "ascending"), (KEY, "ascending")]
+    if results.starts is not None:
+        order += [(WINDOW_START, "ascending"), (WINDOW_END, "ascending")]
+    sorted_rows = table.take(pc.sort_indices(table, sort_keys=order))
+    return sorted_rows.set_column(table.schema.get_field_index(SEQUENCE), SEQUENCE, named[SEQUENCE])

@@ -1,0 +1,152 @@
+"""A processor's view of a row store: rows instead of bytes, read ahead and written behind within a batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidemark.errors import InvalidTopology, TaskCorrupted
+from tidemark.stores.layout import bytes_list
+from tidemark.stores.pending import PendingStore
+from tidemark.stores.protocol import WHOLE
+from tidemark.tasks.records import Row, from_dicts
+from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
+from tidemark.topology.plan import StoreKind, StoreSpec
+
+_PAST_ALL_TEXT = b"\xff"
+
+
+class RowStore:
+    """Implements `tidemark.processors.KeyValueStore` over one `PendingStore` per batch."""
+
+    def __init__(self, spec: StoreSpec, where: str) -> None:
+        if spec.kind is not StoreKind.KEY_VALUE or not spec.columns:
+            raise InvalidTopology(f"{where}: store '{spec.name}' is no key-value store of rows; give it columns")
+        self._spec = spec
+        self._where = f"{where}: store '{spec.name}'"
+        self._names = frozenset(column.name for column in spec.columns)
+        self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
+        self._floats = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
+        # Only a bounded store needs to know what was read: the least recently used of its keys go.
+        self._counts_reads = spec.max_entries is not None
+        self._used: dict[bytes, None] = {}
+        self._pending: PendingStore | None = None
+        self._ahead: list[bytes] = []
+        self._read: dict[bytes, bytes | None] = {}
+        self._written: dict[bytes, Row | None] = {}
+
+    def begin(self, pending: PendingStore, batch_keys: Sequence[str]) -> None:
+        """Bind a batch; its keys are read in one go when the first of them is asked for."""
+        self._pending = pending
+        self._read, self._written, self._used = {}, {}, {}
+        self._ahead = list({key.encode(): None for key in batch_keys})
+
+    def end(self) -> None:
+        """Write what the batch put and let go of it."""
+        self._flush()
+        self._bound.note_reads(self._used)
+        self._pending = None
+
+    def get(self, key: str) -> Row | None:
+        name = self._key(key)
+        if self._counts_reads:
+            self._used[name] = None
+        if name in self._written:
+            row = self._written[name]
+            return None if row is None else {**self._nulls, **row}
+        if name not in self._read:
+            self._read_ahead(name)
+        return self._decoded(self._read[name])
+
+    def put(self, key: str, row: Mapping[str, Any]) -> None:
+        name = self._key(key)
+        if not row.keys() <= self._names:
+            from_dicts([row], self._spec.columns, self._where)  # Says what is wrong.
+        self._written[name] = dict(row)
+
+    def delete(self, key: str) -> None:
+        self._written[self._key(key)] = None
+
+    def range(self, prefix: str = "") -> Iterator[tuple[str, Row]]:
+        self._flush()
+        start = prefix.encode()
+        # No UTF-8 text contains the byte 0xff.
+        for key, value in self._bound.range(WHOLE, start, start + _PAST_ALL_TEXT):
+            if (row := self._decoded(value)) is not None:
+                yield key.decode(), row
+
+    def get_many(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> pa.Table:
+        self._flush()
+        names = _names(keys)
+        values = self._bound.get_many(WHOLE, names)
+        if self._counts_reads:
+            self._used.update(dict.fromkeys(names))
+        return decode_rows(values, self._spec.columns)
+
+    def put_many(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray, rows: pa.Table) -> None:
+        self._flush()
+        schema = value_schema(self._spec.columns)
+        if missing := set(schema.names) - set(rows.column_names):
+            raise InvalidTopology(f"{self._where}: put_many() without column {', '.join(sorted(missing))}")
+        try:
+            columns = [rows.column(name).cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InvalidTopology(f"{self._where}: put_many(): {error}; the columns are {schema}") from error
+        table = pa.table(columns, schema).append_column(DELETED, pa.repeat(False, rows.num_rows))
+        names = _names(keys)
+        self._bound.put_many(WHOLE, names, encode_rows(table, self._spec.columns))
+        for name in names:
+            self._read.pop(name, None)
+
+    @property
+    def _bound(self) -> PendingStore:
+        if self._pending is None:
+            raise RuntimeError(f"{self._where}: used outside of process() and callbacks; there is no batch to read in")
+        return self._pending
+
+    def _key(self, key: str) -> bytes:
+        _ = self._bound
+        if not isinstance(key, str):
+            raise InvalidTopology(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
+        return key.encode()
+
+    def _read_ahead(self, name: bytes) -> None:
+        bound = self._bound
+        if self._ahead:
+            self._read = dict(zip(self._ahead, bound.get_many(WHOLE, self._ahead), strict=True)) | self._read
+            self._ahead = []
+        if name not in self._read:
+            self._read[name] = bound.get_many(WHOLE, [name])[0]
+
+    def _flush(self) -> None:
+        if not self._written:
+            return
+        rows = list(self._written.values())
+        table = from_dicts(rows, self._spec.columns, self._where)
+        table = table.append_column(DELETED, pa.array([row is None for row in rows]))
+        values = encode_rows(table, self._spec.columns)
+        self._bound.put_many(WHOLE, list(self._written), values)
+        self._read.update(zip(self._written, values, strict=True))
+        self._written = {}
+
+    def _decoded(self, value: bytes | None) -> Row | None:
+        if value is None:
+            return None
+        try:
+            found = json.loads(value)
+            row: Row = {name: found.get(name) for name in self._nulls}
+        except (ValueError, AttributeError) as error:
+            raise TaskCorrupted(f"{self._where}: a stored row is not a JSON object: {value!r}") from error
+        for name in self._floats:
+            if row[name] is not None:
+                row[name] = float(row[name])  # JSON writes 1.0 as 1.
+        return row
+
+
+def _names(keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> list[bytes]:
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        return bytes_list(keys)
+    return [key.encode() for key in keys]

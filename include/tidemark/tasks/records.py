@@ -1,0 +1,58 @@
+"""Rows as dictionaries, for users' functions: out of Arrow columns and back into them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidemark.errors import InvalidTopology
+from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
+from tidemark.topology.plan import Column
+
+HIDDEN = frozenset({KEY, TIMESTAMP, SEQUENCE, DELETED})
+
+Row = dict[str, Any]
+"""A row's value columns by name."""
+
+
+def to_dicts(table: pa.Table) -> list[Row]:
+    """One dictionary a row, of the value columns: hidden columns are left out."""
+    names = [name for name in table.column_names if name not in HIDDEN]
+    if not names:
+        return [{} for _ in range(table.num_rows)]
+    listed = [table.column(name).to_pylist() for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*listed, strict=True)]
+
+
+def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Column], where: str) -> pa.Table:
+    """Value columns of rows that a user's code made; a missing field is null, None is a row of nulls.
+
+    Raises `InvalidTopology`, which begins with `where`, for what is not a dictionary, a field that is not a column, or
+    a value that its column cannot hold.
+    """
+    schema = value_schema(columns)
+    names = set(schema.names)
+    for row in rows:
+        if row is None:
+            continue
+        if not isinstance(row, Mapping):
+            raise InvalidTopology(f"{where}: gave {type(row).__name__} {row!r}; give a dictionary of columns")
+        if not row.keys() <= names:
+            unknown = ", ".join(sorted(map(str, row.keys() - names)))
+            raise InvalidTopology(f"{where}: no column {unknown}; the columns are {', '.join(schema.names)}")
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        try:
+            arrays.append(pa.array([None if row is None else row.get(name) for row in rows], kind))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise InvalidTopology(f"{where}: column {name} is {kind} and cannot hold a value: {error}") from error
+    return pa.table(arrays, schema)
+
+
+def rows_of(keys: pa.Array, timestamps: pa.Array, deleted: pa.Array, values: pa.Table) -> Rows:
+    """Rows in the order given, numbered from 0; `values` holds the value columns."""
+    hidden = {KEY: keys, TIMESTAMP: timestamps, SEQUENCE: pa.array(np.arange(len(keys))), DELETED: deleted}
+    return pa.table({**hidden, **dict(zip(values.column_names, values.columns, strict=True))})

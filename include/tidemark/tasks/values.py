@@ -1,0 +1,46 @@
+"""What the bytes of each store mean: the signature that a marker keeps, and the segment that a key lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemark.stores.layout import SCHEMA_VERSION, WINDOW_START_BYTES, ValueLayout, slots_of
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
+
+
+def value_layouts(subtopology: SubTopology) -> Mapping[str, ValueLayout | None]:
+    """The fixed-width layout of each store by name; None for stores whose values are JSON rows or of variable length."""
+    layouts: dict[str, ValueLayout | None] = {store.name: None for store in subtopology.stores}
+    for aggregation in subtopology.aggregations:
+        layouts[aggregation.store.name] = ValueLayout(slots_of(aggregation.aggregates))
+    return layouts
+
+
+def value_signature(spec: StoreSpec, layout: ValueLayout | None) -> str:
+    """What a marker says of a store's values, so that a changed layout is noticed."""
+    if layout is not None:
+        return layout.signature
+    return f"{SCHEMA_VERSION}:json:" + ",".join(f"{column.name} {column.type}" for column in spec.columns)
+
+
+def segments_of(spec: StoreSpec, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """The segment of each key of a window or session store."""
+    if spec.segment_ms is None:
+        return np.zeros(len(keys), dtype=np.int64)
+    if spec.kind is StoreKind.SESSION:
+        joined = b"".join([key[-2 * WINDOW_START_BYTES : -WINDOW_START_BYTES] for key in keys])
+    else:
+        joined = b"".join([key[-WINDOW_START_BYTES:] for key in keys])
+    segments: npt.NDArray[np.int64] = np.frombuffer(joined, dtype=">i8").astype(np.int64) // spec.segment_ms
+    return segments
+
+
+def first_live_segment(spec: StoreSpec, stream_time_ms: int) -> int | None:
+    """Segments before this one hold only windows past the store's retention; None where nothing ever expires."""
+    if spec.retention_ms is None or spec.segment_ms is None or stream_time_ms == NO_STREAM_TIME:
+        return None
+    return (stream_time_ms - spec.retention_ms) // spec.segment_ms

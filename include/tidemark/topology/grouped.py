@@ -1,0 +1,249 @@
+"""Grouped streams: what is counted, added up or folded, per key and window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_aggregate
+from tidemark.topology.draft import BranchDraft, check_row_columns
+from tidemark.topology.durations import Duration
+from tidemark.topology.plan import Aggregate, Aggregation, Column, Fold, Number, Reduce, StoreSpec, TaskNode, Window
+from tidemark.topology.schema import parse_schema
+from tidemark.topology.stores import Materialized, import_path, key_value_store, materialized, window_store, with_order
+from tidemark.topology.stream import Stream
+from tidemark.topology.table import Table
+from tidemark.topology.windows import AnyWindows, SessionWindows, SlidingWindows, Windows
+
+WINDOW_COLUMNS = (Column("window_start", "BIGINT"), Column("window_end", "BIGINT"))
+_NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
+
+
+@dataclass(frozen=True)
+class GroupedStream:
+    """A stream grouped by its key, in windows or not. Each aggregation makes one store."""
+
+    stream: Stream
+    windows: AnyWindows | None
+
+    def windowed_by(self, windows: AnyWindows) -> GroupedStream:
+        """Aggregate per key and window: `tumbling`, `hopping`, `session` or `sliding`, with `.grace()`."""
+        if self.windows is not None:
+            raise InvalidTopology(f"{self.stream.node}: windowed_by() stands twice; give the windows once")
+        if not isinstance(windows, Windows | SessionWindows | SlidingWindows):
+            raise InvalidTopology(
+                f"{self.stream.node}: windowed_by({windows!r}): give tumbling('60s') or hopping('60s', '10s'), "
+                f"session('30s') or sliding('60s')"
+            )
+        return GroupedStream(self.stream, windows)
+
+    def count(
+        self,
+        expression: str | None = None,
+        *,
+        name: str = "count",
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """Count the records, or those whose `expression` is not null. Raises `InvalidTopology`."""
+        return self._one(Fold.COUNT, expression, name, store, retention)
+
+    def sum(
+        self,
+        expression: str,
+        *,
+        name: str = "sum",
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """Add up an expression; null values do not count. Raises `InvalidTopology`."""
+        return self._one(Fold.SUM, expression, name, store, retention)
+
+    def min(
+        self,
+        expression: str,
+        *,
+        name: str = "min",
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """The smallest value of an expression. Raises `InvalidTopology`."""
+        return self._one(Fold.MIN, expression, name, store, retention)
+
+    def max(
+        self,
+        expression: str,
+        *,
+        name: str = "max",
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """The largest value of an expression. Raises `InvalidTopology`."""
+        return self._one(Fold.MAX, expression, name, store, retention)
+
+    def mean(
+        self,
+        expression: str,
+        *,
+        name: str = "mean",
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """The mean of an expression, kept as sum and count. Raises `InvalidTopology`."""
+        return self._one(Fold.MEAN, expression, name, store, retention)
+
+    def aggregate(
+        self, *, store: str | Materialized | None = None, retention: Duration | None = None, **aggregates: str
+    ) -> Table:
+        """Several results in one store: `aggregate(pulses="count(*)", slowest="max(ibi_ms)")`.
+
+        Raises `InvalidTopology`.
+        """
+        node, name = self._names(store, "KSTREAM-AGGREGATE")
+        built = tuple(
+            parse_aggregate(aggregate_name(field, node), text, self.stream.available, f"{node}: {field}")
+            for field, text in aggregates.items()
+        )
+        return self._add(node, name, materialized(store), retention, built)
+
+    def reduce(
+        self, function: str, *, store: str | Materialized | None = None, retention: Duration | None = None
+    ) -> Table:
+        """Fold a key's records into one by your own Python function `(old, new) -> row`, given by import path.
+
+        Rows are dictionaries with the stream's columns. Record by record, so slower than SQL aggregates. Raises
+        `InvalidTopology`.
+        """
+        return self._fold(function, None, self.stream.columns, store, retention)
+
+    def fold(
+        self,
+        function: str,
+        *,
+        initializer: str,
+        emits: str,
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+    ) -> Table:
+        """Fold a key's records by Python `function(key, row, aggregate) -> aggregate`, from `initializer()` on.
+
+        Both are import paths; aggregates are dictionaries with the columns of `emits`. Raises `InvalidTopology`.
+        """
+        columns = parse_schema(emits, f"{self.stream.node}: emits")
+        return self._fold(function, initializer, columns, store, retention)
+
+    def _fold(
+        self,
+        function: str,
+        initializer: str | None,
+        columns: tuple[Column, ...],
+        store: str | Materialized | None,
+        retention: Duration | None,
+    ) -> Table:
+        stream, kept = self.stream, materialized(store)
+        node, name = self._names(store, "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE")
+        path = import_path(function, f"{node}: function")
+        start = None if initializer is None else import_path(initializer, f"{node}: initializer")
+        check_row_columns(columns, node)
+        window = None if self.windows is None else self.windows.plan()
+        if window is not None and not isinstance(window, Window):
+            raise InvalidTopology(f"{node}: a Python fold works in tumbling and hopping windows; use one of these")
+        spec = self._store(node, name, kept, window, retention, columns)
+        emitted = _emitted(stream.key_name, columns, window is not None)
+        stream.enter(node)
+        reduce = Reduce(
+            node, (stream.node,), emitted, with_order(spec, stream.draft, node), path, start, window, stream.key_name
+        )
+        stream.draft.add_node(reduce, is_end=True)
+        return self._table(reduce, spec, window)
+
+    def _one(
+        self,
+        fold: Fold,
+        expression: str | None,
+        name: str,
+        store: str | Materialized | None,
+        retention: Duration | None,
+    ) -> Table:
+        node, store_name = self._names(store, "KSTREAM-AGGREGATE")
+        where = f"{node}: {fold.value}()"
+        built = build_aggregate(fold, aggregate_name(name, where), expression, self.stream.available, where)
+        return self._add(node, store_name, materialized(store), retention, (built,))
+
+    def _names(self, store: str | Materialized | None, kind: str) -> tuple[str, str]:
+        draft = self.stream.draft
+        wanted = materialized(store).name
+        chosen = draft.node_name(f"{kind}-STATE-STORE") if wanted is None else wanted
+        node = draft.node_name(kind)
+        return node, draft.store_name(chosen, node)
+
+    def _add(
+        self,
+        node: str,
+        store: str,
+        kept: Materialized,
+        retention: Duration | None,
+        aggregates: tuple[Aggregate, ...],
+    ) -> Table:
+        stream = self.stream
+        if stream.source is None:
+            raise InvalidTopology(
+                f"{node}: {stream.node} is behind a stateful node, and SQL aggregates run before those, in Spark; "
+                f"go through a topic with repartition('{stream.key_name}'), or use fold() with a Python function"
+            )
+        if not aggregates:
+            raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
+        if kept.ttl is not None or kept.max_entries is not None:
+            raise InvalidTopology(
+                f"{node}: ttl and max_entries need a store of rows; use to_table(), fold() or a processor's store"
+            )
+        emitted = {stream.key_name.casefold(): "the key"}
+        emitted |= {"window_start": "the window", "window_end": "the window"} if self.windows else {}
+        for built in aggregates:
+            if built.name.casefold() in emitted:
+                raise InvalidTopology(
+                    f"{node}: '{built.name}' is the name of {emitted[built.name.casefold()]} in the emitted record; "
+                    f"give the aggregate another name"
+                )
+            emitted[built.name.casefold()] = "another aggregate"
+        window = self.windows.plan() if self.windows else None
+        spec = self._store(node, store, kept, window, retention, ())
+        values = tuple(Column(a.name, _NUMBER_TYPE[a.number]) for a in aggregates)
+        columns = _emitted(stream.key_name, values, window is not None)
+        aggregation = Aggregation(node, spec, window, stream.key_name, aggregates, columns)
+        stream.draft.dead_ends.pop(stream.node, None)
+        (topic,) = stream.topics
+        stream.draft.branches.append(BranchDraft(topic, stream.node, stream.steps, stream.columns, aggregation))
+        return self._table(aggregation, spec, window)
+
+    def _store(
+        self,
+        node: str,
+        name: str,
+        kept: Materialized,
+        window: object,
+        retention: Duration | None,
+        columns: tuple[Column, ...],
+    ) -> StoreSpec:
+        draft = self.stream.draft
+        if self.windows is None:
+            if retention is not None:
+                raise InvalidTopology(
+                    f"{node}: retention is for windows, and this store keeps every key; remove it or use windowed_by()"
+                )
+            return key_value_store(draft, kept, name, node, columns)
+        spec = window_store(draft, kept, name, node, self.windows.plan(), retention)
+        return spec if not columns else StoreSpec(**{**vars(spec), "columns": columns})
+
+    def _table(self, node: Aggregation | TaskNode, spec: StoreSpec, window: object) -> Table:
+        stream = self.stream
+        windowed = self.windows.plan() if self.windows else None
+        return Table(
+            stream.draft, stream.topics, node.node, node.columns, stream.key_name, stream.key_type, spec, windowed
+        )
+
+
+def _emitted(key_name: str, values: tuple[Column, ...], windowed: bool) -> tuple[Column, ...]:
+    """The key, the window, the values; the key once, as text."""
+    rest = tuple(column for column in values if column.name.casefold() != key_name.casefold())
+    return (Column(key_name, "STRING"), *(WINDOW_COLUMNS if windowed else ()), *rest)

@@ -1,0 +1,138 @@
+"""Joins: what is checked when they are written, and the nodes that they become (row C5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.durations import Duration, duration_ms
+from tidemark.topology.plan import (
+    Column,
+    JoinKind,
+    StoreKind,
+    StoreSpec,
+    StreamStreamJoin,
+    StreamTableJoin,
+    TableTableJoin,
+)
+from tidemark.topology.stores import Materialized, key_value_store
+from tidemark.topology.stream import Stream
+from tidemark.topology.table import Table, as_row_table
+
+
+def join_stream(
+    left: Stream, right: Stream | Table, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
+) -> Stream:
+    """A stream with a stream, or with a table."""
+    if isinstance(right, Stream):
+        return _stream_stream(left, right, kind, within, grace, name)
+    node = left.draft.node_name("KSTREAM-JOIN" if kind is JoinKind.INNER else "KSTREAM-LEFTJOIN")
+    if not isinstance(right, Table):
+        raise InvalidTopology(f"{node}: {right!r} is neither a stream nor a table; join what stream() or table() gave")
+    if within is not None:
+        raise InvalidTopology(f"{node}: a table has one row per key, so within= has no meaning; remove it")
+    table = as_row_table(right, node)
+    _check(left, table, node)
+    columns = _joined(left.columns, table.columns, left.key_name, table.key_name, node)
+    left.enter(node)
+    left.draft.add_node(
+        StreamTableJoin(node, (left.node, table.node), columns, (), kind, table.store, left.columns, table.columns)
+    )
+    return replace(left, topics=left.topics | table.topics, node=node, columns=columns, source=None, steps=())
+
+
+def _stream_stream(
+    left: Stream, right: Stream, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
+) -> Stream:
+    draft = left.draft
+    node = draft.node_name(
+        {"inner": "KSTREAM-JOIN", "left": "KSTREAM-LEFTJOIN", "outer": "KSTREAM-OUTERJOIN"}[kind.value]
+    )
+    if within is None:
+        raise InvalidTopology(f"{node}: two streams are joined in a window; give within='60s'")
+    within_ms = duration_ms(within, f"{node}: within")
+    grace_ms = duration_ms(grace, f"{node}: grace")
+    _check(left, right, node)
+    columns = _joined(left.columns, right.columns, left.key_name, right.key_name, node)
+    left.enter(node)
+    right.enter(node)
+    retention_ms = 2 * within_ms + grace_ms + 1
+    label = name or node
+    stores = [
+        StoreSpec(
+            draft.store_name(f"{label}-{side}-store", node),
+            StoreKind.WINDOW,
+            retention_ms,
+            max(retention_ms // 2, 60_000),
+            columns=given.columns,
+        )
+        for side, given in (("this", left), ("other", right))
+    ]
+    if kind is not JoinKind.INNER:
+        outer = draft.store_name(f"{label}-outer-store", node)
+        stores.append(key_value_store(draft, Materialized(outer), outer, node, columns))
+    draft.add_node(
+        StreamStreamJoin(
+            node,
+            (left.node, right.node),
+            columns,
+            tuple(stores),
+            kind,
+            within_ms,
+            within_ms,
+            grace_ms,
+            left.columns,
+            right.columns,
+        )
+    )
+    return replace(left, topics=left.topics | right.topics, node=node, columns=columns, source=None, steps=())
+
+
+def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
+    """Two tables by key."""
+    draft = left.draft
+    node = draft.node_name("KTABLE-JOINTHIS")
+    if not isinstance(right, Table):
+        raise InvalidTopology(f"{node}: {right!r} is not a table; a stream becomes one with to_table()")
+    one, other = as_row_table(left, node), as_row_table(right, node)
+    _check(one, other, node)
+    columns = _joined(one.columns, other.columns, one.key_name, other.key_name, node)
+    draft.add_node(
+        TableTableJoin(
+            node, (one.node, other.node), columns, (), kind, one.store, other.store, one.columns, other.columns
+        ),
+        is_end=True,
+    )
+    joined = StoreSpec(f"{node}-virtual", StoreKind.KEY_VALUE, None, None)
+    return Table(draft, one.topics | other.topics, node, columns, one.key_name, one.key_type, joined)
+
+
+def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
+    """Same application, same type of key; the same tasks read both from now on."""
+    if left.draft is not right.draft:
+        raise InvalidTopology(f"{node}: the two sides belong to two applications; join inside one Topology")
+    if left.node == right.node:
+        raise InvalidTopology(f"{node}: {left.node} is joined with itself; give one side a step or another source")
+    if left.key_type != right.key_type:
+        raise InvalidTopology(
+            f"{node}: the key of {left.node} is {left.key_type}, of {right.node} {right.key_type}, so equal keys may not "
+            f"meet; give both one type with repartition(), e.g. CAST({right.key_name} AS {left.key_type})"
+        )
+    left.draft.tie(left.topics | right.topics)
+
+
+def _joined(
+    left: tuple[Column, ...], right: tuple[Column, ...], left_key: str, right_key: str, node: str
+) -> tuple[Column, ...]:
+    """Columns of both sides; the key's once where both call it the same."""
+    names = {column.name.casefold() for column in left}
+    added: list[Column] = []
+    for column in right:
+        if column.name.casefold() not in names:
+            added.append(column)
+        elif not column.name.casefold() == left_key.casefold() == right_key.casefold():
+            raise InvalidTopology(
+                f"{node}: both sides have a column '{column.name}'; rename one before, e.g. "
+                f"select('{column.name} AS {column.name}_2')"
+            )
+    return (*left, *added)

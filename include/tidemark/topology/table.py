@@ -1,0 +1,148 @@
+"""Tables: the last value of each key, or of each key and window; every commit emits what has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.draft import Draft
+from tidemark.topology.plan import (
+    Column,
+    JoinKind,
+    RowSink,
+    Sink,
+    StoreKind,
+    StoreSpec,
+    Suppress,
+    TableSource,
+    WhenFull,
+)
+from tidemark.topology.stores import AnyWindow, Materialized, import_path, key_value_store, materialized, with_order
+from tidemark.topology.stream import Stream
+
+
+@dataclass(frozen=True)
+class UntilWindowCloses:
+    """Emit a window's result once, when no record can change it any more. Bounds of the buffer are None for none."""
+
+    max_records: int | None = None
+    max_bytes: int | None = None
+    when_full: WhenFull = WhenFull.SHUT_DOWN
+
+
+def until_window_closes(
+    *,
+    max_records: int | None = None,
+    max_bytes: int | None = None,
+    when_full: str = WhenFull.SHUT_DOWN.value,
+) -> UntilWindowCloses:
+    """For `Table.suppress`. `when_full`: `shut_down_when_full` or `emit_early_when_full`. Raises `InvalidTopology`."""
+    known = {member.value: member for member in WhenFull}
+    if when_full not in known:
+        raise InvalidTopology(f"until_window_closes: when_full={when_full!r} is unknown; use {' or '.join(known)}")
+    for name, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
+        if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
+            raise InvalidTopology(f"until_window_closes: {name}={bound!r}; use a number above 0, or leave it out")
+    if known[when_full] is WhenFull.EMIT_EARLY and max_records is None and max_bytes is None:
+        raise InvalidTopology(
+            "until_window_closes: emit_early_when_full has no bound to be full at; give max_records or max_bytes"
+        )
+    return UntilWindowCloses(max_records, max_bytes, known[when_full])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Results per key (and window). `store` is where they are kept."""
+
+    draft: Draft
+    topics: frozenset[str]
+    node: str
+    columns: tuple[Column, ...]
+    key_name: str
+    key_type: str
+    store: StoreSpec
+    window: AnyWindow | None = None
+
+    def to(self, topic: str, *, partitioner: str | None = None) -> Table:
+        """Write each updated result as JSON to a topic, under its key; a deleted one as a tombstone.
+
+        `partitioner` as in `Stream.to`. Raises `InvalidTopology`.
+        """
+        node = self.draft.node_name("KSTREAM-SINK")
+        if partitioner not in (None, "sticky"):
+            partitioner = import_path(partitioner or "", f"{node}: partitioner")
+        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), partitioner)
+        self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
+        return self
+
+    def to_stream(self) -> Stream:
+        """Every update as a record."""
+        return Stream(self.draft, self.topics, self.node, self.columns, self.key_name, self.key_type)
+
+    def suppress(self, until: UntilWindowCloses, *, store: str | Materialized | None = None) -> Table:
+        """Hold a window's result back until the window closes: one final result per window and key.
+
+        Raises `InvalidTopology` for a table without windows, or with sessions or sliding windows.
+        """
+        node = self.draft.node_name("KTABLE-SUPPRESS")
+        if not isinstance(until, UntilWindowCloses):
+            raise InvalidTopology(f"{node}: suppress({until!r}): give until_window_closes()")
+        if self.window is None:
+            raise InvalidTopology(
+                f"{node}: {self.node} has no windows, so nothing ever closes; use windowed_by() before the aggregation"
+            )
+        kept = materialized(store)
+        name = self.draft.store_name(kept.name or f"{node}-STATE-STORE", node)
+        spec = key_value_store(self.draft, kept, name, node, self.columns)
+        grace_ms = self.window.grace_ms
+        # A session may still grow by a record that comes a gap behind its end.
+        grace_ms += getattr(self.window, "gap_ms", 0)
+        suppress = Suppress(
+            node, (self.node,), self.columns, (spec,), grace_ms, until.max_records, until.max_bytes, until.when_full
+        )
+        self.draft.add_node(suppress, is_end=True)
+        return Table(self.draft, self.topics, node, self.columns, self.key_name, self.key_type, self.store, self.window)
+
+    def join(self, other: Table) -> Table:
+        """The rows of both tables for each key, where both have one. Raises `InvalidTopology`."""
+        from tidemark.topology.joins import join_tables
+
+        return join_tables(self, other, JoinKind.INNER)
+
+    def left_join(self, other: Table) -> Table:
+        """This table's rows with the other's, nulls where it has none. Raises `InvalidTopology`."""
+        from tidemark.topology.joins import join_tables
+
+        return join_tables(self, other, JoinKind.LEFT)
+
+    def outer_join(self, other: Table) -> Table:
+        """The rows of either table. Raises `InvalidTopology`."""
+        from tidemark.topology.joins import join_tables
+
+        return join_tables(self, other, JoinKind.OUTER)
+
+
+def table_of(
+    stream: Stream, store: str | Materialized | None, source_topic: str | None = None, kind: str = "KTABLE-SOURCE"
+) -> Table:
+    """Keep the last record of each key."""
+    kept = materialized(store)
+    draft = stream.draft
+    node = draft.node_name(kind)
+    name = draft.store_name(kept.name or draft.node_name(f"{kind}-STATE-STORE"), node)
+    spec = key_value_store(draft, kept, name, node, stream.columns, source_topic)
+    stream.enter(node)
+    stores = with_order(spec, draft, node)
+    draft.add_node(TableSource(node, (stream.node,), stream.columns, stores), is_end=True)
+    return Table(draft, stream.topics, node, stream.columns, stream.key_name, stream.key_type, spec)
+
+
+def as_row_table(table: Table, where: str) -> Table:
+    """The table itself where its store holds rows, else its rows in a store of their own. Raises `InvalidTopology`."""
+    if table.window is not None:
+        raise InvalidTopology(
+            f"{where}: {table.node} has windows, and a table join is by key alone; join its stream instead: to_stream()"
+        )
+    if table.store.kind is StoreKind.KEY_VALUE and table.store.columns == table.columns:
+        return table
+    return table_of(table.to_stream(), None, kind="KTABLE-MATERIALIZED")

@@ -1,0 +1,25 @@
+"""Shopping: purchases per customer in all, and per customer and day."""
+
+from __future__ import annotations
+
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
+
+
+def topology() -> Topology:
+    """Number and worth of each customer's purchases since ever, and for each day (UTC), in cents."""
+    topology = Topology("shopping", version="1")
+    purchases = topology.stream(
+        "purchases",
+        schema="customer_id STRING, item STRING, cents BIGINT, bought_ms BIGINT",
+        key="customer_id",
+        timestamp="bought_ms",
+    ).filter("cents > 0")
+    by_customer = purchases.group_by_key()
+    by_customer.aggregate(purchases="count(*)", cents="sum(cents)", store="purchase-totals").to("purchase-totals")
+    (
+        by_customer.windowed_by(tumbling("1d").grace("1h"))
+        .aggregate(purchases="count(*)", cents="sum(cents)", store="purchases-per-day", retention="7d")
+        .to("purchases-per-day")
+    )
+    return topology

@@ -1,0 +1,284 @@
+"""`TopologyTestDriver`: a topology in one process, without broker or sockets, by the plan and the task loop of production.
+
+    driver = TopologyTestDriver(topology(), spark)
+    driver.pipe("pulse-events", {"patient_id": "p1", "beat_ms": 1000, "ibi_ms": 800}, key="p1")
+    driver.read("pulse-counts")
+
+Records that were piped are one batch, committed when something is read, time advances, or `commit()` is called: stream
+time moves per commit, as it does in production. Spark compiles a topology's SQL once; the first commit takes a second.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from spark_jobs.compile import branch_sql, dead_letters_sql
+from tidemark.errors import InvalidTopology
+from tidemark.names import TaskId, TopicPartition, dlq_topic
+from tidemark.partitioning import partitions_of
+from tidemark.settings import Settings
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.layout import ValueLayout, split_window_key
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.memory import MemoryStore
+from tidemark.tasks.fold import result_columns
+from tidemark.tasks.task import Status, Task, TaskInput
+from tidemark.tasks.update import DeadLetter, TaskUpdate
+from tidemark.tasks.values import value_layouts
+from tidemark.topology.builder import Topology
+from tidemark.topology.durations import Duration, duration_ms
+from tidemark.topology.plan import StoreKind, SubTopology
+
+_KAFKA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TestRecord:
+    """One record of a topic; `value` is its JSON, None for a tombstone."""
+
+    __test__ = False
+
+    key: str | None
+    value: Any
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class _Piped:
+    key: bytes | None
+    value: bytes | None
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class TopologyTestDriver:
+    """Runs a topology on `partitions` tasks per sub-topology. Close it, or use it as a context manager."""
+
+    def __init__(
+        self, topology: Topology, spark: SparkSession, *, partitions: int = 1, start_ms: int = 1_700_000_000_000
+    ) -> None:
+        """`start_ms` is the clock at the beginning, which only `advance_wall_clock` moves."""
+        self._plan = topology.plan()
+        self._spark = spark
+        self._partitions = partitions
+        self._now_ms = start_ms
+        self._ahead_ms = Settings.load().max_timestamp_ahead_ms
+        self._folder = tempfile.TemporaryDirectory(prefix="tidemark-test-driver-")
+        self._directory = InstanceDirectory(Path(self._folder.name), self._plan.application_id, 0)
+        self._topics: dict[str, list[TestRecord]] = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._waiting: dict[str, list[_Piped]] = {t: [] for s in self._plan.subtopologies for t in s.source_topics}
+        self._stores: dict[TaskId, dict[str, MemoryStore]] = {}
+        self._tasks = {task.id: task for task in self._open()}
+        self.late_records = 0
+
+    def _open(self) -> Iterator[Task]:
+        counts = {topic: self._partitions for s in self._plan.subtopologies for topic in s.sink_topics}
+        for subtopology in self._plan.subtopologies:
+            for partition in range(self._partitions):
+                task = TaskId(subtopology.index, partition)
+                self._stores[task] = {store.name: MemoryStore() for store in subtopology.stores}
+                yield Task(
+                    application_id=self._plan.application_id,
+                    topology_version=self._plan.version,
+                    task_id=task,
+                    epoch=1,
+                    subtopology=subtopology,
+                    stores=self._stores[task],
+                    directory=self._directory.open_task(task),
+                    next_offsets=dict.fromkeys(subtopology.source_topics, 0),
+                    stream_time_ms=NO_STREAM_TIME,
+                    batch=0,
+                    sink_partitions=counts,
+                )
+
+    def __enter__(self) -> TopologyTestDriver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the tasks and remove their folder."""
+        for task in self._tasks.values():
+            task.close()
+        self._directory.close()
+        self._folder.cleanup()
+
+    def pipe(
+        self,
+        topic: str,
+        value: Mapping[str, Any] | bytes | None,
+        *,
+        key: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Give a record to a source topic: a value as dictionary, as bytes, or None for a tombstone.
+
+        `timestamp_ms` is the record's Kafka timestamp, the clock by default. Raises `InvalidTopology` for a topic that is
+        not read.
+        """
+        if topic not in self._waiting or topic in self._plan.repartition_topics:
+            known = sorted(set(self._waiting) - set(self._plan.repartition_topics))
+            raise InvalidTopology(f"the topology does not read topic '{topic}'; it reads {', '.join(known)}")
+        data = value if value is None or isinstance(value, bytes) else json.dumps(dict(value)).encode()
+        self._append(topic, None if key is None else key.encode(), data, timestamp_ms)
+
+    def _append(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int | None = None) -> None:
+        partition = 0 if key is None else int(partitions_of([key], self._partitions)[0])
+        place = TopicPartition(topic, partition)
+        offset = self._offsets.get(place, 0)
+        self._offsets[place] = offset + 1
+        at = self._now_ms if timestamp_ms is None else timestamp_ms
+        self._waiting[topic].append(_Piped(key, value, partition, offset, at))
+
+    def advance_wall_clock(self, by: Duration) -> None:
+        """Commit what was piped, move the clock, and let every node that acts by it act."""
+        self.commit()
+        self._now_ms += duration_ms(by, "advance_wall_clock")
+        for task in self._tasks.values():
+            self._take(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._now_ms))
+        self.commit()
+
+    def advance_stream_time(self, to_ms: int) -> None:
+        """Commit what was piped, then a batch in which stream time reaches `to_ms`, as a record of then would make it."""
+        self.commit()
+        for task in self._tasks.values():
+            self._take(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._now_ms, to_ms))
+        self.commit()
+
+    def commit(self) -> None:
+        """One batch of every sub-topology, until nothing waits in the topics between them."""
+        while any(self._waiting.values()):
+            for subtopology in self._plan.subtopologies:
+                records = {topic: self._waiting[topic] for topic in subtopology.source_topics}
+                if any(records.values()):
+                    for topic in records:
+                        self._waiting[topic] = []
+                    self._batch(subtopology, records)
+
+    def _batch(self, subtopology: SubTopology, records: Mapping[str, list[_Piped]]) -> None:
+        rows = [
+            {"key": r.key, "value": r.value, "topic": topic, "partition": r.partition, "offset": r.offset}
+            | {"timestamp": r.timestamp_ms * 1000}
+            for topic, piped in records.items()
+            for r in piped
+        ]
+        frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_KAFKA))
+        view = f"test_driver_{subtopology.index}"
+        frame.createOrReplaceTempView(view)
+        tables = [
+            self._spark.sql(branch_sql(subtopology, branch, view, self._ahead_ms)).toArrow()
+            for branch in subtopology.branches
+        ]
+        letters: list[DeadLetter] = []
+        if any(pc.any(pc.equal(table.column("status"), Status.BAD)).as_py() for table in tables):
+            letters = self._dead_letters(subtopology, frame, view)
+        for partition in range(self._partitions):
+            task = self._tasks[TaskId(subtopology.index, partition)]
+            ends = {t: self._offsets.get(TopicPartition(t, partition), 0) for t in subtopology.source_topics}
+            given = [table.filter(pc.equal(table.column("p"), partition)) for table in tables]
+            own = tuple(letter for letter in letters if letter.partition == partition)
+            self._take(task, task.prepare(TaskInput(ends, given, own), self._now_ms))
+
+    def _dead_letters(self, subtopology: SubTopology, frame: Any, view: str) -> list[DeadLetter]:
+        headers = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
+        frame.selectExpr("*", headers).createOrReplaceTempView(view)
+        rows = [
+            row
+            for source in subtopology.sources
+            for row in self._spark.sql(dead_letters_sql(source, view, self._ahead_ms)).collect()
+        ]
+        return [
+            DeadLetter(r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), ())
+            for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
+        ]
+
+    def _take(self, task: Task, update: TaskUpdate) -> None:
+        task.apply(update, {p.topic: 0 for p in task.changelogs}, self._now_ms)
+        self.late_records += update.late_rows
+        for output in update.outputs:
+            for message in output.messages:
+                self._emit(output.topic, message["key"], message["value"])
+        for letter in update.dead_letters:
+            told = {"reason": letter.reason, "topic": letter.topic, "offset": letter.offset}
+            self._emit(dlq_topic(self._plan.application_id), letter.key, json.dumps(told).encode())
+
+    def _emit(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+        read = None if value is None else json.loads(value)
+        record = TestRecord(None if key is None else key.decode(), read, self._now_ms)
+        self._topics.setdefault(topic, []).append(record)
+        if topic in self._waiting:
+            self._append(topic, key, value)
+
+    def read(self, topic: str) -> list[TestRecord]:
+        """The records written to a topic since it was last read; commits what was piped."""
+        self.commit()
+        return self._topics.pop(topic, [])
+
+    def store(self, name: str) -> dict[Any, Any]:
+        """What a store holds, commits what was piped.
+
+        Keys are the record's key, or (key, window start), or (key, session start, session end); values are dictionaries
+        of the aggregates or of the row. Raises `InvalidTopology` for an unknown store.
+        """
+        self.commit()
+        found: dict[Any, Any] = {}
+        known = False
+        for subtopology in self._plan.subtopologies:
+            layouts = value_layouts(subtopology)
+            for spec in subtopology.stores:
+                if spec.name != name:
+                    continue
+                known = True
+                aggregates = next((a.aggregates for a in subtopology.aggregations if a.store == spec), ())
+                for partition in range(self._partitions):
+                    store = self._stores[TaskId(subtopology.index, partition)][name]
+                    for segment in store.segments():
+                        for key, value in store.items(segment):
+                            found[_key(spec.kind, key)] = _value(layouts[name], aggregates, value)
+        if not known:
+            names = ", ".join(sorted(store.name for store in self._plan.stores))
+            raise InvalidTopology(f"the topology has no store '{name}'; it has {names}")
+        return found
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _key(kind: StoreKind, key: bytes) -> Any:
+    if kind is StoreKind.WINDOW:
+        text, start_ms = split_window_key(key)
+        return text.decode(), start_ms
+    if kind is StoreKind.SESSION:
+        rest, start_ms = split_window_key(key)
+        text, end_ms = split_window_key(rest)
+        return text.decode(), start_ms, end_ms
+    return key.decode(errors="replace")
+
+
+def _value(layout: ValueLayout | None, aggregates: Any, value: bytes) -> Any:
+    if layout is None:
+        return json.loads(value) if value[:1] == b"{" else value
+    columns = result_columns(layout, aggregates, layout.decode([value]))
+    return {name: column[0].as_py() for name, column in columns}

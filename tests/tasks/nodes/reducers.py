@@ -1,0 +1,38 @@
+"""Functions that tests name by import path."""
+
+from __future__ import annotations
+
+
+def keep_larger(old, new):
+    return new if new["x"] > old["x"] else old
+
+
+def append(key, row, aggregate):
+    return {"seen": aggregate["seen"] + f"{key}{row['x']};"}
+
+
+def nothing_seen():
+    return {"seen": ""}
+
+
+def forget_at_nine(old, new):
+    return None if new["x"] == 9 else new
+
+
+def not_a_row(old, new):
+    return 7
+
+
+def unknown_column(old, new):
+    return {"y": 1}
+
+
+def wrong_type(old, new):
+    return {"x": "seven"}
+
+
+def fails(old, new):
+    raise ZeroDivisionError
+
+
+CONSTANT = 7

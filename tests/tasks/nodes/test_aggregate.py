@@ -1,0 +1,144 @@
+"""Windowed and unwindowed aggregation as a node: late partials, segments, order and types of what it emits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tasks.nodes.batches import Batches
+
+from tidemark.stores.layout import split_window_key
+from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
+from tidemark.tasks.rows import rows_schema
+from tidemark.topology.plan import (
+    Aggregate,
+    Aggregation,
+    Column,
+    Fold,
+    Number,
+    SessionWindow,
+    StoreKind,
+    StoreSpec,
+    Window,
+)  # fmt: skip
+
+MINUTE = 60_000
+GRACE = 5_000
+WINDOWED = Aggregation(
+    "AGG",
+    StoreSpec("counts", StoreKind.WINDOW, 6 * MINUTE, 3 * MINUTE),
+    Window(MINUTE, MINUTE, GRACE),
+    "id",
+    (Aggregate("n", Fold.COUNT, None, Number.LONG), Aggregate("mean", Fold.MEAN, "x", Number.DOUBLE)),
+    tuple(
+        Column(*c)
+        for c in (("id", "STRING"), ("window_start", "BIGINT"), ("window_end", "BIGINT"), ("n", "BIGINT"),
+                  ("mean", "DOUBLE"))
+    ),
+)  # fmt: skip
+PLAIN = Aggregation(
+    "AGG", StoreSpec("counts", StoreKind.KEY_VALUE, None, None), None, "id",
+    (Aggregate("n", Fold.COUNT, None, Number.LONG),), (Column("id", "STRING"), Column("n", "BIGINT")),
+)  # fmt: skip
+
+
+def partials(*given: tuple[str, int, int, int]) -> pa.Table:
+    """(key, window start, records, newest timestamp); the mean's values are all 2.0."""
+    return pa.table(
+        {
+            "k": pa.array([g[0] for g in given], pa.string()),
+            "w": pa.array([g[1] for g in given], pa.int64()),
+            "rows": pa.array([g[2] for g in given], pa.int64()),
+            "max_ts": pa.array([g[3] for g in given], pa.int64()),
+            "n": pa.array([g[2] for g in given], pa.int64()),
+            "mean.sum": pa.array([2.0 * g[2] for g in given], pa.float64()),
+            "mean.count": pa.array([g[2] for g in given], pa.int64()),
+        }
+    )
+
+
+def batches(aggregation: Aggregation = WINDOWED, emits: bool = True) -> Batches:
+    return Batches(lambda: WindowedAggregateOperator(aggregation, emits), aggregation.stores)
+
+
+def test_should_emit_the_merged_result_of_each_touched_window_with_the_plans_columns():
+    node = batches()
+    node.run(partials(("a", 0, 2, 30_000)), newest_ms=30_000)
+    emitted = node.run(partials(("b", 0, 1, 41_000), ("a", 0, 3, 40_000)), newest_ms=41_000)
+    assert emitted.rows.schema == rows_schema(WINDOWED.columns)
+    assert emitted.rows.to_pylist() == [
+        {"__k": "a", "__ts": 40_000, "__seq": 0, "__deleted": False, "id": "a",
+         "window_start": 0, "window_end": MINUTE, "n": 5, "mean": 2.0},
+        {"__k": "b", "__ts": 41_000, "__seq": 1, "__deleted": False, "id": "b",
+         "window_start": 0, "window_end": MINUTE, "n": 1, "mean": 2.0},
+    ]  # fmt: skip
+
+
+def test_should_order_rows_by_time_then_key_then_window_across_segments():
+    rows = partials(("b", 4 * MINUTE, 1, 9), ("b", 0, 1, 9), ("a", 4 * MINUTE, 1, 9), ("z", 0, 1, 3))
+    emitted = batches().run(rows, newest_ms=9).rows
+    assert list(zip(emitted["__k"].to_pylist(), emitted["window_start"].to_pylist(), strict=True)) == [
+        ("z", 0), ("a", 4 * MINUTE), ("b", 0), ("b", 4 * MINUTE),
+    ]  # fmt: skip
+    assert emitted["__seq"].to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("stream_time", "late"), [(MINUTE + GRACE - 1, 0), (MINUTE + GRACE, 7), (MINUTE + GRACE + 1, 7)]
+)
+def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(stream_time, late):
+    node = batches()
+    node.run(partials(("z", MINUTE, 1, stream_time)), newest_ms=stream_time)
+    emitted = node.run(partials(("a", 0, 7, 59_000), ("b", 10 * MINUTE, 1, 10 * MINUTE)), newest_ms=10 * MINUTE)
+    assert emitted.late_rows == late
+    assert ("a" in emitted.rows["__k"].to_pylist()) == (late == 0)
+
+
+def test_should_keep_each_window_in_its_segment_of_stream_time():
+    node = batches()
+    node.run(partials(("a", 0, 1, 1), ("a", 4 * MINUTE, 2, 5)), newest_ms=5)
+    store = node.stores["counts"]
+    assert store.segments() == [0, 1]
+    assert [split_window_key(key) for key, _ in store.items(1)] == [(b"a", 4 * MINUTE)]
+
+
+def test_should_build_no_rows_when_nobody_reads_them_but_write_the_store():
+    loud, silent = batches(), batches(emits=False)
+    given_rows = partials(("a", 0, 2, 1), ("b", 4 * MINUTE, 3, 5))
+    loud.run(given_rows, newest_ms=5)
+    assert silent.run(given_rows, newest_ms=5).rows.num_rows == 0
+    assert silent.contents("counts") == loud.contents("counts")
+
+
+def test_should_emit_nothing_when_nothing_comes_in():
+    emitted = batches().run(partials())
+    assert (emitted.rows.num_rows, emitted.late_rows) == (0, 0)
+    assert emitted.rows.schema == rows_schema(WINDOWED.columns)
+
+
+def test_should_never_find_unwindowed_partials_late():
+    node = batches(PLAIN)
+    node.run(partials(("a", 0, 1, 10 * MINUTE)).drop_columns("w"), newest_ms=10 * MINUTE)
+    emitted = node.run(partials(("a", 0, 2, 1)).drop_columns("w"), newest_ms=1)
+    assert (emitted.rows["n"].to_pylist(), emitted.late_rows) == ([3], 0)
+    assert list(node.contents("counts")) == [b"a"]
+
+
+def test_should_refuse_a_window_of_another_kind():
+    with pytest.raises(TypeError):
+        WindowedAggregateOperator(
+            Aggregation("AGG", WINDOWED.store, SessionWindow(1, 1), "id", WINDOWED.aggregates, WINDOWED.columns)
+        )
+
+
+@given(st.lists(st.dictionaries(st.tuples(st.sampled_from("abé"), st.integers(0, 5)), st.integers(1, 9)), max_size=5))
+def test_should_count_for_any_cut_into_batches_what_all_records_give_at_once(cuts):
+    node, total = batches(), {}
+    for cut in cuts:
+        node.run(partials(*((k, w * MINUTE, n, 1) for (k, w), n in cut.items())), newest_ms=1)
+        node.restart()
+        for at, n in cut.items():
+            total[at] = total.get(at, 0) + n
+    emitted = node.run(partials(*((k, w * MINUTE, 0, 1) for k, w in total)), newest_ms=1).rows.to_pylist()
+    assert {(row["id"], row["window_start"] // MINUTE): row["n"] for row in emitted} == total

@@ -1,0 +1,144 @@
+"""Folding rows by users' functions: order, windows, late rows, deletions, and what is said of wrong functions."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tasks.nodes.batches import Batches
+
+from tidemark.errors import InvalidTopology
+from tidemark.tasks.nodes.reduce import ReduceOperator
+from tidemark.tasks.rows import rows_schema
+from tidemark.topology.plan import Column, Reduce, StoreKind, StoreSpec, Window
+
+HERE = "tests.tasks.nodes.reducers"
+X = Column("x", "BIGINT")
+ID = Column("id", "STRING")
+STARTS = (Column("window_start", "BIGINT"), Column("window_end", "BIGINT"))
+
+
+def largest(function: str = "keep_larger", window: Window | None = None) -> Batches:
+    kind = StoreKind.WINDOW if window else StoreKind.KEY_VALUE
+    store = StoreSpec("s", kind, 100 if window else None, 20 if window else None, columns=(X,))
+    columns = (ID, *STARTS, X) if window else (ID, X)
+    node = Reduce("RED", ("in",), columns, (store,), f"{HERE}:{function}", None, window, "id")
+    return Batches(lambda: ReduceOperator(node), node.stores)
+
+
+def appending() -> Batches:
+    seen = Column("seen", "STRING")
+    store = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=(seen,))
+    node = Reduce("RED", ("in",), (ID, seen), (store,), f"{HERE}:append", f"{HERE}:nothing_seen", None, "id")
+    return Batches(lambda: ReduceOperator(node), node.stores)
+
+
+def rows(*given: tuple[str, int, int | None]) -> pa.Table:
+    """(key, timestamp, x) in the order of `__seq`; x None is a deleted row."""
+    keys, times, xs = zip(*given, strict=True) if given else ((), (), ())
+    return pa.table([keys, times, range(len(given)), [x is None for x in xs], xs], rows_schema([X]))
+
+
+def test_should_take_a_keys_first_row_as_its_value():
+    emitted = largest().run(rows(("a", 5, 3)), newest_ms=5)
+    assert emitted.rows.to_pylist() == [{"__k": "a", "__ts": 5, "__seq": 0, "__deleted": False, "id": "a", "x": 3}]
+
+
+def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
+    node = largest()
+    node.run(rows(("a", 5, 3)), newest_ms=5)
+    emitted = node.run(rows(("b", 9, 1), ("a", 7, 4), ("a", 6, 2)), newest_ms=9).rows.to_pylist()
+    assert [(r["id"], r["__ts"], r["x"]) for r in emitted] == [("a", 7, 4), ("b", 9, 1)]
+    assert node.contents("s") == {b"a": b'{"x":4}', b"b": b'{"x":1}'}
+
+
+def test_should_fold_in_the_order_of_the_sequence_whatever_order_the_table_has():
+    given_rows = rows(("a", 1, 1), ("a", 2, 2), ("a", 3, 3)).take([2, 0, 1])
+    assert appending().run(given_rows).rows["seen"].to_pylist() == ["a1;a2;a3;"]
+
+
+def test_should_begin_with_the_initializer_where_there_is_one():
+    assert appending().run(rows(("k", 1, 8))).rows["seen"].to_pylist() == ["k8;"]
+
+
+def test_should_delete_a_key_when_the_function_returns_none_and_begin_again():
+    node = largest("forget_at_nine")
+    node.run(rows(("a", 1, 1)))
+    emitted = node.run(rows(("a", 2, 9)))
+    assert [(r["id"], r["x"], r["__deleted"]) for r in emitted.rows.to_pylist()] == [("a", None, True)]
+    assert node.contents("s") == {}
+    assert node.run(rows(("a", 3, 4))).rows["x"].to_pylist() == [4]
+
+
+def test_should_pass_over_deleted_rows():
+    emitted = largest().run(rows(("a", 1, None)))
+    assert (emitted.rows.num_rows, emitted.rows.schema) == (0, rows_schema((ID, X)))
+
+
+@pytest.mark.parametrize(("stream_time", "late"), [(24, 0), (25, 1), (26, 1)])
+def test_should_count_a_row_as_late_for_each_window_that_is_closed(stream_time, late):
+    node = largest(window=Window(20, 10, 5))
+    node.run(rows(("z", stream_time, 1)), newest_ms=stream_time)
+    emitted = node.run(rows(("a", 15, 7)), newest_ms=stream_time)
+    assert emitted.late_rows == late
+    found = [(r["window_start"], r["window_end"], r["x"]) for r in emitted.rows.to_pylist()]
+    assert found == [(0, 20, 7), (10, 30, 7)][late:]
+
+
+def test_should_put_a_row_into_no_window_before_the_epoch():
+    emitted = largest(window=Window(20, 10, 5)).run(rows(("a", 3, 7)), newest_ms=3)
+    assert emitted.rows["window_start"].to_pylist() == [0]
+
+
+def test_should_keep_windows_apart_in_their_segments():
+    node = largest(window=Window(10, 10, 90))
+    node.run(rows(("a", 5, 1), ("a", 45, 2)), newest_ms=45)
+    assert node.stores["s"].segments() == [0, 2]
+    emitted = node.run(rows(("a", 6, 3)), newest_ms=45)
+    assert emitted.rows.select(["window_start", "x"]).to_pylist() == [{"window_start": 0, "x": 3}]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("not_a_row", "int; return a dictionary"), ("unknown_column", "no column y"), ("wrong_type", "column x is int64")],
+)
+def test_should_say_which_function_gave_what_is_no_row(function, message):
+    node = largest(function)
+    with pytest.raises(InvalidTopology, match=f"RED: {HERE}:{function}.*{message}"):
+        node.run(rows(("a", 1, 1), ("a", 2, 2)))
+
+
+def test_should_let_a_functions_error_through_with_a_note_of_node_and_key():
+    with pytest.raises(ZeroDivisionError) as raised:
+        largest("fails").run(rows(("a", 1, 1), ("a", 2, 2)))
+    assert raised.value.__notes__ == [f"RED: {HERE}:fails, key 'a', row {{'x': 2}}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("keep_larger", "is not an import path"),
+        ("tests.no_such:f", "does not import: ModuleNotFoundError"),
+        (f"{HERE}:no_such", "has no such name"),
+        (f"{HERE}:CONSTANT", "has it as int"),
+    ],
+)
+def test_should_refuse_an_import_path_that_names_no_function(path, message):
+    node = Reduce("RED", (), (ID, X), (StoreSpec("s", StoreKind.KEY_VALUE, None, None),), path, None, None, "id")
+    with pytest.raises(InvalidTopology, match=f"RED: .*{message}"):
+        ReduceOperator(node)
+
+
+RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.just(1), st.integers(-5, 5)), max_size=5)
+
+
+@given(st.lists(RECORDS, max_size=5))
+def test_should_come_to_the_same_for_any_cut_into_batches_and_restarts(cuts):
+    node = appending()
+    for cut in cuts:
+        node.run(rows(*cut))
+        node.restart()
+    whole = appending()
+    whole.run(rows(*(record for cut in cuts for record in cut)))
+    assert node.contents("s") == whole.contents("s")

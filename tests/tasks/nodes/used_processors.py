@@ -1,0 +1,114 @@
+"""Processors that tests name by import path."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.processors import ArrowProcessor, Processor, Punctuate
+
+
+class CountPerKey(Processor):
+    """Forwards how many rows a key had; a deletion forgets it; at each 10 ms of stream time says what is held."""
+
+    def init(self, context):
+        self.context = context
+        self.counts = context.store("s")
+        context.schedule(10, Punctuate.STREAM_TIME, self.say)
+
+    def process(self, record):
+        if record.row is None:
+            self.counts.delete(record.key)
+            return self.context.forward(record.key, None)
+        row = self.counts.get(record.key) or {"n": 0, "mean": 0.0}
+        row = {"n": row["n"] + 1, "mean": row["mean"] + record.row["x"]}
+        self.counts.put(record.key, row)
+        return self.context.forward(record.key, row)
+
+    def say(self, time_ms):
+        for key, row in self.counts.range():
+            self.context.forward(f"held:{key}", row)
+
+
+class SumInColumns(ArrowProcessor):
+    """Adds a batch's rows to the stored sums of their keys, without a loop."""
+
+    def init(self, context):
+        self.context = context
+        self.sums = context.store("s")
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: context.forward("tick", {"n": time_ms}))
+
+    def process(self, rows):
+        new = rows.group_by("__k", use_threads=False).aggregate([("x", "count"), ("x", "sum"), ("__ts", "max")])
+        old = self.sums.get_many(new["__k"])
+        n = pc.add(new["x_count"], pc.fill_null(old["n"], 0))
+        mean = pc.add(new["x_sum"], pc.fill_null(old["mean"], 0.0))
+        self.sums.put_many(new["__k"], pa.table({"n": n, "mean": mean}))
+        return pa.table({"__k": new["__k"], "__ts": new["__ts_max"], "n": n, "mean": mean, "unused": n})
+
+
+class Clocked(Processor):
+    def init(self, context):
+        self.context = context
+        context.schedule(100, Punctuate.WALL_CLOCK, lambda time_ms: context.forward("wall", {"n": time_ms}))
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: context.forward("stream", {"n": time_ms}))
+
+    def process(self, record):
+        self.context.forward(record.key, {"n": self.context.stream_time_ms})
+
+
+class Prefixes(Processor):
+    """Key `?p` forwards what is stored under the prefix p; other keys are put; read back in the same batch."""
+
+    def init(self, context):
+        self.context = context
+        self.store = context.store("s")
+
+    def process(self, record):
+        if record.key.startswith("?"):
+            for key, row in self.store.range(record.key[1:]):
+                self.context.forward(key, row, 1)
+        else:
+            self.store.put(record.key, {"n": record.row["x"]})
+            self.store.get(record.key)["n"] = -1  # A copy: this changes nothing.
+
+
+class PutsWrongColumn(Prefixes):
+    def process(self, record):
+        self.store.put(record.key, {"nn": 1})
+
+
+class PutsWrongType(Prefixes):
+    def process(self, record):
+        self.store.put(record.key, {"n": "one"})
+
+
+class Fails(Processor):
+    def process(self, record):
+        raise ZeroDivisionError
+
+
+class WantsAnotherStore(Processor):
+    def init(self, context):
+        context.store("another")
+
+
+class UsesStoreInInit(Processor):
+    def init(self, context):
+        context.store("s").get("a")
+
+
+class GivesAList(ArrowProcessor):
+    def process(self, rows):
+        return [1]
+
+
+class ForgetsColumns(ArrowProcessor):
+    def process(self, rows):
+        return rows.select(["__k"])
+
+
+class GivesNoKeys(ArrowProcessor):
+    def process(self, rows):
+        nothing = pa.nulls(rows.num_rows, pa.string())
+        return pa.table({"__k": nothing, "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
