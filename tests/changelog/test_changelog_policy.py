@@ -28,4 +28,5 @@ def test_the_last_ten_minutes_should_stay_whole_and_tombstones_a_day() -> None:
 
 
 def test_policies_should_be_found_by_store() -> None:
-    assert list(changelog_policies(load("patient_monitoring").plan())) == ["pulse-counts"]
+    plan = load("patient_monitoring").plan()
+    assert list(changelog_policies(plan)) == [store.name for store in plan.stores]

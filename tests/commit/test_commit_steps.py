@@ -142,7 +142,7 @@ def test_should_make_everything_visible_together_and_remember_it(rig):
     assert record.ends_before == {rig.sink: {0: 0}, rig.changelog.topic: {0: 0}}
     place = TopicPartition(rig.source, 0)
     assert rig.member.committed([place], 20)[place].offset == 10
-    assert (rig.task.next_offset, rig.task.batch) == (10, 1)
+    assert (rig.task.next_offsets, rig.task.batch) == ({rig.source: 10}, 1)
 
 
 def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(rig):
@@ -181,7 +181,7 @@ def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind
         rig.commit()
     assert rig.visible(rig.sink) == rig.visible(rig.changelog.topic) == rig.visible(f"{rig.app}-commits") == []
     assert rig.member.committed([rig.task.lead], 20) == {}
-    assert (rig.store.marker, rig.task.next_offset) == (None, 0)
+    assert (rig.store.marker, rig.task.next_offsets) == (None, {rig.source: 0})
 
 
 def test_should_abort_rather_than_commit_unchecked_and_go_on_when_the_generation_is_back(rig, monkeypatch):

@@ -20,8 +20,10 @@ from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Comparison, compa
 from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
 from tests.truth.topics import committed_offsets, end_offsets
 
+from tidemark.broker.topics import user_topics
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local.processes import wait_until
+from tidemark.topology.load import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
@@ -73,7 +75,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        topics = [NewTopic(t, PARTITIONS, 1) for t in (RULES.source_topic, RULES.sink_topic)]
+        topics = [NewTopic(t, PARTITIONS, 1) for t in user_topics(load("patient_monitoring").plan())]
         for created in admin.create_topics(topics).values():
             created.result()
 

@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 def _names(known):  # type: ignore[no-untyped-def]
     def parse(text: str) -> list[str]:
-        names = text.split(",")
+        names = list(dict.fromkeys(text.split(",")))
         unknown = [name for name in names if name not in known]
         if unknown:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(known)}")

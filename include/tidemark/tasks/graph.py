@@ -17,6 +17,7 @@ from tidemark.tasks.nodes.process import ProcessOperator
 from tidemark.tasks.nodes.reduce import ReduceOperator
 from tidemark.tasks.nodes.sessions import SessionAggregateOperator
 from tidemark.tasks.nodes.sink import entering_rows, records_of
+from tidemark.tasks.nodes.sliding import SlidingAggregateOperator
 from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.nodes.suppress import SuppressOperator
 from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
@@ -32,6 +33,7 @@ from tidemark.topology.plan import (
     RowSink,
     SessionWindow,
     Sink,
+    SlidingWindow,
     StreamStreamJoin,
     StreamTableJoin,
     SubTopology,
@@ -108,6 +110,8 @@ class TaskGraph:
 def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
     if isinstance(aggregation.window, SessionWindow):
         return SessionAggregateOperator(aggregation)
+    if isinstance(aggregation.window, SlidingWindow):
+        return SlidingAggregateOperator(aggregation)
     return WindowedAggregateOperator(aggregation, emits)
 
 

@@ -12,7 +12,7 @@ from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.expiry import expire, order_spec
+from tidemark.tasks.nodes.expiry import expire
 from tidemark.tasks.operator import BatchTime
 from tidemark.topology.plan import StoreKind, StoreSpec
 
@@ -111,17 +111,6 @@ def test_should_do_nothing_for_a_store_without_ttl_and_bound():
     store = Expiring(PLAIN)
     store.batch(1, b"a")
     assert (store.keys, list(store.order.items(WHOLE))) == ([b"a"], [])
-
-
-def test_should_ask_for_a_second_store_of_the_same_kind_where_there_is_an_order_to_keep():
-    spec = replace(BOTH, in_memory=True, profile="small", columns=())
-    assert order_spec(PLAIN) is None
-    found = order_spec(spec)
-    assert found is not None
-    assert (found.name, found.kind, found.in_memory, found.profile, found.is_logged) == (
-        "s-order", StoreKind.KEY_VALUE, True, "small", True,
-    )  # fmt: skip
-    assert order_spec(found) is None
 
 
 KEYS = st.lists(st.sampled_from([b"a", b"b", b"ab", b"\0", b"\xff" * 9]), max_size=3, unique=True)

@@ -149,6 +149,18 @@ def test_should_leave_a_stored_session_alone_when_a_late_record_reaches_it():
     assert node.contents("s") == before
 
 
+@pytest.mark.parametrize(("stream_time", "merges"), [(404, True), (405, True), (406, False)])
+def test_should_not_count_on_an_expired_session_whose_segment_is_still_there(stream_time, merges):
+    node = batches()
+    node.run(partials([("a", 205, 1)]), newest_ms=205)
+    node.run(partials([("z", stream_time, 1)]), newest_ms=stream_time)
+    assert b"a" in {split_session_key(key)[0] for key in node.contents("s")}
+    # A long session within one batch reaches back further than any record alone could.
+    emitted = node.run(partials([("a", ts, 1) for ts in range(210, 401, 10)]), newest_ms=stream_time)
+    live = [row for row in emitted.rows.to_pylist() if not row["__deleted"]]
+    assert [row["window_start"] for row in live] == [205 if merges else 210]
+
+
 def test_should_not_mix_keys_of_which_one_begins_with_the_other():
     keys = ["a", "a\0\0\0\0\0\0\0\0", "a\0", "ab", "a" + "\0" * 7 + "\x05" + "\0" * 8]
     node = batches()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.nodes.harness import Harness, numbered
 
@@ -205,6 +205,7 @@ def as_inputs(lefts, rights, stream_time: int, first: int) -> list[list[dict]]:
     ]
 
 
+@settings(deadline=None)
 @given(STEPS, st.sampled_from(JoinKind), st.integers(0, 12), st.integers(0, 12), st.sampled_from([1, 8, 60]))
 def test_should_join_two_streams_as_record_by_record(steps, kind, before, after, segment_ms):
     harness, model = a_harness(kind, before, after, segment_ms), Model(kind, before, after)
@@ -220,6 +221,7 @@ def test_should_join_two_streams_as_record_by_record(steps, kind, before, after,
         harness.op = StreamStreamJoinOperator(harness.op.node)
 
 
+@settings(deadline=None)
 @given(STEPS, st.sampled_from(JoinKind), st.integers(0, 12), st.data())
 def test_should_emit_the_same_however_the_records_are_split_into_batches(steps, kind, within, data):
     whole, split = a_harness(kind, within, within), a_harness(kind, within, within)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.nodes.harness import Harness
 
@@ -173,6 +173,7 @@ UPDATES = st.lists(
 STEPS = st.lists(st.tuples(UPDATES, st.integers(0, 15)), max_size=5)
 
 
+@settings(deadline=None)
 @given(STEPS, st.data())
 def test_should_emit_the_same_finals_once_each_however_the_records_are_split_into_batches(steps, data):
     whole, split = a_harness(), a_harness()
@@ -206,6 +207,7 @@ def test_should_emit_the_same_finals_once_each_however_the_records_are_split_int
     assert whole.contents("buffer") == split.contents("buffer")
 
 
+@settings(deadline=None)
 @given(STEPS, st.integers(0, 3))
 def test_should_leave_downstream_with_the_finals_also_when_some_went_out_early(steps, bound):
     harness, reference = early(max_records=bound), a_harness()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tasks.nodes.harness import Harness, numbered
 
@@ -139,6 +139,7 @@ def in_order(inputs: list[list[dict]]) -> list[tuple[int, dict]]:
     return [(side, row) for _, side, row in sorted(flat, key=lambda one: one[0])]
 
 
+@settings(deadline=None)
 @given(BATCHES, st.sampled_from([JoinKind.INNER, JoinKind.LEFT]))
 def test_should_join_a_stream_with_a_table_as_record_by_record(batches, kind):
     harness, table = stream_table(kind), {}
@@ -154,6 +155,7 @@ def test_should_join_a_stream_with_a_table_as_record_by_record(batches, kind):
         harness.op = StreamTableJoinOperator(harness.op.node)
 
 
+@settings(deadline=None)
 @given(BATCHES, st.sampled_from(JoinKind))
 def test_should_join_two_tables_as_record_by_record(batches, kind):
     harness, tables = table_table(kind), ({}, {})
@@ -177,6 +179,7 @@ def test_should_join_two_tables_as_record_by_record(batches, kind):
         harness.op = TableTableJoinOperator(harness.op.node)
 
 
+@settings(deadline=None)
 @given(st.lists(UPDATE, max_size=12), st.integers(0, 12))
 def test_should_keep_and_emit_the_same_table_however_the_updates_are_split(updates, cut):
     rows = [left(k, x, ts) | {"seq": i} for i, (k, x, ts) in enumerate(updates)]

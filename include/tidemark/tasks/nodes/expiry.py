@@ -1,7 +1,7 @@
 """TTL and LRU of a key-value store: at a batch's end old keys leave it, as deletions that the changelog sees too.
 
-Their order is kept beside the data in a second store, `<store>-order`, logged like the first, so that a restored task
-expires the same keys at the same time. Its records, all numbers eight bytes big-endian:
+Their order is kept beside the data in a second store (`topology.stores.with_order`), logged like the first, so that a
+restored task expires the same keys at the same time. Its records, all numbers eight bytes big-endian:
 
     0 time key     -> nothing               by the stream time at which the key was last written, where there is a TTL
     1 use key      -> nothing               by the number of the batch that last used it, where there is a bound
@@ -20,29 +20,12 @@ from dataclasses import dataclass, field
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.operator import BatchTime
-from tidemark.topology.plan import StoreKind, StoreSpec
+from tidemark.topology.plan import StoreSpec
 
-ORDER_SUFFIX = "-order"
 _BY_TIME, _BY_USE, _BY_KEY, _COUNTS = b"\0", b"\1", b"\2", b"\3"
 _PAIR = struct.Struct(">qQ")
 _TIME = struct.Struct(">q")
 _PREFIX_BYTES = 9
-
-
-def order_spec(spec: StoreSpec) -> StoreSpec | None:
-    """The second store that TTL and LRU of `spec` need; None where it has neither."""
-    if spec.ttl_ms is None and spec.max_entries is None:
-        return None
-    return StoreSpec(
-        name=spec.name + ORDER_SUFFIX,
-        kind=StoreKind.KEY_VALUE,
-        retention_ms=None,
-        segment_ms=None,
-        in_memory=spec.in_memory,
-        is_logged=spec.is_logged,
-        profile=spec.profile,
-        topic_config=spec.topic_config,
-    )
 
 
 def expire(spec: StoreSpec, pending: PendingStore, order: PendingStore, at: BatchTime) -> None:

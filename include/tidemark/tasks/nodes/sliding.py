@@ -18,7 +18,6 @@ import pyarrow as pa
 from tidemark.stores.layout import Records, ValueLayout, slots_of, split_window_key, window_keys
 from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
-from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.nodes.aggregate import by_segment
@@ -66,8 +65,6 @@ class SlidingAggregateOperator:
         partials = inputs[0].sort_by([("k", "ascending"), ("w", "ascending")])
         open_from = 0 if at.before_ms == NO_STREAM_TIME else max(0, at.before_ms - self._grace_ms)
         is_late = partials.column("w").to_numpy() + 1 + self._difference_ms <= open_from
-        if at.before_ms == NO_STREAM_TIME:
-            is_late[:] = False
         late = int(partials.column("rows").to_numpy()[is_late].sum())
         partials = partials.filter(pa.array(~is_late)).combine_chunks()
         if partials.num_rows == 0:
@@ -103,6 +100,7 @@ class SlidingAggregateOperator:
         self, partials: pa.Table, is_new: npt.NDArray[np.bool_], store: PendingStore, open_from: int
     ) -> _Windows:
         found = _Windows()
+        segments = store.segments()
         difference_ms = self._difference_ms
         keys = partials.column("k").cast(pa.binary()).to_pylist()
         listed = zip(keys, partials.column("w").to_pylist(), is_new.tolist(), strict=True)
@@ -110,7 +108,7 @@ class SlidingAggregateOperator:
             changed = [(time, fresh) for _, time, fresh in rows]
             # What lies before concerns closed windows only, and whether it is still stored depends on its segment.
             least = max(0, changed[0][0] - difference_ms - 1, open_from - difference_ms - 1)
-            times, values = self._stored(store, key, least, changed[-1][0] + difference_ms + 1)
+            times, values = self._stored(store, segments, key, least, changed[-1][0] + difference_ms + 1)
             offset = len(found.values)
             found.values += values
             for start in sorted(self._starts(times, changed)):
@@ -134,21 +132,23 @@ class SlidingAggregateOperator:
             starts.update(max(0, other - difference_ms) for other in later)
             earlier = times[bisect_left(times, time - 1 - difference_ms) : bisect_left(times, time)]
             starts.update(other + 1 for other in earlier)
-            if time <= difference_ms:
-                starts.add(0)
-            following = bisect_right(times, time)
-            if fresh and following < len(times) and times[following] <= time + 1 + difference_ms:
+            behind = times[bisect_right(times, time) : bisect_right(times, time + 1 + difference_ms)]
+            # A record at its very end has made that window before, or does so in this batch.
+            if fresh and behind and behind[-1] != time + 1 + difference_ms:
                 starts.add(time + 1)
         return starts
 
-    def _stored(self, store: PendingStore, key: bytes, least: int, most: int) -> tuple[list[int], list[bytes]]:
+    def _stored(
+        self, store: PendingStore, segments: Sequence[int], key: bytes, least: int, most: int
+    ) -> tuple[list[int], list[bytes]]:
         """The key's timestamps in [least, most], ascending, and their partials."""
         segment_ms = self.aggregation.store.segment_ms
         times: list[int] = []
         values: list[bytes] = []
         start, end = (key + time.to_bytes(_TIME_BYTES, "big") for time in (least, most + 1))
-        segments = [WHOLE] if segment_ms is None else range(least // segment_ms, most // segment_ms + 1)
         for segment in segments:
+            if segment_ms is not None and not least // segment_ms <= segment <= most // segment_ms:
+                continue
             for found, value in store.range(segment, start, end):
                 if len(found) == len(key) + _TIME_BYTES:  # Else another key, of which this one is a prefix.
                     times.append(split_window_key(found)[1])

@@ -1,0 +1,253 @@
+"""What a picture of a plan consists of: boxes with their words, and which leads to which. No places yet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from tidemark.names import changelog_topic
+from tidemark.topology.durations import format_ms
+from tidemark.topology.plan import (
+    Aggregation,
+    Filter,
+    Map,
+    Process,
+    Reduce,
+    Rekey,
+    RowSink,
+    Select,
+    SessionWindow,
+    Sink,
+    SlidingWindow,
+    Step,
+    StoreSpec,
+    StreamStreamJoin,
+    StreamTableJoin,
+    SubTopology,
+    Suppress,
+    TableSource,
+    TableTableJoin,
+    TaskNode,
+    Window,
+)
+
+_CHARACTER = 7.4
+"""Pixels of one character at 12 px, of the widest of the usual monospaced fonts and a little more."""
+_LINE = 15.0
+_PAD_X, _PAD_Y = 10.0, 7.0
+_LID = 6.0
+"""Height of the ellipse on a cylinder."""
+_LONGEST_LINE = 34
+_LONGEST_DETAIL = 40
+
+
+class Kind(Enum):
+    """What a box stands for, nodes by where they run; the value is its style."""
+
+    SPARK = "spark"
+    LOOP = "loop"
+    BOTH = "both"
+    TOPIC = "topic"
+    REPARTITION = "repartition"
+    STORE = "store"
+    CHANGELOG = "changelog"
+
+
+@dataclass(frozen=True)
+class Box:
+    """A name, broken into lines, and smaller words under it. Lengths are pixels."""
+
+    kind: Kind
+    name: str
+    details: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The name in pieces that fit."""
+        return broken(self.name)
+
+    @property
+    def width(self) -> float:
+        """Enough for its longest line."""
+        return max(text_width(line) for line in (*self.lines, *self.details)) + 2 * _PAD_X
+
+    @property
+    def height(self) -> float:
+        """Enough for its lines."""
+        return _LINE * (len(self.lines) + len(self.details)) + 2 * _PAD_Y + self.lid
+
+    @property
+    def lid(self) -> float:
+        """What a cylinder's top takes."""
+        return _LID if self.kind is Kind.STORE else 0.0
+
+    def baselines(self) -> list[float]:
+        """Where its lines are written, counted from its top."""
+        count = len(self.lines) + len(self.details)
+        return [self.lid + _PAD_Y + _LINE * (number + 1) - 4 for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One sub-topology: its nodes by name, which leads to which, their stores, and the topics at its ends."""
+
+    nodes: dict[str, Box]
+    edges: tuple[tuple[str, str], ...]
+    stores: dict[str, tuple[Box, ...]]
+    reads: tuple[tuple[str, str], ...]
+    """Topic and node."""
+    writes: tuple[tuple[str, str], ...]
+    """Node and topic."""
+
+
+def text_width(text: str) -> float:
+    """Pixels of a line."""
+    return _CHARACTER * len(text)
+
+
+def broken(name: str) -> tuple[str, ...]:
+    """A name in lines, broken behind its separators where it can be; joined they are the name."""
+    lines = [""]
+    for piece in re.findall(r"[^-._/:]*[-._/:]?", name):
+        for start in range(0, len(piece), _LONGEST_LINE):
+            part = piece[start : start + _LONGEST_LINE]
+            if len(lines[-1]) + len(part) > _LONGEST_LINE:
+                lines.append("")
+            lines[-1] += part
+    return tuple(lines)
+
+
+def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
+    """Collect boxes and edges; of steps that several branches share there is one."""
+    nodes: dict[str, Box] = {}
+    edges: dict[tuple[str, str], None] = {}
+    # Where a road ends under a name that is no node's, the last node of the road stands for it.
+    stands_for: dict[str, str] = {}
+    writes: dict[tuple[str, str], None] = {}
+    for source in subtopology.sources:
+        nodes[source.node] = _node(Kind.SPARK, source.node, "table source" if source.is_table else "source")
+
+    def add(before: str, node: str, box: Box) -> str:
+        nodes.setdefault(node, box)
+        edges[before, node] = None
+        return node
+
+    task_nodes = {node.node for node in subtopology.nodes}
+    for branch in subtopology.branches:
+        end = subtopology.sources[branch.source].node
+        for step in branch.steps:
+            end = add(end, step.node, _node(Kind.SPARK, step.node, *_step(step)))
+        if branch.aggregation:
+            end = add(end, branch.aggregation.node, _aggregation(branch.aggregation))
+        if branch.end in task_nodes:
+            edges[end, branch.end] = None
+        stands_for[branch.end] = end
+        for sink in branch.sinks:
+            add(end, sink.node, _sink(sink.node, sink))
+            writes[sink.node, sink.topic] = None
+    for node in subtopology.nodes:
+        nodes[node.node] = _task_node(node)
+        if isinstance(node, RowSink):
+            writes[node.node, node.sink.topic] = None
+    for node in subtopology.nodes:
+        for name in node.inputs:
+            before = name if name in nodes else stands_for.get(name)
+            if before is not None and before != node.node:
+                edges[before, node.node] = None
+    owners: tuple[Aggregation | TaskNode, ...] = (*subtopology.aggregations, *subtopology.nodes)
+    return Parts(
+        nodes,
+        tuple(edges),
+        {owner.node: tuple(b for s in owner.stores for b in _store(application_id, s)) for owner in owners},
+        tuple((source.topic, source.node) for source in subtopology.sources),
+        tuple(writes),
+    )
+
+
+def _node(kind: Kind, name: str, *details: str) -> Box:
+    return Box(kind, name, tuple(_short(detail) for detail in details if detail))
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
+
+
+def _step(step: Step) -> tuple[str, ...]:
+    match step:
+        case Filter():
+            return "filter", step.condition
+        case Select():
+            return "select", ", ".join(name for name, _ in step.columns)
+        case Rekey():
+            return "re-key", step.key
+
+
+def _aggregation(node: Aggregation) -> Box:
+    results = ", ".join(f"{a.name} = {a.fold.value}({a.expression or '*'})" for a in node.aggregates)
+    return _node(Kind.BOTH, node.node, "aggregate" + _windows(node.window), results)
+
+
+def _windows(window: Window | SessionWindow | SlidingWindow | None) -> str:
+    match window:
+        case Window(size_ms, advance_ms) if size_ms == advance_ms:
+            return f", tumbling {format_ms(size_ms)}"
+        case Window(size_ms, advance_ms):
+            return f", hopping {format_ms(size_ms)} every {format_ms(advance_ms)}"
+        case SessionWindow(gap_ms):
+            return f", sessions, gap {format_ms(gap_ms)}"
+        case SlidingWindow(difference_ms):
+            return f", sliding {format_ms(difference_ms)}"
+    return ""
+
+
+def _task_node(node: TaskNode) -> Box:
+    if isinstance(node, RowSink):
+        return _sink(node.node, node.sink)
+    return _node(Kind.LOOP, node.node, *_task_details(node))
+
+
+def _task_details(node: TaskNode) -> tuple[str, ...]:
+    match node:
+        case Suppress():
+            return "suppress until windows close", f"grace {format_ms(node.grace_ms)}"
+        case Reduce():
+            return "reduce" + _windows(node.window), node.function
+        case TableSource():
+            return ("table",)
+        case StreamTableJoin():
+            return (f"{node.kind.value} join, stream with table",)
+        case TableTableJoin():
+            return (f"{node.kind.value} join, two tables",)
+        case StreamStreamJoin():
+            near = f"-{format_ms(node.before_ms)} … +{format_ms(node.after_ms)}"
+            return f"{node.kind.value} join, two streams", f"{near}, grace {format_ms(node.grace_ms)}"
+        case Process():
+            return "processor", node.processor
+        case Map():
+            return "map", node.condition or ", ".join(name for name, _ in node.selected or ()) or node.key or ""
+    return (type(node).__name__.lower(),)
+
+
+def _sink(name: str, sink: Sink) -> Box:
+    what = "repartition sink" if sink.is_repartition else "sink"
+    return _node(Kind.LOOP, name, f"{what}, {sink.partitioner}" if sink.partitioner else what)
+
+
+def _store(application_id: str, store: StoreSpec) -> tuple[Box, ...]:
+    """The store's cylinder, and its changelog topic where it has one of its own."""
+    kept = store.custom or ("in memory" if store.in_memory else "RocksDB")
+    details = [f"{store.kind.value}, {kept}"]
+    if store.retention_ms is not None:
+        details.append(f"retention {format_ms(store.retention_ms)}")
+    if store.ttl_ms is not None:
+        details.append(f"time to live {format_ms(store.ttl_ms)}")
+    if store.source_topic is not None:
+        details.append("changelog: its source topic")
+    elif not store.is_logged:
+        details.append("no changelog")
+    cylinder = Box(Kind.STORE, store.name, tuple(_short(detail) for detail in details))
+    if store.source_topic is not None or not store.is_logged:
+        return (cylinder,)
+    return cylinder, Box(Kind.CHANGELOG, changelog_topic(application_id, store.name))

@@ -1,0 +1,161 @@
+"""A placed picture as SVG text: plain shapes, plain colours, one style sheet for light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tidemark.topology.picture_parts import Kind, text_width
+
+if TYPE_CHECKING:
+    from tidemark.topology.picture import Drawing, Frame, Placed, Points
+
+HEAD = 26.0
+"""Height of a heading."""
+LEGEND_HEIGHT = 22.0
+_SWATCH = 26.0
+_LEGEND = (
+    (Kind.TOPIC, "topic"),
+    (Kind.REPARTITION, "repartition topic"),
+    (Kind.SPARK, "runs in Spark"),
+    (Kind.BOTH, "partial results in Spark, merged in the task loop"),
+    (Kind.LOOP, "runs in the task loop"),
+    (Kind.STORE, "state store"),
+    (Kind.CHANGELOG, "changelog topic"),
+)
+_ROUND = {Kind.TOPIC: 14, Kind.REPARTITION: 14, Kind.CHANGELOG: 14}
+_STYLE = """
+text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1c2128; white-space: pre; }
+.small { font-size: 11px; fill: #57606a; }
+.head { font-weight: bold; }
+.paper { fill: #ffffff; }
+.frame { fill: #f6f8fa; stroke: #8c959f; stroke-dasharray: 5 4; }
+.topic { fill: #ffffff; stroke: #57606a; }
+.repartition { fill: #fff3d6; stroke: #9a6700; }
+.changelog { fill: #ffffff; stroke: #8c959f; stroke-dasharray: 3 2; }
+.spark { fill: #ffe2cc; stroke: #bc4c00; }
+.loop { fill: #d8eaff; stroke: #0969da; }
+.both { fill: #e9defa; stroke: #8250df; }
+.store { fill: #dcf3e0; stroke: #1a7f37; }
+.line { fill: none; stroke: #57606a; stroke-width: 1.4; }
+.owns { fill: none; stroke: #8c959f; }
+.tip { fill: #57606a; }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3; }
+.small { fill: #a5afba; }
+.paper { fill: #0d1117; }
+.frame { fill: #161b22; stroke: #6e7681; }
+.topic { fill: #0d1117; stroke: #8b949e; }
+.repartition { fill: #3b2e0a; stroke: #d4a72c; }
+.changelog { fill: #0d1117; stroke: #6e7681; }
+.spark { fill: #4a2410; stroke: #f0883e; }
+.loop { fill: #0f2d4f; stroke: #58a6ff; }
+.both { fill: #33224f; stroke: #bc8cff; }
+.store { fill: #12331c; stroke: #3fb950; }
+.line { stroke: #a5afba; }
+.owns { stroke: #6e7681; }
+.tip { fill: #a5afba; }
+}
+"""
+
+
+def svg(drawing: Drawing) -> str:
+    """The whole file."""
+    width, height = _number(drawing.width), _number(drawing.height)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img">',
+        f"<title>Topology of {escape(drawing.title)}</title>",
+        f"<style>{_STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
+        _text(20, 34, drawing.title, "head"),
+    ]
+    parts += [_frame(frame) for frame in drawing.frames]
+    parts += [_own(points) for frame in drawing.frames for points in frame.owns]
+    parts += [_line(points) for frame in drawing.frames for points in frame.lines]
+    parts += [_line(points) for points in drawing.lines]
+    parts += [_box(placed) for placed in drawing.boxes]
+    parts += _legend(20.0, drawing.height - 20.0 - LEGEND_HEIGHT)
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def title_width(text: str) -> float:
+    """Pixels of a heading; bold letters of some fonts are wider."""
+    return 1.1 * text_width(text)
+
+
+def legend_width() -> float:
+    """Pixels of the legend's one line."""
+    return sum(_SWATCH + 8 + text_width(words) + 24 for _, words in _LEGEND)
+
+
+def _frame(frame: Frame) -> str:
+    border = _rect("frame", frame.x, frame.y, frame.width, frame.height, 8)
+    return border + _text(frame.x + 18, frame.y + 24, f"Sub-topology {frame.index}", "head")
+
+
+def _box(placed: Placed) -> str:
+    box = placed.box
+    baselines = box.baselines()
+    x = placed.x + 10
+    # Pieces of one name are spans of one text, so that it can be searched for and copied whole.
+    spans = "".join(
+        f'<tspan x="{_number(x)}" y="{_number(placed.y + y)}">{escape(line)}</tspan>'
+        for line, y in zip(box.lines, baselines, strict=False)
+    )
+    style = "small" if box.kind is Kind.CHANGELOG else "name"
+    details = zip(box.details, baselines[len(box.lines) :], strict=True)
+    words = "".join(_text(x, placed.y + y, detail, "small") for detail, y in details)
+    shape = _shape(box.kind, placed.x, placed.y, placed.width, placed.height)
+    return f'<g>{shape}<text class="{style}">{spans}</text>{words}</g>'
+
+
+def _shape(kind: Kind, x: float, y: float, width: float, height: float) -> str:
+    if kind is not Kind.STORE:
+        return _rect(kind.value, x, y, width, height, _ROUND.get(kind, 3))
+    lid = 5.0
+    arc = f"{_number(width / 2)} {_number(lid)} 0 0"
+    left, right, upper, lower = (_number(n) for n in (x, x + width, y + lid, y + height - lid))
+    body = f"M{left} {upper}A{arc} 1 {right} {upper}V{lower}A{arc} 1 {left} {lower}Z"
+    return f'<path class="store" d="{body}"/><path class="store" d="M{left} {upper}A{arc} 0 {right} {upper}"/>'
+
+
+def _rect(style: str, x: float, y: float, width: float, height: float, radius: float) -> str:
+    places = " ".join(f'{n}="{_number(v)}"' for n, v in (("x", x), ("y", y), ("width", width), ("height", height)))
+    return f'<rect class="{style}" {places} rx="{_number(radius)}"/>'
+
+
+def _line(points: Points) -> str:
+    """Level along the boxes that it passes, curved between; with a tip at its end."""
+    (x, y), (end_x, end_y) = points[0], points[-1]
+    path = f"M{_number(x)} {_number(y)}"
+    for (x, y), (to_x, to_y) in pairwise((*points[:-1], (end_x - 6, end_y))):
+        if y == to_y:
+            path += f"H{_number(to_x)}"
+        else:
+            half = _number((x + to_x) / 2)
+            path += f"C{half} {_number(y)} {half} {_number(to_y)} {_number(to_x)} {_number(to_y)}"
+    tip = f"M{_number(end_x)} {_number(end_y)}l-8 -4v8z"
+    return f'<path class="line" d="{path}"/><path class="tip" d="{tip}"/>'
+
+
+def _own(points: Points) -> str:
+    places = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
+    return f'<polyline class="owns" points="{places}"/>'
+
+
+def _legend(x: float, y: float) -> list[str]:
+    parts = []
+    for kind, words in _LEGEND:
+        parts.append(_shape(kind, x, y, _SWATCH, LEGEND_HEIGHT) + _text(x + _SWATCH + 8, y + 15, words, "small"))
+        x += _SWATCH + 8 + text_width(words) + 24
+    return parts
+
+
+def _text(x: float, y: float, words: str, style: str) -> str:
+    return f'<text class="{style}" x="{_number(x)}" y="{_number(y)}">{escape(words)}</text>'
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".")
