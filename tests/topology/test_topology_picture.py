@@ -305,7 +305,7 @@ def test_the_file_should_need_nothing_else_and_be_the_same_each_time(example: To
 )
 def test_a_broken_name_should_be_whole_when_joined(name: str) -> None:
     assert "".join(broken(name)) == name
-    assert max(len(line) for line in broken(name)) <= 34
+    assert max(len(line) for line in broken(name)) <= 26
 
 
 def test_columns_should_be_by_the_longest_path() -> None:

@@ -6,7 +6,10 @@ words of `tidemark.topology.stream`.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from tidemark.errors import InvalidTopology
 from tidemark.names import changelog_topic, commits_topic, dlq_topic, is_legal_name
@@ -59,7 +62,7 @@ class Topology:
         self.application_id = application_id
         self.version = version
         guarantees = {member.value: member for member in Guarantee}
-        if guarantee not in guarantees:
+        if not isinstance(guarantee, str) or guarantee not in guarantees:
             raise InvalidTopology(
                 f"application {application_id}: guarantee {guarantee!r} is unknown; use {' or '.join(guarantees)}"
             )
@@ -99,7 +102,7 @@ class Topology:
             if named is None:
                 known = ", ".join(column.name for column in stream.columns)
                 raise InvalidTopology(f"{stream.node}: key {key!r} is not a column of the table; use one of {known}")
-            stream = replace(stream, key_name=named.name)
+            stream = replace(stream, key_name=named.name, key_type=named.type)
         kept = materialized(store)
         # Whatever leaves the store by itself is a deletion that the user's topic must not see.
         shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
@@ -108,6 +111,10 @@ class Topology:
     def _source(self, topic: str, schema: str, key: str, timestamp: str, *, is_table: bool) -> Stream:
         known = self._draft.sources.get(topic) if isinstance(topic, str) else None
         node = known.node if known else self._draft.node_name("KSTREAM-SOURCE")
+        if topic in self._draft.repartitions.values():
+            raise InvalidTopology(
+                f"{node}: topic '{topic}' is the application's own, for a repartition; continue what repartition() gave"
+            )
         columns = parse_schema(schema, f"{node}: schema")
         available = (*columns, *RESERVED)
         expression, key_type = _key(key, available, f"{node}: key")
@@ -119,6 +126,11 @@ class Topology:
             _timestamp(timestamp, available, f"{node}: timestamp"),
             is_table,
         )
+        if known and known.is_table != is_table:
+            raise InvalidTopology(
+                f"{node}: topic '{topic}' is read as a stream and as a table; read it as a stream once, and make the table "
+                f"of it with to_table()"
+            )
         if known and known != source:
             raise InvalidTopology(
                 f"{node}: topic '{topic}' is read twice with different schema, key or timestamp; "
@@ -177,27 +189,61 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
     application_id = plan.application_id
     internal: dict[str, str] = {changelog_topic(application_id, s.name): f"store '{s.name}'" for s in plan.stores}
     internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "bad records"}
+    repartitions = dict.fromkeys(plan.repartition_topics, "a repartition")
     for subtopology in plan.subtopologies:
-        used = [(source.node, source.topic) for source in subtopology.sources]
-        used += [(sink.node, sink.topic) for sink in subtopology.sinks]
-        for node, topic in used:
-            if topic in internal:
-                raise InvalidTopology(
-                    f"{node}: topic '{topic}' is the application's own, for {internal[topic]}; use another topic"
-                )
+        for source in subtopology.sources:
+            _refuse_topic(source.node, source.topic, internal)
+        for sink in subtopology.sinks:
+            if not sink.is_repartition:
+                _refuse_topic(sink.node, sink.topic, internal | repartitions)
+
+
+def _refuse_topic(node: str, topic: str, internal: Mapping[str, str]) -> None:
+    if topic in internal:
+        raise InvalidTopology(
+            f"{node}: topic '{topic}' is the application's own, for {internal[topic]}; use another topic"
+        )
 
 
 def _refuse_loops(plan: TopologyPlan) -> None:
     """Output that comes back as input would feed itself for ever."""
-    writes = {topic: s.sink_topics for s in plan.subtopologies for topic in s.source_topics}
+    after = _edges(plan)
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
-            reached, new = set[str](), set(writes[source.topic])
+            reached, new = set[str](), set(after[source.node])
             while new:
                 reached |= new
-                new = {topic for known in new for topic in writes.get(known, ())} - reached
-            if source.topic in reached:
+                new = {node for known in new for node in after[known]} - reached
+            if source.node in reached:
                 raise InvalidTopology(
                     f"{source.node}: topic '{source.topic}' is read and, directly or not, written by the same "
                     f"application, which is a loop; write to another topic"
                 )
+        for sink in subtopology.sinks:
+            # Its number of partitions would follow from itself.
+            if sink.is_repartition and sink.topic in subtopology.source_topics:
+                raise InvalidTopology(
+                    f"{sink.node}: what goes through the repartition topic '{sink.topic}' is joined with what it comes "
+                    f"from; send it through a topic of your own: to('...'), and stream('...') to read it"
+                )
+
+
+def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:
+    """By node, the nodes that take what it emits, sinks handing it on to the sources that read their topic."""
+    after: defaultdict[str, set[str]] = defaultdict(set)
+    readers = {source.topic: source.node for s in plan.subtopologies for source in s.sources}
+    for subtopology in plan.subtopologies:
+        for branch in subtopology.branches:
+            road = [subtopology.sources[branch.source].node, *(step.node for step in branch.steps), branch.end]
+            road += [branch.aggregation.node] if branch.aggregation else []
+            for before, node in pairwise(road):
+                after[before].add(node)
+            after[branch.end] |= {sink.node for sink in branch.sinks}
+        for row_node in subtopology.nodes:
+            for before in row_node.inputs:
+                after[before].add(row_node.node)
+        for sink in subtopology.sinks:
+            if sink.topic in readers:
+                after[sink.node].add(readers[sink.topic])
+    # A step may be its branch's end.
+    return defaultdict(set, {node: following - {node} for node, following in after.items()})

@@ -64,7 +64,7 @@ class Draft:
             )
         return name
 
-    def store_name(self, name: str, where: str) -> str:
+    def store_name(self, name: str, where: str, argument: str = "store=") -> str:
         """A new store's name. Raises `InvalidTopology` for an illegal, repeated or too long one."""
         if not isinstance(name, str) or not is_legal_name(name):
             raise InvalidTopology(
@@ -72,7 +72,7 @@ class Draft:
             )
         if name.casefold() in self.stores:
             raise InvalidTopology(
-                f"{where}: store '{name}' exists already, at {self.stores[name.casefold()]}; give another store= name"
+                f"{where}: store '{name}' exists already, at {self.stores[name.casefold()]}; give another {argument} name"
             )
         self.check_internal_topic(changelog_topic(self.application_id, name), f"{where}: changelog topic")
         self.stores[name.casefold()] = where
@@ -143,11 +143,14 @@ class Draft:
         return tuple(found)
 
 
-def check_row_columns(columns: Iterable[Column], where: str) -> None:
-    """Columns that go through the task loop need a type it keeps. Raises `InvalidTopology`."""
+def check_row_columns(columns: Iterable[Column], where: str, *, are_declared: bool = False) -> None:
+    """Columns that go through the task loop need a type it keeps. `are_declared`: in a schema. Raises `InvalidTopology`."""
+    known = ", ".join(sorted(ROW_TYPE_NAMES))
     for column in columns:
         if column.type not in ROW_TYPE_NAMES:
+            remedy = f"select it as one of {known} before, e.g. CAST({column.name} AS STRING)"
+            if are_declared:
+                remedy = f"declare it as one of {known}"
             raise InvalidTopology(
-                f"{where}: column '{column.name}' is {column.type}, which the task loop does not keep; select it as one "
-                f"of {', '.join(sorted(ROW_TYPE_NAMES))} before, e.g. CAST({column.name} AS STRING)"
+                f"{where}: column '{column.name}' is {column.type}, which the task loop does not keep; {remedy}"
             )

@@ -114,7 +114,7 @@ class GroupedStream:
         Rows are dictionaries with the stream's columns. Record by record, so slower than SQL aggregates. Raises
         `InvalidTopology`.
         """
-        return self._fold(function, None, self.stream.columns, store, retention)
+        return self._fold(function, None, None, store, retention)
 
     def fold(
         self,
@@ -129,14 +129,13 @@ class GroupedStream:
 
         Both are import paths; aggregates are dictionaries with the columns of `emits`. Raises `InvalidTopology`.
         """
-        columns = parse_schema(emits, f"{self.stream.node}: emits")
-        return self._fold(function, initializer, columns, store, retention)
+        return self._fold(function, initializer, emits, store, retention)
 
     def _fold(
         self,
         function: str,
         initializer: str | None,
-        columns: tuple[Column, ...],
+        emits: str | None,
         store: str | Materialized | None,
         retention: Duration | None,
     ) -> Table:
@@ -144,10 +143,17 @@ class GroupedStream:
         node, name = self._names(store, "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE")
         path = import_path(function, f"{node}: function")
         start = None if initializer is None else import_path(initializer, f"{node}: initializer")
-        check_row_columns(columns, node)
+        columns = stream.columns if initializer is None else parse_schema(emits or "", f"{node}: emits")
+        check_row_columns(columns, node, are_declared=initializer is not None)
         window = None if self.windows is None else self.windows.plan()
         if window is not None and not isinstance(window, Window):
             raise InvalidTopology(f"{node}: a Python fold works in tumbling and hopping windows; use one of these")
+        taken = {column.name for column in WINDOW_COLUMNS} if window else set[str]()
+        for column in columns:
+            if column.name.casefold() in taken:
+                raise InvalidTopology(
+                    f"{node}: '{column.name}' is the name of the window in the emitted record; give the column another name"
+                )
         spec = self._store(node, name, kept, window, retention, columns)
         emitted = _emitted(stream.key_name, columns, window is not None)
         stream.enter(node)
@@ -193,7 +199,7 @@ class GroupedStream:
             )
         if not aggregates:
             raise InvalidTopology(f"{node}: store '{store}' would hold nothing; name an aggregate, e.g. n='count(*)'")
-        if kept.ttl is not None or kept.max_entries is not None:
+        if self.windows is None and (kept.ttl is not None or kept.max_entries is not None):
             raise InvalidTopology(
                 f"{node}: ttl and max_entries need a store of rows; use to_table(), fold() or a processor's store"
             )

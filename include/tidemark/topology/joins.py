@@ -19,6 +19,12 @@ from tidemark.topology.stores import Materialized, key_value_store
 from tidemark.topology.stream import Stream
 from tidemark.topology.table import Table, as_row_table
 
+_KINDS = {
+    JoinKind.INNER: "KSTREAM-JOIN",
+    JoinKind.LEFT: "KSTREAM-LEFTJOIN",
+    JoinKind.OUTER: "KSTREAM-OUTERJOIN",
+}
+
 
 def join_stream(
     left: Stream, right: Stream | Table, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
@@ -26,11 +32,18 @@ def join_stream(
     """A stream with a stream, or with a table."""
     if isinstance(right, Stream):
         return _stream_stream(left, right, kind, within, grace, name)
-    node = left.draft.node_name("KSTREAM-JOIN" if kind is JoinKind.INNER else "KSTREAM-LEFTJOIN")
+    node = left.draft.node_name(_KINDS[kind])
     if not isinstance(right, Table):
-        raise InvalidTopology(f"{node}: {right!r} is neither a stream nor a table; join what stream() or table() gave")
-    if within is not None:
-        raise InvalidTopology(f"{node}: a table has one row per key, so within= has no meaning; remove it")
+        raise InvalidTopology(
+            f"{node}: {_shown(right)} is neither a stream nor a table; join what stream() or table() gave"
+        )
+    if kind is JoinKind.OUTER:
+        raise InvalidTopology(
+            f"{node}: {right.node} is a table, whose rows alone are no records of a stream; use left_join()"
+        )
+    for argument, given in (("within", within), ("grace", grace or None), ("name", name)):
+        if given is not None:
+            raise InvalidTopology(f"{node}: a table has one row per key, so {argument}= has no meaning; remove it")
     table = as_row_table(right, node)
     _check(left, table, node)
     columns = _joined(left.columns, table.columns, left.key_name, table.key_name, node)
@@ -45,9 +58,7 @@ def _stream_stream(
     left: Stream, right: Stream, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
 ) -> Stream:
     draft = left.draft
-    node = draft.node_name(
-        {"inner": "KSTREAM-JOIN", "left": "KSTREAM-LEFTJOIN", "outer": "KSTREAM-OUTERJOIN"}[kind.value]
-    )
+    node = draft.node_name(_KINDS[kind])
     if within is None:
         raise InvalidTopology(f"{node}: two streams are joined in a window; give within='60s'")
     within_ms = duration_ms(within, f"{node}: within")
@@ -60,7 +71,7 @@ def _stream_stream(
     label = name or node
     stores = [
         StoreSpec(
-            draft.store_name(f"{label}-{side}-store", node),
+            draft.store_name(f"{label}-{side}-store", node, "name="),
             StoreKind.WINDOW,
             retention_ms,
             max(retention_ms // 2, 60_000),
@@ -93,7 +104,7 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
     draft = left.draft
     node = draft.node_name("KTABLE-JOINTHIS")
     if not isinstance(right, Table):
-        raise InvalidTopology(f"{node}: {right!r} is not a table; a stream becomes one with to_table()")
+        raise InvalidTopology(f"{node}: {_shown(right)} is not a table; a stream becomes one with to_table()")
     one, other = as_row_table(left, node), as_row_table(right, node)
     _check(one, other, node)
     columns = _joined(one.columns, other.columns, one.key_name, other.key_name, node)
@@ -107,6 +118,14 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
     return Table(draft, one.topics | other.topics, node, columns, one.key_name, one.key_type, joined)
 
 
+def _shown(given: object) -> str:
+    """What was given instead, in short: handles hold the whole topology."""
+    node = getattr(given, "node", None)
+    if isinstance(node, str):
+        return f"{type(given).__name__} {node}"
+    return type(given).__name__ if hasattr(given, "__dict__") else repr(given)
+
+
 def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
     """Same application, same type of key; the same tasks read both from now on."""
     if left.draft is not right.draft:
@@ -116,7 +135,7 @@ def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
     if left.key_type != right.key_type:
         raise InvalidTopology(
             f"{node}: the key of {left.node} is {left.key_type}, of {right.node} {right.key_type}, so equal keys may not "
-            f"meet; give both one type with repartition(), e.g. CAST({right.key_name} AS {left.key_type})"
+            f"meet; read both with one type, or repartition('CAST({right.key_name} AS {left.key_type})') one stream"
         )
     left.draft.tie(left.topics | right.topics)
 

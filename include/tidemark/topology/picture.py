@@ -12,16 +12,17 @@ from itertools import chain
 
 from tidemark.topology.layering import Item, Line, arrange, longest_paths
 from tidemark.topology.picture_parts import Box, Kind, Parts, parts_of
-from tidemark.topology.picture_svg import HEAD, LEGEND_HEIGHT, legend_width, svg, title_width
+from tidemark.topology.picture_svg import HEAD, legend, svg, title_width
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
 Point = tuple[float, float]
 Points = tuple[Point, ...]
 
 _MARGIN = 20.0
+_NARROWEST = 640.0
 _PAD = 18.0
-_GAP_X, _GAP_Y = 46.0, 22.0
-_OUTER_GAP_X, _OUTER_GAP_Y = 70.0, 28.0
+_GAP_X, _GAP_Y = 38.0, 20.0
+_OUTER_GAP_X, _OUTER_GAP_Y = 56.0, 26.0
 _STORE_GAP, _INDENT = 8.0, 18.0
 
 
@@ -126,6 +127,7 @@ def draw(plan: TopologyPlan) -> Drawing:
         corners = _moved(route, left, top)
         end = placed[index].nodes[node]
         drawn.append(((end.x + end.width, corners[0][1]), *corners))
+    width = max(layout.width, title_width(title), _NARROWEST)
     return Drawing(
         title,
         tuple(placed.values()),
@@ -134,8 +136,8 @@ def draw(plan: TopologyPlan) -> Drawing:
             for name, box in topics.items()
         ),
         tuple(drawn),
-        max(layout.width, legend_width(), title_width(title)) + 2 * _MARGIN,
-        top + layout.height + _MARGIN + LEGEND_HEIGHT + _MARGIN,
+        width + 2 * _MARGIN,
+        top + layout.height + 2 * _MARGIN + legend(width)[1],
     )
 
 
@@ -186,10 +188,10 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
             y += _STORE_GAP
             x = owner.x + _INDENT * depth
             stores.append(Placed(box, x, y, owner.width - _INDENT * depth))
-            # A store hangs from its node, a changelog from the store above it.
+            # A store hangs from its node, a changelog from the store above it; the line begins behind the box.
             parent = above if depth == 2 else owner
             trunk = x - _INDENT / 2
-            owns.append(((trunk, parent.y + parent.height), (trunk, stores[-1].middle), (x, stores[-1].middle)))
+            owns.append(((trunk, parent.middle), (trunk, stores[-1].middle), (x, stores[-1].middle)))
             above = stores[-1]
             y += box.height
     width = max(layout.width + 2 * _PAD, title_width(f"Sub-topology {subtopology.index}") + 2 * _PAD)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from textwrap import wrap
 
 from tidemark.names import changelog_topic
 from tidemark.topology.durations import format_ms
@@ -38,8 +40,8 @@ _LINE = 15.0
 _PAD_X, _PAD_Y = 10.0, 7.0
 _LID = 6.0
 """Height of the ellipse on a cylinder."""
-_LONGEST_LINE = 34
-_LONGEST_DETAIL = 40
+_LONGEST_LINE = 26
+_LINES_OF_A_DETAIL = 2
 
 
 class Kind(Enum):
@@ -166,12 +168,19 @@ def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
 
 
 def _node(kind: Kind, name: str, *details: str) -> Box:
-    return Box(kind, name, tuple(_short(detail) for detail in details if detail))
+    return Box(kind, name, _wrapped(details))
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
+def _wrapped(details: Iterable[str]) -> tuple[str, ...]:
+    """Each in lines that fit; what is longer than two ends in dots."""
+    return tuple(line for detail in details for line in _lines(detail))
+
+
+def _lines(detail: str) -> list[str]:
+    # An import path is broken as names are.
+    lines = wrap(detail, _LONGEST_LINE) if " " in detail else [line for line in broken(detail) if line]
+    kept = lines[:_LINES_OF_A_DETAIL]
+    return kept if kept == lines else [*kept[:-1], kept[-1][: _LONGEST_LINE - 2] + " …"]
 
 
 def _step(step: Step) -> tuple[str, ...]:
@@ -247,7 +256,7 @@ def _store(application_id: str, store: StoreSpec) -> tuple[Box, ...]:
         details.append("changelog: its source topic")
     elif not store.is_logged:
         details.append("no changelog")
-    cylinder = Box(Kind.STORE, store.name, tuple(_short(detail) for detail in details))
+    cylinder = Box(Kind.STORE, store.name, _wrapped(details))
     if store.source_topic is not None or not store.is_logged:
         return (cylinder,)
     return cylinder, Box(Kind.CHANGELOG, changelog_topic(application_id, store.name))

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
 
 HEAD = 26.0
 """Height of a heading."""
-LEGEND_HEIGHT = 22.0
-_SWATCH = 26.0
+_MARGIN = 20.0
+_SWATCH, _SWATCH_HEIGHT = 26.0, 20.0
+_LEGEND_LINE = 28.0
 _LEGEND = (
     (Kind.TOPIC, "topic"),
     (Kind.REPARTITION, "repartition topic"),
     (Kind.SPARK, "runs in Spark"),
-    (Kind.BOTH, "partial results in Spark, merged in the task loop"),
+    (Kind.BOTH, "runs in Spark, then in the task loop"),
     (Kind.LOOP, "runs in the task loop"),
     (Kind.STORE, "state store"),
     (Kind.CHANGELOG, "changelog topic"),
@@ -69,14 +70,14 @@ def svg(drawing: Drawing) -> str:
         f"<title>Topology of {escape(drawing.title)}</title>",
         f"<style>{_STYLE}</style>",
         f'<rect class="paper" width="{width}" height="{height}"/>',
-        _text(20, 34, drawing.title, "head"),
+        _text(_MARGIN, _MARGIN + 14, drawing.title, "head"),
     ]
     parts += [_frame(frame) for frame in drawing.frames]
     parts += [_own(points) for frame in drawing.frames for points in frame.owns]
     parts += [_line(points) for frame in drawing.frames for points in frame.lines]
     parts += [_line(points) for points in drawing.lines]
     parts += [_box(placed) for placed in drawing.boxes]
-    parts += _legend(20.0, drawing.height - 20.0 - LEGEND_HEIGHT)
+    parts += _legend(drawing)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -85,9 +86,16 @@ def title_width(text: str) -> float:
     return 1.1 * text_width(text)
 
 
-def legend_width() -> float:
-    """Pixels of the legend's one line."""
-    return sum(_SWATCH + 8 + text_width(words) + 24 for _, words in _LEGEND)
+def legend(width: float) -> tuple[list[tuple[Kind, str, float, float]], float]:
+    """What each colour means and where that stands, in as many lines as it needs; and the height of all."""
+    places, x, y = [], 0.0, 0.0
+    for kind, words in _LEGEND:
+        needed = _SWATCH + 8 + text_width(words)
+        if x and x + needed > width:
+            x, y = 0.0, y + _LEGEND_LINE
+        places.append((kind, words, x, y))
+        x += needed + 12
+    return places, y + _SWATCH_HEIGHT
 
 
 def _frame(frame: Frame) -> str:
@@ -145,12 +153,14 @@ def _own(points: Points) -> str:
     return f'<polyline class="owns" points="{places}"/>'
 
 
-def _legend(x: float, y: float) -> list[str]:
-    parts = []
-    for kind, words in _LEGEND:
-        parts.append(_shape(kind, x, y, _SWATCH, LEGEND_HEIGHT) + _text(x + _SWATCH + 8, y + 15, words, "small"))
-        x += _SWATCH + 8 + text_width(words) + 24
-    return parts
+def _legend(drawing: Drawing) -> list[str]:
+    places, height = legend(drawing.width - 2 * _MARGIN)
+    left, top = _MARGIN, drawing.height - _MARGIN - height
+    return [
+        _shape(kind, left + x, top + y, _SWATCH, _SWATCH_HEIGHT)
+        + _text(left + x + _SWATCH + 8, top + y + 14, words, "small")
+        for kind, words, x, y in places
+    ]
 
 
 def _text(x: float, y: float, words: str, style: str) -> str:

@@ -67,7 +67,7 @@ def _definitions(text: str, where: str) -> list[object]:
 
     example = "write e.g. 'id STRING, at BIGINT'"
     if not isinstance(text, str) or not text.strip():
-        raise InvalidTopology(f"{where}: a stream needs the columns of its JSON records; {example}")
+        raise InvalidTopology(f"{where}: there are no columns; {example}")
     ddl = _SYNONYM.sub(lambda found: _SYNONYMS[found[1].upper()].ljust(len(found[1])), text)
     try:
         trees = sqlglot.parse(f"CREATE TABLE t (\n{ddl}\n)", dialect="spark")

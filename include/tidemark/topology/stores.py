@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.draft import Draft, check_row_columns
@@ -18,10 +18,18 @@ from tidemark.topology.plan import (
     Window,
 )
 from tidemark.topology.schema import parse_schema
+from tidemark.topology.sql import nearest
 
 DEFAULT_RETENTION = "1d"
 PROFILES = ("default", "aggressive_compaction")
 ORDER_SUFFIX = "-order"
+# Topic settings that would lose a store's contents, and where to say what they are for.
+_DECIDED = {
+    "cleanup.policy": "ttl= or windows to let keys go",
+    "retention.ms": "retention= of a windowed aggregation",
+    "retention.bytes": "retention= of a windowed aggregation, or max_entries=",
+    "message.timestamp.type": "timestamp= where the topic is read",
+}
 _IMPORT_PATH = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 
@@ -54,7 +62,14 @@ class DeclaredStore:
 
 
 def store(name: str, schema: str, **kept: object) -> DeclaredStore:
-    """A store for `process(stores=[...])`: rows with the columns of `schema`; `kept` as in `Materialized`."""
+    """A store for `process(stores=[...])`: rows with the columns of `schema`; `kept` as in `Materialized`.
+
+    Raises `InvalidTopology` for what `Materialized` does not know.
+    """
+    known = [each.name for each in fields(Materialized) if each.name != "name"]
+    for given in kept:
+        if given not in known:
+            raise InvalidTopology(f"store '{name}': no setting '{given}'{nearest(given, known)}")
     return DeclaredStore(Materialized(name, **kept), schema)  # type: ignore[arg-type]
 
 
@@ -102,6 +117,7 @@ def declared_store(draft: Draft, declared: DeclaredStore, where: str) -> StoreSp
         raise InvalidTopology(f"{where}: {declared!r} is not a store; write store('name', 'column TYPE, …')")
     name = draft.store_name(declared.materialized.name or "", where)
     columns = parse_schema(declared.schema, f"{where}: store '{name}'")
+    check_row_columns(columns, f"{where}: store '{name}'", are_declared=True)
     return key_value_store(draft, declared.materialized, name, where, columns)
 
 
@@ -147,16 +163,14 @@ def _spec(
         raise InvalidTopology(
             f"{where}: profile {kept.profile!r} of store '{name}' is unknown; use {' or '.join(PROFILES)}"
         )
-    for key, value in kept.topic_config.items():
-        if not isinstance(key, str) or not isinstance(value, str) or "." not in key:
-            raise InvalidTopology(
-                f"{where}: topic_config {key!r}: {value!r} of store '{name}'; write texts, e.g. {{'segment.ms': '600000'}}"
-            )
+    _check_topic_config(kept.topic_config, f"{where}: topic_config of store '{name}'")
     if not kept.logging and (kept.topic_config or kept.profile != "default"):
         raise InvalidTopology(f"{where}: store '{name}' has no changelog to configure; remove topic_config and profile")
     if kept.ttl is not None and kept.max_entries is not None:
         raise InvalidTopology(f"{where}: store '{name}' has ttl and max_entries; choose one")
-    if kept.max_entries is not None and (not isinstance(kept.max_entries, int) or kept.max_entries < 1):
+    if kept.max_entries is not None and (
+        not isinstance(kept.max_entries, int) or isinstance(kept.max_entries, bool) or kept.max_entries < 1
+    ):
         raise InvalidTopology(f"{where}: max_entries {kept.max_entries!r} of store '{name}'; use 1 or more")
     ttl_ms = None if kept.ttl is None else duration_ms(kept.ttl, f"{where}: ttl of store '{name}'")
     if ttl_ms == 0:
@@ -178,6 +192,19 @@ def _spec(
         source_topic=source_topic,
         custom=None if kept.custom is None else import_path(kept.custom, f"{where}: custom store '{name}'"),
     )
+
+
+def _check_topic_config(config: Mapping[str, str], where: str) -> None:
+    example = "write texts, e.g. {'segment.ms': '600000'}"
+    if not isinstance(config, Mapping):
+        raise InvalidTopology(f"{where}: {config!r} is not a dictionary; {example}")
+    for key, value in config.items():
+        if not isinstance(key, str) or not isinstance(value, str) or "." not in key:
+            raise InvalidTopology(f"{where}: {key!r}: {value!r}; {example}")
+        if key in _DECIDED:
+            raise InvalidTopology(f"{where}: {key} follows from the store; remove it, and use {_DECIDED[key]}")
+        if key.endswith((".ms", ".bytes")) and not re.fullmatch(r"-?\d+", value):
+            raise InvalidTopology(f"{where}: {key} is {value!r}, not a whole number; {example}")
 
 
 def _retention_ms(where: str, window: AnyWindow, retention: Duration | None) -> int:

@@ -35,6 +35,7 @@ from tidemark.topology.stores import DeclaredStore, declared_store, import_path,
 if TYPE_CHECKING:
     from tidemark.topology.durations import Duration
     from tidemark.topology.grouped import GroupedStream
+    from tidemark.topology.stores import Materialized
     from tidemark.topology.table import Table
 
 
@@ -128,7 +129,7 @@ class Stream:
         if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == "NULL":
             raise InvalidTopology(f"{node}: key: {quoted(key)} is {found}; a key is one value that is not always null")
         expression = key.strip() if found == "STRING" else f"CAST({key.strip()} AS STRING)"
-        shared = f"{self.node}\n{expression.casefold()}"
+        shared = f"{self.node}\n{expression}"
         if draft.is_optimised and shared in draft.repartitions:
             topic = draft.repartitions[shared]
         else:
@@ -145,7 +146,10 @@ class Stream:
         topic = draft.topic(repartition_topic(draft.application_id, name), f"{node}: name")
         draft.check_internal_topic(topic, f"{node}: repartition topic")
         if topic in draft.sources:
-            raise InvalidTopology(f"{node}: repartition '{name}' exists already; give another name=")
+            raise InvalidTopology(
+                f"{node}: repartition '{name}' exists already: {draft.sources[topic].node} reads topic '{topic}'; "
+                f"give another name="
+            )
         if any(column.name.casefold() == EVENT_TIME for column in self.columns):
             raise InvalidTopology(f"{node}: column '{EVENT_TIME}' is reserved for the record's time; rename it")
         sink = Sink(draft.node_name("KSTREAM-SINK"), topic, is_repartition=True)
@@ -157,10 +161,12 @@ class Stream:
             draft.dead_ends.pop(self.node, None)
             draft.branch(self._topic, node, (*self.steps, Rekey(node, key)), self.columns).sinks.append(sink)
         schema = (*self.columns, Column(EVENT_TIME, "BIGINT"))
-        draft.add_source(Source(draft.node_name("KSTREAM-SOURCE"), topic, schema, KEY.name, EVENT_TIME))
+        source = Source(draft.node_name("KSTREAM-SOURCE"), topic, schema, KEY.name, EVENT_TIME)
+        draft.add_source(source)
+        draft.dead_ends[source.node] = topic
         return topic
 
-    def to_table(self, store: str | None = None) -> Table:
+    def to_table(self, store: str | Materialized | None = None) -> Table:
         """The last record of each key as a table. Raises `InvalidTopology`."""
         from tidemark.topology.table import table_of
 
@@ -187,7 +193,9 @@ class Stream:
 
         return join_stream(self, other, JoinKind.LEFT, within, grace, name)
 
-    def outer_join(self, other: Stream, *, within: Duration, grace: Duration = 0, name: str | None = None) -> Stream:
+    def outer_join(
+        self, other: Stream, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
+    ) -> Stream:
         """As `left_join`, for both sides."""
         from tidemark.topology.joins import join_stream
         from tidemark.topology.plan import JoinKind
@@ -204,8 +212,12 @@ class Stream:
         node = self.draft.node_name("KSTREAM-PROCESSOR")
         path = import_path(processor, f"{node}: processor")
         columns = parse_schema(emits, f"{node}: emits")
-        check_row_columns(columns, f"{node}: emits")
+        check_row_columns(columns, f"{node}: emits", are_declared=True)
         kept: list[StoreSpec] = []
+        if not isinstance(stores, Sequence):
+            raise InvalidTopology(
+                f"{node}: stores: {stores!r} is not a list; write stores=[store('name', 'column TYPE')]"
+            )
         for declared in stores:
             spec = declared_store(self.draft, declared, node)
             kept += with_order(spec, self.draft, node)
@@ -219,9 +231,7 @@ class Stream:
         key otherwise, as Java clients do. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
-        if partitioner not in (None, "sticky"):
-            partitioner = import_path(partitioner or "", f"{node}: partitioner")
-        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), partitioner)
+        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), checked_partitioner(partitioner, node))
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         else:
@@ -247,3 +257,13 @@ class Stream:
         self.draft.dead_ends.pop(self.node, None)
         self.draft.dead_ends[step.node] = self._topic
         return replace(self, node=step.node, columns=columns, steps=(*self.steps, step))
+
+
+def checked_partitioner(partitioner: str | None, node: str) -> str | None:
+    """None, `sticky` or an import path. Raises `InvalidTopology`."""
+    if partitioner is None or partitioner == "sticky":
+        return partitioner
+    try:
+        return import_path(partitioner, f"{node}: partitioner")
+    except InvalidTopology as error:
+        raise InvalidTopology(f"{error}, or 'sticky'") from None

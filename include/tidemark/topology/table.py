@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.draft import Draft
@@ -17,8 +17,8 @@ from tidemark.topology.plan import (
     TableSource,
     WhenFull,
 )
-from tidemark.topology.stores import AnyWindow, Materialized, import_path, key_value_store, materialized, with_order
-from tidemark.topology.stream import Stream
+from tidemark.topology.stores import AnyWindow, Materialized, key_value_store, materialized, with_order
+from tidemark.topology.stream import Stream, checked_partitioner
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def until_window_closes(
 ) -> UntilWindowCloses:
     """For `Table.suppress`. `when_full`: `shut_down_when_full` or `emit_early_when_full`. Raises `InvalidTopology`."""
     known = {member.value: member for member in WhenFull}
-    if when_full not in known:
+    if not isinstance(when_full, str) or when_full not in known:
         raise InvalidTopology(f"until_window_closes: when_full={when_full!r} is unknown; use {' or '.join(known)}")
     for name, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
         if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool) or bound < 1):
@@ -62,6 +62,7 @@ class Table:
     key_type: str
     store: StoreSpec
     window: AnyWindow | None = None
+    is_final: bool = False
 
     def to(self, topic: str, *, partitioner: str | None = None) -> Table:
         """Write each updated result as JSON to a topic, under its key; a deleted one as a tombstone.
@@ -69,9 +70,7 @@ class Table:
         `partitioner` as in `Stream.to`. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
-        if partitioner not in (None, "sticky"):
-            partitioner = import_path(partitioner or "", f"{node}: partitioner")
-        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), partitioner)
+        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), checked_partitioner(partitioner, node))
         self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         return self
 
@@ -82,7 +81,7 @@ class Table:
     def suppress(self, until: UntilWindowCloses, *, store: str | Materialized | None = None) -> Table:
         """Hold a window's result back until the window closes: one final result per window and key.
 
-        Raises `InvalidTopology` for a table without windows, or with sessions or sliding windows.
+        A session closes a gap and its grace behind its end. Raises `InvalidTopology` for a table without windows.
         """
         node = self.draft.node_name("KTABLE-SUPPRESS")
         if not isinstance(until, UntilWindowCloses):
@@ -91,7 +90,14 @@ class Table:
             raise InvalidTopology(
                 f"{node}: {self.node} has no windows, so nothing ever closes; use windowed_by() before the aggregation"
             )
+        if self.is_final:
+            raise InvalidTopology(f"{node}: {self.node} gives final results already; remove one suppress()")
         kept = materialized(store)
+        if kept.ttl is not None or kept.max_entries is not None:
+            raise InvalidTopology(
+                f"{node}: ttl and max_entries would lose windows that wait; bound the buffer with "
+                f"until_window_closes(max_records=...)"
+            )
         name = self.draft.store_name(kept.name or f"{node}-STATE-STORE", node)
         spec = key_value_store(self.draft, kept, name, node, self.columns)
         grace_ms = self.window.grace_ms
@@ -101,7 +107,7 @@ class Table:
             node, (self.node,), self.columns, (spec,), grace_ms, until.max_records, until.max_bytes, until.when_full
         )
         self.draft.add_node(suppress, is_end=True)
-        return Table(self.draft, self.topics, node, self.columns, self.key_name, self.key_type, self.store, self.window)
+        return replace(self, node=node, is_final=True)
 
     def join(self, other: Table) -> Table:
         """The rows of both tables for each key, where both have one. Raises `InvalidTopology`."""
