@@ -6,7 +6,7 @@ BIN := .venv/bin
 CASES ?= hot,wide
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash test bench fmt lint
+.PHONY: help setup jars demo stop smoke crash peers test bench fmt lint
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ smoke: jars ## 300 000 events through the whole stack, compared with an independ
 
 crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
 	@$(BIN)/python -m tests.crash.run
+
+peers: jars ## ten topologies on Kafka Streams and on Tidemark, compared value by value
+	@$(BIN)/tidemark jars bench
+	@$(BIN)/python tests/peers/run.py
 
 test: jars lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest

@@ -9,7 +9,7 @@ A partial result has the columns
     max_ts  BIGINT   newest timestamp among them, epoch milliseconds
     k       STRING   key
     w       BIGINT   window start, epoch milliseconds (windowed aggregations)
-    <slot>           partial value of each stored field (`slots_of`)
+    <slot>           partial value of each stored field (`slots_of`): BIGINT, DOUBLE, BINARY sketches, or an array
 
 and a road without aggregation has, per record, `record_offset BIGINT`; for its sinks `value STRING` (JSON), null where
 the record deletes its key; for the task loop `deleted BOOLEAN` and a column `v.<name>` per value. Session windows add
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_jobs import canonical
-from tidemark.stores.layout import slots_of
+from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.task import Status
 from tidemark.topology.plan import (
     EVENT_TIME,
@@ -225,6 +225,14 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
         elif aggregate.fold is Fold.MEAN:
             found.append((next(names).column, f"sum(CAST(({of}) AS DOUBLE))"))
             found.append((next(names).column, f"count({of})"))
+        elif aggregate.fold is Fold.DISTINCT:
+            found.append((next(names).column, f"hll_sketch_agg({of}, {HLL_LG_K})"))
+        elif aggregate.fold is Fold.QUANTILE:
+            found.append((next(names).column, f"kll_sketch_agg_double({of}, {KLL_K})"))
+        elif aggregate.fold is Fold.COLLECT:
+            # Records of a task come from one partition, so that their offsets are the order of arrival.
+            offset = f"CASE WHEN ({of}) IS NOT NULL THEN __offset END"
+            found.append((next(names).column, f"reverse(max_by({of}, {offset}, {aggregate.argument}))"))
         else:
             kind = _NUMBER_TYPE[aggregate.number]
             found.append((next(names).column, f"CAST({aggregate.fold.value}({of}) AS {kind})"))

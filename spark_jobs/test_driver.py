@@ -5,7 +5,8 @@
     driver.read("pulse-counts")
 
 Records that were piped are one batch, committed when something is read, time advances, or `commit()` is called: stream
-time moves per commit, as it does in production. Spark compiles a topology's SQL once; the first commit takes a second.
+time moves per commit, as it does in production. Stores are kept in memory, except custom ones. Spark compiles a topology's
+SQL once; the first commit takes a second.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from tidemark.errors import InvalidTopology
 from tidemark.names import TaskId, TopicPartition, dlq_topic
 from tidemark.partitioning import partitions_of
 from tidemark.settings import Settings
-from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.layout import ValueLayout, split_window_key
 from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
+from tidemark.stores.protocol import Store
+from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
 from tidemark.tasks.task import Status, Task, TaskInput
 from tidemark.tasks.update import DeadLetter, TaskUpdate
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import Duration, duration_ms
-from tidemark.topology.plan import StoreKind, SubTopology
+from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
 
 _KAFKA = pa.schema(
     [
@@ -87,7 +90,7 @@ class TopologyTestDriver:
         self._topics: dict[str, list[TestRecord]] = {}
         self._offsets: dict[TopicPartition, int] = {}
         self._waiting: dict[str, list[_Piped]] = {t: [] for s in self._plan.subtopologies for t in s.source_topics}
-        self._stores: dict[TaskId, dict[str, MemoryStore]] = {}
+        self._stores: dict[TaskId, dict[str, Store]] = {}
         self._tasks = {task.id: task for task in self._open()}
         self.late_records = 0
 
@@ -96,7 +99,8 @@ class TopologyTestDriver:
         for subtopology in self._plan.subtopologies:
             for partition in range(self._partitions):
                 task = TaskId(subtopology.index, partition)
-                self._stores[task] = {store.name: MemoryStore() for store in subtopology.stores}
+                directory = self._directory.open_task(task)
+                self._stores[task] = {store.name: _store(store, directory) for store in subtopology.stores}
                 yield Task(
                     application_id=self._plan.application_id,
                     topology_version=self._plan.version,
@@ -104,7 +108,7 @@ class TopologyTestDriver:
                     epoch=1,
                     subtopology=subtopology,
                     stores=self._stores[task],
-                    directory=self._directory.open_task(task),
+                    directory=directory,
                     next_offsets=dict.fromkeys(subtopology.source_topics, 0),
                     stream_time_ms=NO_STREAM_TIME,
                     batch=0,
@@ -260,6 +264,16 @@ class TopologyTestDriver:
             names = ", ".join(sorted(store.name for store in self._plan.stores))
             raise InvalidTopology(f"the topology has no store '{name}'; it has {names}")
         return found
+
+
+def _store(spec: StoreSpec, directory: TaskDirectory) -> Store:
+    """In memory, whatever the topology says, unless it is the user's own."""
+    if spec.custom is None:
+        return MemoryStore()
+    folder = directory.store_path(spec.name)
+    folder.mkdir(parents=True)
+    store: Store = load_code(spec.custom, f"store {spec.name}")(folder)
+    return store
 
 
 def _bytes(value: Any) -> bytes | None:

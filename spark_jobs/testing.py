@@ -30,5 +30,3 @@ def topology_driver(spark: SparkSession) -> Iterator[Callable[..., TopologyTestD
     """Makes drivers: `topology_driver(topology, partitions=2)`."""
     with ExitStack() as opened:
         yield lambda topology, **options: opened.enter_context(TopologyTestDriver(topology, spark, **options))
-
-

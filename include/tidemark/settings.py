@@ -88,6 +88,9 @@ class Settings(BaseSettings):
     commit_record_retention_ms: int = setting(
         604_800_000, "audit window: `min.compaction.lag.ms` of `<app>-commits`", ""
     )
+    repartition_purge_interval_ms: int = setting(
+        30_000, "how often committed records are deleted from repartition topics", "repartition.purge.interval.ms"
+    )
     broker_timeout_ms: int = setting(15_000, "how long to wait for a broker before giving up", "request.timeout.ms")
 
     var_dir: Path = setting(Path("var"), "logs, facts and what runs; relative to the project", "")

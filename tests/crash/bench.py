@@ -24,6 +24,7 @@ from tidemark.broker.topics import user_topics
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local.processes import wait_until
 from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 4
@@ -66,18 +67,36 @@ class Feeder:
 class Bench:
     """One application on one broker. Every instance is a real process with real Spark."""
 
+    topology = "patient_monitoring"
+    program = (str(ROOT / "spark_jobs" / "stream_instance.py"),)
+
     def __init__(self, bootstrap: str, folder: Path, seed: int) -> None:
         self.bootstrap = bootstrap
+        self.plan = self.load()
+        self.application_id = self.plan.application_id
         self.folder = folder
         self.var_dir = folder / "var"
         self.arm_file = folder / "arm.json"
-        self.feeder = Feeder(bootstrap, random.Random(seed))
+        self.feeder = self.make_feeder(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        topics = [NewTopic(t, PARTITIONS, 1) for t in user_topics(load("patient_monitoring").plan())]
+        topics = [NewTopic(t, PARTITIONS, 1) for t in user_topics(self.plan)]
         for created in admin.create_topics(topics).values():
             created.result()
+
+    def load(self) -> TopologyPlan:
+        """The application's plan."""
+        return load(self.topology).plan()
+
+    @property
+    def tasks(self) -> int:
+        """Of all sub-topologies together."""
+        return PARTITIONS * len(self.plan.subtopologies)
+
+    def make_feeder(self, seed: int) -> Feeder:
+        """What makes its input."""
+        return Feeder(self.bootstrap, random.Random(seed))
 
     def state_dir(self, name: str = "state") -> Path:
         """A machine's disk: instances that share it can take each other's tasks over."""
@@ -97,13 +116,13 @@ class Bench:
             "TIDEMARK_SESSION_TIMEOUT_MS": "6000",
             "TIDEMARK_TRANSACTION_TIMEOUT_MS": "6000",
             "TIDEMARK_SPARK_DRIVER_MEMORY": "512m",
+            "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
             "TIDEMARK_CRASH_ARM": str(self.arm_file),
         }
         with (self.folder / (log or f"instance-{instance}.log")).open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, ROOT / "spark_jobs" / "stream_instance.py",
-                 "--topology", "patient_monitoring", "--instance", str(instance)],
+                [sys.executable, *self.program, "--topology", self.topology, "--instance", str(instance)],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True,
             )  # fmt: skip
         self._running.append(process)
@@ -121,7 +140,7 @@ class Bench:
         """Until this very process says that it is in `state`."""
 
         def reached() -> bool:
-            said = read_run_file(run_file_path(self.var_dir, RULES.application_id, instance)) or {}
+            said = read_run_file(run_file_path(self.var_dir, self.application_id, instance)) or {}
             if process.poll() is not None:
                 raise RuntimeError(f"instance {instance} ended with {process.returncode} before it was {state}")
             return said.get("pid") == process.pid and said.get("state") == state
@@ -131,11 +150,13 @@ class Bench:
 
     def wait_drained(self, timeout_s: float = 120) -> None:
         """Until the group's committed offsets are the source's ends."""
-        places = [(RULES.source_topic, p) for p in range(PARTITIONS)]
+        topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
+        places = [(topic, p) for topic in topics for p in range(PARTITIONS)]
 
         def drained() -> bool:
+            # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
+            found = committed_offsets(self.bootstrap, self.application_id, places)
             ends = end_offsets(self.bootstrap, places, "read_committed")
-            found = committed_offsets(self.bootstrap, RULES.application_id, places)
             if all(process.poll() is not None for process in self._running):
                 raise RuntimeError("no instance runs any more")
             return all(found.get(place) == ends[place] for place in places)
@@ -171,11 +192,16 @@ class Bench:
         self.end_all()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def compare(self, holders: dict[int, str] | None = None) -> tuple[Truth, Comparison]:
-        """Everything against a recomputation: topics, offsets, and the stores of the instances in `holders`.
+    def differences(self, holders: dict[int, str] | None = None) -> tuple[int, int, int, list[str]]:
+        """Lost, duplicated and wrong things, and what to say of them: all against a recomputation.
 
-        `holders` names the disk of each running instance; default: instance 0 on `state`.
+        `holders` names the disk of each running instance, whose stores are compared; default: instance 0 on `state`.
         """
+        _, found = self.compare(holders)
+        return found.missing, found.duplicated, found.wrong, found.report()
+
+    def compare(self, holders: dict[int, str] | None = None) -> tuple[Truth, Comparison]:
+        """Topics, offsets and stores against a count in plain Python."""
         truth = recompute(self.bootstrap, RULES)
         comparison = compare(self.bootstrap, truth, RULES)
         comparison.faults += self.store_faults(truth, {0: "state"} if holders is None else holders)
@@ -186,11 +212,11 @@ class Bench:
         faults: list[str] = []
         seen: set[int] = set()
         for instance, disk in holders.items():
-            said = read_run_file(run_file_path(self.var_dir, RULES.application_id, instance)) or {}
+            said = read_run_file(run_file_path(self.var_dir, self.application_id, instance)) or {}
             for place in said.get("partitions", []):
                 partition = int(place.rpartition("[")[2].rstrip("]"))
                 seen.add(partition)
-                folder = self.state_dir(disk) / str(instance) / RULES.application_id / f"0_{partition}"
+                folder = self.state_dir(disk) / str(instance) / self.application_id / f"0_{partition}"
                 faults += _compare_store(folder / "rocksdb" / RULES.store, partition, truth)
         if seen != set(range(PARTITIONS)):
             faults.append(f"stores: partitions {sorted(seen)} are open, not all {PARTITIONS}")

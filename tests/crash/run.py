@@ -1,6 +1,6 @@
 """`make crash`: kill the real thing at every step and compare everything with a recomputation each time.
 
-    python -m tests.crash.run [--seed N] [--random N] [--only NAME …]
+    python -m tests.crash.run [--seed N] [--random N] [--apps NAME …] [--only SCENARIO …]
 
 Last line `crash: kills=… lost=0 duplicated=0 wrong=0`; exit 1 when any is off.
 """
@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 
 from rich.console import Console
+from spark_jobs.session import spark_session
 from tests.crash.bench import Bench
+from tests.crash.nodes import NodesBench
 from tests.crash.scenarios import SCENARIOS, Tally
 
 from tidemark.local import jars, processes
@@ -26,10 +28,21 @@ from tidemark.settings import Settings
 FAST_ABORT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
 
 
+APPS = ["patients", "nodes"]
+
+
+def _bench(app: str, bootstrap: str, folder: Path, seed: int) -> Bench:
+    if app == "patients":
+        return Bench(bootstrap, folder, seed)
+    settings = Settings.load(spark_driver_memory="512m", spark_master="local[1]", spark_shuffle_partitions=1)
+    return NodesBench(bootstrap, folder, seed, spark_session(settings, "replay"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--random", type=int, default=20, help="kills at random moments")
+    parser.add_argument("--apps", nargs="*", choices=APPS, default=APPS, help="patient monitoring, every stateful node")
     parser.add_argument("--only", nargs="*", choices=sorted(SCENARIOS), help="some scenarios instead of all")
     options = parser.parse_args()
     console = Console(highlight=False)
@@ -41,25 +54,29 @@ def main() -> int:
         with EmbeddedBroker(
             Path(folder) / "broker", jars.ensure("kafka", Settings.load()), overrides=FAST_ABORT
         ) as broker:
-            chosen = options.only or list(SCENARIOS)
-            bench = Bench(broker.bootstrap, Path(folder) / "bench", options.seed)
+            chosen = [(app, name) for app in options.apps for name in options.only or list(SCENARIOS)]
+            benches: dict[str, Bench] = {}
             try:
-                for number, name in enumerate(chosen, 1):
+                for number, (app, name) in enumerate(chosen, 1):
                     started = time.monotonic()
-                    console.print(f"[{number}/{len(chosen)}] {name} …")
+                    console.print(f"[{number}/{len(chosen)}] {app}: {name} …")
+                    bench = benches.get(app) or _bench(app, broker.bootstrap, Path(folder) / app, options.seed)
+                    benches[app] = bench
                     SCENARIOS[name](bench, tally, random.Random(options.seed), options.random)
+                    bench.end_all()
                     console.print(
-                        f"[{number}/{len(chosen)}] {name}: {time.monotonic() - started:.0f} s, {tally.line()}"
+                        f"[{number}/{len(chosen)}] {app}: {name}: {time.monotonic() - started:.0f} s, {tally.line()}"
                     )
             except BaseException:
-                for log in sorted((Path(folder) / "bench").glob("*.log")):
+                for log in sorted(Path(folder).glob("*/*.log")):
                     console.print(f"--- the end of {log.name}")
                     console.print(
                         "\n".join(log.read_text(errors="replace").splitlines()[-12:]), markup=False, soft_wrap=True
                     )
                 raise
             finally:
-                bench.close()
+                for bench in benches.values():
+                    bench.close()
     for line in tally.report[:40]:
         console.print(line, markup=False)
     print(tally.line())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.crash.bench import RULES, Bench
+from tests.crash.bench import Bench
 
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path
@@ -32,11 +33,11 @@ class Tally:
 
     def compare(self, bench: Bench, what: str, holders: dict[int, str] | None = None) -> None:
         """Compare now and add what differs."""
-        _, found = bench.compare(holders)
-        self.lost += found.missing
-        self.duplicated += found.duplicated
-        self.wrong += found.wrong
-        self.report += [f"{what}: {line}" for line in found.report()]
+        lost, duplicated, wrong, report = bench.differences(holders)
+        self.lost += lost
+        self.duplicated += duplicated
+        self.wrong += wrong
+        self.report += [f"{what}: {line}" for line in report]
 
     def expect(self, holds: bool, what: str) -> None:
         """A condition of the scenario itself."""
@@ -50,6 +51,15 @@ class Tally:
     @property
     def exact(self) -> bool:
         return not (self.lost or self.duplicated or self.wrong)
+
+
+def recovered(bench: Bench, tally: Tally, what: str) -> subprocess.Popen[bytes]:
+    """Launch instance 0, wait until it has worked everything off, and compare; it runs on."""
+    running = bench.launch()
+    bench.wait_state(running, "RUNNING")
+    bench.wait_drained()
+    tally.compare(bench, what)
+    return running
 
 
 def kill_at_steps(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
@@ -67,10 +77,7 @@ def kill_at(bench: Bench, tally: Tally, points: Sequence[str]) -> None:
         code = bench.wait_ended(running)
         tally.kills += 1
         tally.expect(code == -signal.SIGKILL, f"at {point} the instance ended with {code}")
-        running = bench.launch()
-        bench.wait_state(running, "RUNNING")
-        bench.wait_drained()
-        tally.compare(bench, f"killed at {point}")
+        running = recovered(bench, tally, f"killed at {point}")
     bench.kill(running)
     tally.kills += 1
 
@@ -88,10 +95,7 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
         bench.arm(point, skip=1)
         tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, f"{point} was not reached")
         tally.kills += 1
-    running = bench.launch()
-    bench.wait_state(running, "RUNNING")
-    bench.wait_drained()
-    tally.compare(bench, "killed in the middle of a restore")
+    running = recovered(bench, tally, "killed in the middle of a restore")
     # Killed between the commit and the stores' write, the stores are behind: the next start replays the tail.
     bench.arm("6-commit")
     bench.feeder.feed(BATCH_RECORDS)
@@ -99,10 +103,7 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     bench.arm("restore-tail")
     tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, "no tail was replayed")
     tally.kills += 2
-    running = bench.launch()
-    bench.wait_state(running, "RUNNING")
-    bench.wait_drained()
-    tally.compare(bench, "killed while replaying a tail")
+    running = recovered(bench, tally, "killed while replaying a tail")
     tally.expect(bench.stop(running) == ExitCode.OK, "SIGTERM did not end the instance with 0")
 
 
@@ -119,11 +120,7 @@ def kill_at_random(bench: Bench, tally: Tally, chance: random.Random, n: int) ->
         bench.kill(running)
         tally.kills += 1
         if kill % 5 == 4 or kill == n - 1:
-            running = bench.launch()
-            bench.wait_state(running, "RUNNING")
-            bench.wait_drained()
-            tally.compare(bench, f"killed at random, {kill + 1} times")
-            bench.kill(running)
+            bench.kill(recovered(bench, tally, f"killed at random, {kill + 1} times"))
             tally.kills += 1
 
 
@@ -150,7 +147,7 @@ def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
 
         def one_left(both: list = both) -> bool:
             alive = [process for process in both if process.poll() is None]
-            said = read_run_file(run_file_path(bench.var_dir, RULES.application_id, 0)) or {}
+            said = read_run_file(run_file_path(bench.var_dir, bench.application_id, 0)) or {}
             return len(alive) == 1 and said.get("state") == "RUNNING" and said.get("pid") == alive[0].pid
 
         tally.expect(wait_until(one_left, 90), f"two operators on {disks}: not exactly one runs")
@@ -181,7 +178,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     bench.feeder.feed(BATCH_RECORDS)
 
     def halves() -> bool:
-        return sorted(len(_partitions(bench, i)) for i in (0, 1)) == [2, 2]
+        return [len(_partitions(bench, i)) for i in (0, 1)] == [bench.tasks // 2] * 2
 
     tally.expect(wait_until(halves, 120), "two instances do not share the partitions by halves")
     bench.wait_drained()
@@ -190,7 +187,9 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.kills += 1
     bench.feeder.feed(BATCH_RECORDS)
     bench.wait_drained()
-    tally.expect(wait_until(lambda: len(_partitions(bench, 0)) == 4, 60), "the survivor did not take all partitions")
+    tally.expect(
+        wait_until(lambda: len(_partitions(bench, 0)) == bench.tasks, 60), "the survivor did not take all partitions"
+    )
     tally.compare(bench, "one of two killed for good", {0: "machine-0"})
     bench.kill(first)
     tally.kills += 1
@@ -206,7 +205,9 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
         successor = bench.launch(1, "machine-1")
         bench.wait_state(successor, "RUNNING", 1)
-        tally.expect(wait_until(lambda: len(_partitions(bench, 1)) == 4, 90), f"{point}: the tasks did not move")
+        tally.expect(
+            wait_until(lambda: len(_partitions(bench, 1)) == bench.tasks, 90), f"{point}: the tasks did not move"
+        )
         bench.wait_drained()
         tally.compare(bench, f"stopped at {point}, asleep", {1: "machine-1"})
         sleeper.send_signal(signal.SIGCONT)
@@ -219,7 +220,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
 
 
 def _partitions(bench: Bench, instance: int) -> list[str]:
-    said = read_run_file(run_file_path(bench.var_dir, RULES.application_id, instance)) or {}
+    said = read_run_file(run_file_path(bench.var_dir, bench.application_id, instance)) or {}
     return list(said.get("partitions", [])) if said.get("state") == "RUNNING" else []
 
 

@@ -26,6 +26,7 @@ from tidemark.start.plan import (
     plan_start,
 )
 from tidemark.stores.marker import Marker
+from tidemark.topology.plan import Guarantee
 
 SOURCE = TopicPartition("pulse-events", 2)
 CHANGELOG = TopicPartition("app-counts-changelog", 2)
@@ -67,6 +68,7 @@ def found(
     store_retention_ms: int | None = 6 * HOUR,
     changelog_retention_ms: int | None = 30 * HOUR,
     more: tuple[SourceEvidence, ...] = (),
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
@@ -75,7 +77,7 @@ def found(
     )  # fmt: skip
     return TaskEvidence(
         application_id="app", task=TaskId(0, 2), sources=(SourceEvidence(SOURCE, committed, source, source.low), *more),
-        committed_metadata=metadata, last_record=record, stores=(store,), now_ms=NOW,
+        committed_metadata=metadata, last_record=record, guarantee=guarantee, stores=(store,), now_ms=NOW,
     )  # fmt: skip
 
 
@@ -248,3 +250,15 @@ def test_should_refuse_a_source_that_the_last_commit_did_not_know():
     plan = plan_start(found(record=a_record(), more=(a_second_source(),)))
     assert isinstance(plan, Refuse)
     assert "temperature[2]" in plan.reason
+
+
+@pytest.mark.parametrize("committed", [99, 100, None])
+def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_record(committed):
+    """The record is written before the offsets: a crash between the two must not refuse, and must not lose."""
+    metadata = OffsetMetadata(6, NOW - 5, "1")
+    plan = plan_start(
+        found(committed=committed, metadata=metadata, record=a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
+    )
+    assert isinstance(plan, Resume)
+    assert plan.standing.next_offsets == {"pulse-events": committed or 100}
+    assert plan.standing.batch == (6 if committed == 99 else 7)

@@ -1,10 +1,11 @@
-"""One suite for every store; the in-memory one is held to RocksDB, the real thing."""
+"""One suite for every store; the in-memory one and the example of a custom one are held to RocksDB, the real thing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from tests.stores.stores_page import custom_store
 
 from tidemark.errors import TaskCorrupted
 from tidemark.stores.marker import Marker
@@ -21,9 +22,12 @@ def rocks(folder: Path) -> RocksStore:
     return RocksStore(folder / "store", write_buffer_bytes=1 << 20)
 
 
-@pytest.fixture(params=["rocksdb", "memory"])
+MAKE = {"rocksdb": rocks, "memory": lambda folder: MemoryStore(), "custom": lambda folder: custom_store()(folder)}
+
+
+@pytest.fixture(params=MAKE)
 def store(request, tmp_path):
-    opened = rocks(tmp_path) if request.param == "rocksdb" else MemoryStore()
+    opened = MAKE[request.param](tmp_path)
     yield opened
     opened.close()
 
@@ -64,11 +68,22 @@ def test_should_not_write_into_an_expired_segment(store):
     assert store.segments() == [5]
 
 
-def test_should_find_everything_again_after_closing(tmp_path):
-    first = rocks(tmp_path)
+@pytest.mark.parametrize(("start", "end", "found"), [(b"", None, "abc"), (b"b", None, "bc"), (b"a", b"c", "ab")])
+def test_should_give_a_range_of_keys_without_its_end(store, start, end, found):
+    store.put_many([Writes(0, [b"c", b"a", b"b"], [b"3", b"1", b"2"]), Writes(1, [b"b"], [b"4"])], a_marker(), None)
+    assert b"".join(key for key, _ in store.range(0, start, end)).decode() == found
+
+
+def test_should_close_twice(store):
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "custom"])
+def test_should_find_everything_again_after_closing(tmp_path, name):
+    first = MAKE[name](tmp_path)
     first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_marker(), None)
     first.close()
-    again = rocks(tmp_path)
+    again = MAKE[name](tmp_path)
     assert (again.marker, again.segments(), again.get_many(4, [b"b"])) == (a_marker(), [3, 4], [b"2"])
     again.close()
 

@@ -7,16 +7,44 @@ from tidemark.topology.load import load
 from tidemark.topology.windows import hopping
 
 PATIENT_MONITORING = """\
-Application: patient-monitoring (version 1, exactly_once)
+Application: patient-monitoring (version 2, exactly_once)
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [pulse-events]) [Spark]
       --> KSTREAM-AGGREGATE-0000000001
-    Processor: KSTREAM-AGGREGATE-0000000001 (stores: [pulse-counts]) [Spark: partial results, task loop: merge and store]
-      --> KSTREAM-SINK-0000000002
+    Processor: KSTREAM-AGGREGATE-0000000001 (stores: [pulse-counts]) [Spark: partial results, task loop: merge and \
+store]
+      --> KSTREAM-SINK-0000000002, KTABLE-SUPPRESS-0000000003
       <-- KSTREAM-SOURCE-0000000000
     Sink: KSTREAM-SINK-0000000002 (topic: pulse-counts) [task loop]
       <-- KSTREAM-AGGREGATE-0000000001
+    Processor: KTABLE-SUPPRESS-0000000003 (stores: [pulse-finals]) [task loop]
+      --> KSTREAM-SINK-0000000004, KSTREAM-FILTER-0000000005
+      <-- KSTREAM-AGGREGATE-0000000001
+    Sink: KSTREAM-SINK-0000000004 (topic: pulse-finals) [task loop]
+      <-- KTABLE-SUPPRESS-0000000003
+    Processor: KSTREAM-FILTER-0000000005 (stores: []) [task loop]
+      --> KSTREAM-JOIN-0000000010
+      <-- KTABLE-SUPPRESS-0000000003
+    Source: KSTREAM-SOURCE-0000000006 (topics: [temperature-events]) [Spark]
+      --> KSTREAM-FILTER-0000000007
+    Processor: KSTREAM-FILTER-0000000007 (stores: []) [Spark]
+      --> KSTREAM-JOIN-0000000010
+      <-- KSTREAM-SOURCE-0000000006
+    Source: KSTREAM-SOURCE-0000000008 (topics: [patients]) [Spark]
+      --> KTABLE-SOURCE-0000000009
+    Processor: KTABLE-SOURCE-0000000009 (stores: [patients]) [task loop]
+      --> KSTREAM-JOIN-0000000011
+      <-- KSTREAM-SOURCE-0000000008
+    Processor: KSTREAM-JOIN-0000000010 (stores: [high-pulse-and-temperature-this-store, \
+high-pulse-and-temperature-other-store]) [task loop]
+      --> KSTREAM-JOIN-0000000011
+      <-- KSTREAM-FILTER-0000000005, KSTREAM-FILTER-0000000007
+    Processor: KSTREAM-JOIN-0000000011 (stores: [patients]) [task loop]
+      --> KSTREAM-SINK-0000000012
+      <-- KSTREAM-JOIN-0000000010, KTABLE-SOURCE-0000000009
+    Sink: KSTREAM-SINK-0000000012 (topic: alerts) [task loop]
+      <-- KSTREAM-JOIN-0000000011
 
 Stores:
    pulse-counts: window, RocksDB
@@ -24,7 +52,23 @@ Stores:
       retention  6h, in segments of 3h
       changelog  patient-monitoring-pulse-counts-changelog
       by         patient_id
-      pulses     count(*), LONG"""
+      pulses     count(*), LONG
+   pulse-finals: key-value, RocksDB
+      retention  for ever
+      changelog  patient-monitoring-pulse-finals-changelog
+      columns    patient_id STRING, window_start BIGINT, window_end BIGINT, pulses BIGINT
+   patients: key-value, RocksDB
+      retention  for ever
+      changelog  patient-monitoring-patients-changelog
+      columns    patient_id STRING, ward STRING
+   high-pulse-and-temperature-this-store: window, RocksDB
+      retention  130001ms, in segments of 65s
+      changelog  patient-monitoring-high-pulse-and-temperature-this-store-changelog
+      columns    patient_id STRING, window_start BIGINT, window_end BIGINT, pulses BIGINT
+   high-pulse-and-temperature-other-store: window, RocksDB
+      retention  130001ms, in segments of 65s
+      changelog  patient-monitoring-high-pulse-and-temperature-other-store-changelog
+      columns    patient_id STRING, measured_ms BIGINT, celsius DOUBLE"""
 
 BRANCHES = """\
 Application: app (version 2, exactly_once)

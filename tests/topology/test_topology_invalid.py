@@ -10,11 +10,13 @@ import pytest
 
 from tidemark.errors import ExitCode, InvalidTopology
 from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized, store
 from tidemark.topology.stream import Stream
-from tidemark.topology.windows import hopping, tumbling
+from tidemark.topology.table import Table, until_window_closes
+from tidemark.topology.windows import hopping, session, sliding, tumbling
 
 SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, at TIMESTAMP, weight DECIMAL(5, 2), tags ARRAY<STRING>"
-SOURCE, FIRST, SECOND = "KSTREAM-SOURCE-0000000000", "0000000001", "0000000002"
+SOURCE, FIRST, SECOND, THIRD = "KSTREAM-SOURCE-0000000000", "0000000001", "0000000002", "0000000003"
 
 
 def stream(topology: Topology, **changes: Any) -> Stream:
@@ -24,6 +26,57 @@ def stream(topology: Topology, **changes: Any) -> Stream:
 
 def windowed(topology: Topology) -> Any:
     return stream(topology).group_by_key().windowed_by(tumbling("60s").grace("5s"))
+
+
+def beats(topology: Topology, **changes: Any) -> Stream:
+    """Columns that the task loop keeps."""
+    return stream(topology, schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT", **changes)
+
+
+def temperatures(topology: Topology, **changes: Any) -> Stream:
+    schema = "patient_id STRING, measured_ms BIGINT, celsius DOUBLE"
+    return stream(topology, **({"topic": "temperatures", "schema": schema, "timestamp": "measured_ms"} | changes))
+
+
+def patients(topology: Topology, topic: str = "patients", **changes: Any) -> Table:
+    arguments: dict[str, Any] = {"schema": "patient_id STRING, ward STRING", "key": "patient_id", "store": topic}
+    return topology.table(topic, **(arguments | changes))
+
+
+def kept(topology: Topology, **settings: Any) -> Table:
+    return patients(topology, store=Materialized("s", **settings))
+
+
+def finals(topology: Topology, **settings: Any) -> Table:
+    return windowed(topology).count().suppress(until_window_closes(), **settings)
+
+
+def processed(topology: Topology, *stores: Any, emits: Any = "n INT", processor: Any = "a.b:C") -> Stream:
+    return beats(topology).process(processor, emits=emits, stores=stores).to("out")
+
+
+def folded(topology: Topology, emits: str) -> Table:
+    return windowed(topology).fold("a.b:add", initializer="a.b:zero", emits=emits)
+
+
+def two_joins_of_a_name(topology: Topology) -> None:
+    beats(topology).join(temperatures(topology), within="1m", name="j").to("out")
+    beats(topology).join(temperatures(topology), within="2m", name="j").to("out")
+
+
+def two_repartitions_of_a_name(topology: Topology) -> None:
+    stream(topology).group_by("ibi_ms", name="r").count()
+    stream(topology).group_by("beat_ms", name="r").count()
+
+
+def repartition_and(topology: Topology, then: Callable[[Topology], object]) -> None:
+    stream(topology).group_by("ibi_ms", name="r").count()
+    then(topology)
+
+
+def joined_with_its_own_repartition(topology: Topology) -> None:
+    again = beats(topology).repartition("upper(patient_id)", "r").select("ibi_ms AS other_ms")
+    beats(topology).join(again, within="1m").to("out")
 
 
 def two_aggregations(topology: Topology) -> None:
@@ -149,7 +202,306 @@ CASES: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def both(topology: Topology) -> None:
+    beats(topology).to("out")
+    patients(topology, "pulses")
+
+
+JOINS: list[Case] = [
+    ("a table's key unknown", lambda t: patients(t, key="patient"), [SOURCE, "'patient'", "patient_id, ward"]),
+    ("a table's key computed", lambda t: patients(t, key="upper(ward)"), [SOURCE, "not a column", "patient_id, ward"]),
+    ("a table's topic name", lambda t: patients(t, "pa tients"), [SOURCE, "table()", "'pa tients'", "letters"]),
+    ("a stream and a table", both, [SOURCE, "'pulses'", "as a stream and as a table", "to_table()"]),
+    ("within missing", lambda t: beats(t).join(temperatures(t)), ["KSTREAM-JOIN-" + SECOND, "within='60s'"]),
+    ("outer without within", lambda t: beats(t).outer_join(temperatures(t)), ["KSTREAM-OUTERJOIN-", "within='60s'"]),
+    ("within negative", lambda t: beats(t).join(temperatures(t), within=-1), ["KSTREAM-JOIN-" + SECOND, "negative"]),
+    ("within written wrong", lambda t: beats(t).join(temperatures(t), within="1 min"), ["within", "'1 min'", "'60s'"]),
+    (
+        "grace",
+        lambda t: beats(t).join(temperatures(t), within=1, grace="x"),
+        ["KSTREAM-JOIN-" + SECOND, "grace", "'x'"],
+    ),
+    (
+        "within on a table",
+        lambda t: beats(t).join(patients(t), within="1m"),
+        ["KSTREAM-JOIN-" + THIRD, "within=", "remove"],
+    ),
+    (
+        "grace on a table",
+        lambda t: beats(t).join(patients(t), grace="1m"),
+        ["KSTREAM-JOIN-" + THIRD, "grace=", "remove"],
+    ),
+    ("name on a table", lambda t: beats(t).left_join(patients(t), name="j"), ["KSTREAM-LEFTJOIN-", "name=", "remove"]),
+    ("outer with a table", lambda t: beats(t).outer_join(patients(t)), ["KSTREAM-OUTERJOIN-" + THIRD, "left_join()"]),
+    (
+        "keys of two types",
+        lambda t: beats(t).join(temperatures(t, schema="patient_id INT, measured_ms BIGINT"), within="1m"),
+        ["KSTREAM-JOIN-" + SECOND, "STRING", "INT", "repartition('CAST(patient_id AS STRING)')"],
+    ),
+    (
+        "keys of two types, a table",
+        lambda t: beats(t).join(patients(t, schema="patient_id INT, ward STRING")),
+        ["KSTREAM-JOIN-" + THIRD, "KTABLE-SOURCE-" + SECOND, "INT", "repartition("],
+    ),
+    ("a join with itself", lambda t: beats(t).join(beats(t), within="1m"), [SOURCE, "with itself", "another source"]),
+    ("a table with itself", lambda t: (p := patients(t)).join(p), ["KTABLE-SOURCE-" + FIRST, "with itself"]),
+    (
+        "a column on both sides",
+        lambda t: beats(t).join(temperatures(t, schema="measured_ms BIGINT, ibi_ms INT, patient_id STRING"), within=1),
+        ["KSTREAM-JOIN-" + SECOND, "'ibi_ms'", "select('ibi_ms AS ibi_ms_2')"],
+    ),
+    (
+        "a column of both tables",
+        lambda t: patients(t).join(patients(t, "old")),
+        ["KTABLE-JOINTHIS-", "'ward'", "rename"],
+    ),
+    (
+        "the key under one name only",
+        lambda t: beats(t, key="_key").join(temperatures(t), within=1),
+        ["'patient_id'", "rename"],
+    ),
+    (
+        "two applications",
+        lambda t: beats(t).join(temperatures(Topology("b")), within=1),
+        ["two applications", "inside one"],
+    ),
+    ("a table elsewhere", lambda t: beats(t).join(patients(Topology("b"))), ["KSTREAM-JOIN-" + FIRST, "inside one"]),
+    ("tables elsewhere", lambda t: patients(t).join(patients(Topology("b"))), ["KTABLE-JOINTHIS-", "inside one"]),
+    ("a topic's name", lambda t: beats(t).join("temperatures"), ["KSTREAM-JOIN-" + FIRST, "'temperatures'", "table()"]),
+    ("a group", lambda t: beats(t).join(temperatures(t).group_by_key(), within=1), ["GroupedStream", "neither"]),
+    ("table with stream", lambda t: patients(t).join(beats(t)), ["Stream KSTREAM-SOURCE-" + SECOND, "to_table()"]),
+    ("table with windows", lambda t: temperatures(t).join(windowed(t).count()), ["has windows", "to_stream()"]),
+    ("tables with windows", lambda t: patients(t).join(windowed(t).count()), ["KTABLE-JOINTHIS-", "to_stream()"]),
+    ("a join that goes nowhere", lambda t: beats(t).join(patients(t)), ["KSTREAM-JOIN-" + THIRD, "nowhere", ".to("]),
+    ("a join's name twice", two_joins_of_a_name, ["'j-this-store'", "KSTREAM-JOIN-" + SECOND, "name="]),
+    ("a join's name", lambda t: beats(t).join(temperatures(t), within=1, name="a b"), ["'a b-this-store'", "letters"]),
+    (
+        "nested in a join",
+        lambda t: stream(t).join(patients(t)),
+        ["KSTREAM-JOIN-" + THIRD, "'at'", "CAST(at AS STRING)"],
+    ),
+    (
+        "nested in a table",
+        lambda t: stream(t).to_table(),
+        ["KTABLE-SOURCE-" + FIRST, "TIMESTAMP", "CAST(at AS STRING)"],
+    ),
+    ("nested, behind", lambda t: kept(t).to_stream().select("array(1) AS a"), ["KSTREAM-MAPVALUES-", "ARRAY<INT>"]),
+    ("a step behind, unknown", lambda t: finals(t).to_stream().filter("n > 1"), ["KSTREAM-FILTER-", "'n'", "count"]),
+    (
+        "a step behind, reserved",
+        lambda t: finals(t).to_stream().filter("_offset > 1"),
+        ["KSTREAM-FILTER-", "'_offset'"],
+    ),
+    ("a step behind, type", lambda t: finals(t).to_stream().filter("count"), ["BIGINT", "compare"]),
+    ("a step behind, nowhere", lambda t: finals(t).to_stream().filter("count > 1"), ["KSTREAM-FILTER-", "nowhere"]),
+]
+
+WINDOWS: list[Case] = [
+    (
+        "suppress without windows",
+        lambda t: patients(t).suppress(until_window_closes()),
+        ["no windows", "windowed_by()"],
+    ),
+    (
+        "suppress for a time",
+        lambda t: windowed(t).count().suppress("5s"),
+        ["KTABLE-SUPPRESS-", "until_window_closes()"],
+    ),
+    (
+        "suppress twice",
+        lambda t: finals(t).suppress(until_window_closes()),
+        ["KTABLE-SUPPRESS-", "final", "remove one"],
+    ),
+    ("suppress with ttl", lambda t: finals(t, store=Materialized(ttl="1h")), ["KTABLE-SUPPRESS-", "max_records="]),
+    ("suppress with LRU", lambda t: finals(t, store=Materialized(max_entries=9)), ["KTABLE-SUPPRESS-", "max_records="]),
+    ("bound 0", lambda t: until_window_closes(max_records=0), ["max_records=0", "above 0"]),
+    ("bytes 0", lambda t: until_window_closes(max_bytes=0), ["max_bytes=0", "above 0"]),
+    ("bound True", lambda t: until_window_closes(max_records=True), ["max_records=True", "above 0"]),
+    ("bound as text", lambda t: until_window_closes(max_bytes="1k"), ["max_bytes='1k'", "a number"]),
+    ("early without bound", lambda t: until_window_closes(when_full="emit_early_when_full"), ["give max_records"]),
+    ("when full", lambda t: until_window_closes(when_full="drop"), ["'drop'", "shut_down_when_full or emit_early"]),
+    ("gap 0", lambda t: session(0), ["session gap", "zero"]),
+    ("difference 0", lambda t: sliding("0s"), ["time difference", "zero"]),
+    ("session grace", lambda t: session("30s").grace(-1), ["window grace", "negative"]),
+    ("a session's retention", lambda t: stream(t).group_by_key().windowed_by(session("1d")).count(), ["above 1d"]),
+    (
+        "sliding retention",
+        lambda t: stream(t).group_by_key().windowed_by(sliding("30s").grace("5s")).count(retention="65s"),
+        ["KSTREAM-AGGREGATE-" + SECOND, "set retention above 65s"],
+    ),
+    (
+        "reduce in sessions",
+        lambda t: beats(t).group_by_key().windowed_by(session("30s")).reduce("a.b:newest"),
+        ["KSTREAM-REDUCE-" + SECOND, "tumbling and hopping"],
+    ),
+    ("reduce by a lambda", lambda t: beats(t).group_by_key().reduce(min), ["KSTREAM-REDUCE-", "package.module:name"]),
+    (
+        "fold from nothing",
+        lambda t: beats(t).group_by_key().fold("a.b:c", initializer="0", emits="n INT"),
+        ["initializer"],
+    ),
+    ("fold's schema", lambda t: folded(t, "n"), ["KSTREAM-AGGREGATE-" + SECOND, "emits", "'n'", "n STRING"]),
+    ("fold's schema empty", lambda t: folded(t, ""), ["KSTREAM-AGGREGATE-" + SECOND, "no columns", "id STRING"]),
+    ("fold's schema nested", lambda t: folded(t, "n ARRAY<INT>"), ["KSTREAM-AGGREGATE-", "'n'", "declare it as"]),
+    ("fold emits the window", lambda t: folded(t, "Window_End BIGINT"), ["'Window_End'", "the window", "another name"]),
+    ("reduce nested", lambda t: stream(t).group_by_key().reduce("a.b:c"), ["KSTREAM-REDUCE-", "CAST(at AS STRING)"]),
+    (
+        "SQL behind a stateful node",
+        lambda t: windowed(t).count().to_stream().group_by_key().sum("count"),
+        ["KSTREAM-AGGREGATE-0000000004", "repartition('patient_id')", "fold()"],
+    ),
+]
+
+STORES: list[Case] = [
+    ("profile", lambda t: kept(t, profile="fast"), ["KTABLE-SOURCE-" + FIRST, "'fast'", "aggressive_compaction"]),
+    (
+        "ttl with windows",
+        lambda t: windowed(t).count(store=Materialized("s", ttl="1h")),
+        ["key-value", "its retention"],
+    ),
+    ("LRU with windows", lambda t: windowed(t).count(store=Materialized("s", max_entries=9)), ["its retention"]),
+    ("ttl with aggregates", lambda t: stream(t).group_by_key().count(store=Materialized("s", ttl=9)), ["to_table()"]),
+    ("ttl and LRU", lambda t: kept(t, ttl="1h", max_entries=3), ["'s'", "choose one"]),
+    ("ttl 0", lambda t: kept(t, ttl=0), ["KTABLE-SOURCE-" + FIRST, "'s'", "zero", "a length"]),
+    ("ttl written wrong", lambda t: kept(t, ttl="1 hour"), ["ttl of store 's'", "'6h'"]),
+    ("no entries", lambda t: kept(t, max_entries=0), ["max_entries 0", "'s'", "1 or more"]),
+    ("True entries", lambda t: kept(t, max_entries=True), ["max_entries True", "1 or more"]),
+    (
+        "config of no topic",
+        lambda t: kept(t, logging=False, topic_config={"segment.ms": "1"}),
+        ["no changelog", "remove"],
+    ),
+    (
+        "profile of no topic",
+        lambda t: kept(t, logging=False, profile="aggressive_compaction"),
+        ["no changelog", "remove"],
+    ),
+    ("config is a number", lambda t: kept(t, topic_config={"segment.ms": 1}), ["'segment.ms': 1", "'600000'"]),
+    ("config is no name", lambda t: kept(t, topic_config={"segment": "1"}), ["'segment': '1'", "'segment.ms'"]),
+    (
+        "config is no number",
+        lambda t: kept(t, topic_config={"segment.ms": "1h"}),
+        ["segment.ms", "'1h'", "whole number"],
+    ),
+    ("config is no dictionary", lambda t: kept(t, topic_config="segment.ms=1"), ["not a dictionary", "'segment.ms'"]),
+    ("config loses keys", lambda t: kept(t, topic_config={"cleanup.policy": "delete"}), ["cleanup.policy", "ttl="]),
+    ("custom in memory", lambda t: kept(t, custom="a.b:C", in_memory=True), ["'s'", "choose one"]),
+    ("custom path", lambda t: kept(t, custom="a.b.C"), ["custom store 's'", "'a.b.C'", "package.module:name"]),
+    ("custom class", lambda t: kept(t, custom=dict), ["custom store 's'", "package.module:name"]),
+    ("a store's number", lambda t: patients(t, store=3), ["KTABLE-SOURCE-" + FIRST, "3", "letters"]),
+    (
+        "a table's store twice",
+        lambda t: (kept(t), beats(t).to_table("S")),
+        ["'S'", "KTABLE-SOURCE-" + FIRST, "another store="],
+    ),
+    (
+        "a processor's path",
+        lambda t: processed(t, processor="Silence"),
+        ["KSTREAM-PROCESSOR-", "'Silence'", "package.module"],
+    ),
+    ("a processor's class", lambda t: processed(t, processor=dict), ["KSTREAM-PROCESSOR-" + FIRST, "package.module"]),
+    ("emits nothing", lambda t: processed(t, emits=None), ["KSTREAM-PROCESSOR-" + FIRST, "emits", "id STRING"]),
+    ("emits unknown type", lambda t: processed(t, emits="n INTT"), ["emits", "line 1, column 6", "INTT"]),
+    ("emits nested", lambda t: processed(t, emits="n ARRAY<INT>"), ["emits", "ARRAY<INT>", "declare it as one of"]),
+    (
+        "undeclared store",
+        lambda t: processed(t, "s"),
+        ["KSTREAM-PROCESSOR-" + FIRST, "'s'", "store('name', 'column TYPE"],
+    ),
+    ("store as Materialized", lambda t: processed(t, Materialized("s")), ["not a store", "store('name', 'column TYPE"]),
+    (
+        "stores not a list",
+        lambda t: beats(t).process("a.b:C", emits="n INT", stores=store("s", "n INT")),
+        ["stores=[store("],
+    ),
+    (
+        "store twice",
+        lambda t: processed(t, store("s", "n INT"), store("S", "n INT")),
+        ["'S'", "exists already", "another store="],
+    ),
+    ("store without name", lambda t: processed(t, store("", "n INT")), ["''", "letters"]),
+    ("store without types", lambda t: processed(t, store("s", "n")), ["store 's'", "'n'", "no type"]),
+    (
+        "nested in a store",
+        lambda t: processed(t, store("s", "n MAP<STRING, INT>")),
+        ["store 's'", "declare it as one of"],
+    ),
+    ("a store's setting", lambda t: store("s", "n INT", tll="1h"), ["store 's'", "'tll'", "did you mean 'ttl'?"]),
+    (
+        "order's name taken",
+        lambda t: processed(t, store("s-order", "n INT"), store("s", "n INT", ttl=9)),
+        ["'s-order'"],
+    ),
+    (
+        "a processor nowhere",
+        lambda t: beats(t).process("a.b:C", emits="n INT"),
+        ["KSTREAM-PROCESSOR-" + FIRST, "nowhere"],
+    ),
+    ("nested to a processor", lambda t: stream(t).process("a.b:C", emits="n INT"), ["CAST(at AS STRING)"]),
+]
+
+TOPICS: list[Case] = [
+    (
+        "key nested",
+        lambda t: stream(t).group_by("tags"),
+        ["KSTREAM-REPARTITION-" + FIRST, "ARRAY<STRING>", "one value"],
+    ),
+    ("key null", lambda t: stream(t).repartition("NULL"), ["KSTREAM-REPARTITION-" + FIRST, "NULL", "not always null"]),
+    ("key unknown", lambda t: stream(t).group_by("ibi"), ["KSTREAM-REPARTITION-" + FIRST, "did you mean 'ibi_ms'?"]),
+    ("key random", lambda t: stream(t).group_by("rand()"), ["KSTREAM-REPARTITION-" + FIRST, "computed again"]),
+    ("repartition twice", two_repartitions_of_a_name, ["'r'", "KSTREAM-SOURCE-" + THIRD, "another name="]),
+    ("repartition's name", lambda t: stream(t).group_by("ibi_ms", name="a b"), ["KSTREAM-REPARTITION-", "letters"]),
+    ("repartition nowhere", lambda t: stream(t).repartition("ibi_ms"), ["KSTREAM-SOURCE-" + THIRD, "nowhere", ".to("]),
+    (
+        "the reserved time",
+        lambda t: stream(t, schema=SCHEMA + ", tidemark_event_ms BIGINT").group_by("ibi_ms"),
+        ["KSTREAM-REPARTITION-" + FIRST, "'tidemark_event_ms'", "rename"],
+    ),
+    (
+        "a repartition's topic read",
+        lambda t: repartition_and(t, lambda t: stream(t, topic="app-r-repartition")),
+        ["KSTREAM-SOURCE-" + THIRD, "the application's own", "repartition()"],
+    ),
+    (
+        "a repartition's topic written",
+        lambda t: repartition_and(t, lambda t: stream(t).to("app-r-repartition")),
+        ["KSTREAM-SINK-", "for a repartition", "another topic"],
+    ),
+    ("joined with its own repartition", joined_with_its_own_repartition, ["KSTREAM-SINK-" + SECOND, "to('...')"]),
+    (
+        "loop over a repartition",
+        lambda t: stream(t).group_by("ibi_ms").count().to("pulses"),
+        [SOURCE, "loop", "another"],
+    ),
+    ("loop over a table", lambda t: patients(t).to("patients"), [SOURCE, "'patients'", "loop"]),
+    ("loop over a join", lambda t: beats(t).join(patients(t)).to("patients"), ["KSTREAM-SOURCE-" + FIRST, "loop"]),
+    (
+        "a table's changelog written",
+        lambda t: patients(t).to("app-patients-changelog"),
+        ["store 'patients'", "another"],
+    ),
+    ("partitioner", lambda t: stream(t).to("out", partitioner="random"), ["KSTREAM-SINK-", "'random'", "'sticky'"]),
+    (
+        "partitioner empty",
+        lambda t: stream(t).to("out", partitioner=""),
+        ["KSTREAM-SINK-" + FIRST, "package.module:name"],
+    ),
+    (
+        "partitioner of results",
+        lambda t: patients(t).to("out", partitioner=len),
+        ["KSTREAM-SINK-" + SECOND, "'sticky'"],
+    ),
+    (
+        "guarantee",
+        lambda t: Topology("b", guarantee="at-least-once"),
+        ["application b", "exactly_once or at_least_once"],
+    ),
+]
+
+EVERY = CASES + JOINS + WINDOWS + STORES + TOPICS
+
+
+@pytest.mark.parametrize(("build", "says"), [case[1:] for case in EVERY], ids=[case[0] for case in EVERY])
 def test_a_wrong_topology_is_refused_with_node_and_remedy(build: Callable[[Topology], object], says: list[str]) -> None:
     topology = Topology("app")
     with pytest.raises(InvalidTopology) as refused:

@@ -8,9 +8,31 @@ import pytest
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import duration_ms, format_ms
-from tidemark.topology.plan import Aggregate, Column, Filter, Fold, Number, Select, StoreKind, Window
+from tidemark.topology.plan import (
+    Aggregate,
+    Column,
+    Filter,
+    Fold,
+    Guarantee,
+    JoinKind,
+    Map,
+    Number,
+    Reduce,
+    Rekey,
+    RowSink,
+    Select,
+    StoreKind,
+    StreamStreamJoin,
+    SubTopology,
+    Suppress,
+    TableTableJoin,
+    WhenFull,
+    Window,
+)
+from tidemark.topology.stores import Materialized, store
 from tidemark.topology.stream import Stream
-from tidemark.topology.windows import hopping, tumbling
+from tidemark.topology.table import Table, until_window_closes
+from tidemark.topology.windows import AnyWindows, hopping, session, sliding, tumbling
 
 SCHEMA = (
     "patient_id STRING, beat_ms BIGINT, ibi_ms INT, weight DOUBLE, at TIMESTAMP, place STRUCT<ward: STRING, bed: INT>"
@@ -252,3 +274,229 @@ def test_conditions_that_spark_understands_should_pass(condition: str) -> None:
     schema = "id STRING, n INT, tags ARRAY<STRING>, m MAP<STRING, STRUCT<b: INT>>"
     topology.stream("t", schema=schema).filter(condition).to("u")
     assert topology.plan()
+
+
+def temperatures(topology: Topology) -> Stream:
+    schema = "patient_id STRING, measured_ms BIGINT, celsius DOUBLE"
+    return topology.stream("temperature-events", schema=schema, key="patient_id", timestamp="measured_ms")
+
+
+def flat_beats(topology: Topology) -> Stream:
+    return beats(topology).select("patient_id", "ibi_ms")
+
+
+def patients(topology: Topology) -> Table:
+    return topology.table("patients", schema="patient_id STRING, ward STRING", key="patient_id", store="patients")
+
+
+def kinds(sub: SubTopology) -> list[str]:
+    return [type(node).__name__ for node in sub.nodes]
+
+
+def test_joins_should_tie_what_they_read_to_one_subtopology_that_the_first_written_source_leads() -> None:
+    topology = Topology("app")
+    table, other, pulse = patients(topology), temperatures(topology), flat_beats(topology)
+    pulse.join(other, within="1m", grace="10s", name="both").left_join(table).to("out")
+    topology.stream("alone", schema="x INT").to("copy")
+    first, second = topology.plan().subtopologies
+    assert first.lead.topic == "patients"
+    assert first.source_topics == ("patients", "temperature-events", "pulse-events")
+    assert kinds(first) == ["TableSource", "StreamStreamJoin", "StreamTableJoin", "RowSink"]
+    assert [(b.source, b.enters) for b in first.branches] == [(0, True), (2, True), (1, True)]
+    assert second.source_topics == ("alone",)
+
+
+def test_a_stream_join_should_keep_both_sides_for_twice_its_window_and_grace() -> None:
+    topology = Topology("app")
+    flat_beats(topology).left_join(temperatures(topology), within="1m", grace="10s", name="both").to("out")
+    (sub,) = topology.plan().subtopologies
+    join = sub.nodes[0]
+    assert isinstance(join, StreamStreamJoin)
+    assert (join.kind, join.before_ms, join.after_ms, join.grace_ms) == (JoinKind.LEFT, 60_000, 60_000, 10_000)
+    assert [(s.name, s.kind, s.retention_ms) for s in sub.stores] == [
+        ("both-this-store", StoreKind.WINDOW, 130_001),
+        ("both-other-store", StoreKind.WINDOW, 130_001),
+        ("both-outer-store", StoreKind.KEY_VALUE, None),
+    ]
+    assert [column.name for column in join.columns] == ["patient_id", "ibi_ms", "measured_ms", "celsius"]
+
+
+def test_an_inner_join_should_keep_no_rows_without_a_partner() -> None:
+    topology = Topology("app")
+    flat_beats(topology).join(temperatures(topology), within="1m", name="both").to("out")
+    assert [store.name for store in topology.plan().stores] == ["both-this-store", "both-other-store"]
+
+
+def test_an_aggregation_should_become_a_table_of_rows_for_a_join() -> None:
+    topology = Topology("app")
+    counts = beats(topology).group_by_key().count(name="n", store="counts")
+    counts.join(patients(topology)).to("out")
+    (sub,) = topology.plan().subtopologies
+    assert kinds(sub) == ["TableSource", "TableSource", "TableTableJoin", "RowSink"]
+    assert [store.name for store in sub.stores][:1] == ["counts"]
+    join = sub.nodes[2]
+    assert isinstance(join, TableTableJoin)
+    assert [column.name for column in join.left_store.columns] == ["patient_id", "n"]
+    assert join.right_store.name == "patients"
+
+
+def test_a_table_key_of_another_type_should_join_a_stream_of_that_type() -> None:
+    topology = Topology("app")
+    beds = topology.stream("beds", schema="bed INT, used BOOLEAN", key="bed")
+    beds.join(topology.table("bed-names", schema="bed INT, name STRING", key="bed")).to("out")
+    assert topology.plan().subtopologies[0].source_topics == ("beds", "bed-names")
+
+
+def test_a_repartition_should_split_the_subtopology() -> None:
+    topology = Topology("app")
+    beats(topology).select("patient_id", "ibi_ms", "place.ward").group_by("ward", name="by-ward").count(store="wards")
+    first, second = topology.plan().subtopologies
+    (branch,) = first.branches
+    (sink,) = branch.sinks
+    assert isinstance(branch.steps[-1], Rekey)
+    assert branch.steps[-1].key == "ward"
+    assert (sink.topic, sink.is_repartition) == ("app-by-ward-repartition", True)
+    assert second.lead.topic == "app-by-ward-repartition"
+    assert (second.lead.key, second.lead.timestamp) == ("_key", "tidemark_event_ms")
+    assert second.lead.schema[-1] == Column("tidemark_event_ms", "BIGINT")
+    assert second.aggregations[0].key_name == "ward"
+    assert topology.plan().repartition_topics == ("app-by-ward-repartition",)
+
+
+def test_a_repartition_behind_a_stateful_node_should_be_rekeyed_in_the_task_loop() -> None:
+    topology = Topology("app")
+    counts = beats(topology).group_by_key().count(name="n", store="counts")
+    counts.to_stream().repartition("n", "by-count").group_by_key().aggregate(patients="count(*)", store="wards")
+    first, second = topology.plan().subtopologies
+    rekey, sink = first.nodes
+    assert isinstance(rekey, Map)
+    assert rekey.key == "CAST(n AS STRING)"
+    assert isinstance(sink, RowSink)
+    assert sink.sink.is_repartition
+    assert [store.name for store in second.stores] == ["wards"]
+
+
+def test_equal_repartitions_should_share_a_topic_only_when_optimised() -> None:
+    def topics(*, optimised: bool) -> tuple[str, ...]:
+        topology = Topology("app", optimised=optimised)
+        stream = beats(topology)
+        stream.group_by("weight").count(store="a")
+        stream.group_by("weight").sum("ibi_ms", store="b")
+        stream.group_by("concat(patient_id, 'a')").count(store="c")
+        stream.group_by("concat(patient_id, 'A')").count(store="d")
+        return topology.plan().repartition_topics
+
+    assert len(topics(optimised=False)) == 4
+    assert len(topics(optimised=True)) == 3
+
+
+@pytest.mark.parametrize(
+    ("optimised", "kept", "source_topic"),
+    [
+        (True, Materialized("patients"), "patients"),
+        (True, Materialized("patients", in_memory=True), "patients"),
+        (False, Materialized("patients"), None),
+        (True, Materialized("patients", ttl="1h"), None),
+        (True, Materialized("patients", max_entries=9), None),
+        (True, Materialized("patients", logging=False), None),
+    ],
+)
+def test_a_tables_topic_should_be_its_changelog_when_optimised_and_it_alone_deletes(
+    optimised: bool, kept: Materialized, source_topic: str | None
+) -> None:
+    topology = Topology("app", optimised=optimised)
+    topology.table("patients", schema="patient_id STRING, ward STRING", store=kept)
+    assert topology.plan().stores[0].source_topic == source_topic
+
+
+def test_stores_that_forget_should_have_one_more_for_their_order() -> None:
+    topology = Topology("app")
+    topology.table("a", schema="x INT", store=Materialized("a", ttl="1h", in_memory=True))
+    declared = store("seen", "at_ms BIGINT", max_entries=100)
+    beats(topology).select("ibi_ms").process("a.b:C", emits="n INT", stores=[declared]).to("out")
+    assert [(s.name, s.ttl_ms, s.max_entries, s.in_memory) for s in topology.plan().stores] == [
+        ("a", 3_600_000, None, True),
+        ("a-order", None, None, True),
+        ("seen", None, 100, False),
+        ("seen-order", None, None, False),
+    ]
+
+
+def test_a_store_should_keep_what_materialized_says() -> None:
+    topology = Topology("app")
+    kept = Materialized("s", profile="aggressive_compaction", topic_config={"b.ms": "1", "a.ms": "2"}, custom="m:C")
+    topology.table("t", schema="x INT", store=kept)
+    (spec,) = topology.plan().stores
+    assert (spec.profile, spec.topic_config) == ("aggressive_compaction", (("a.ms", "2"), ("b.ms", "1")))
+    assert (spec.custom, spec.is_logged, spec.in_memory) == ("m:C", True, False)
+
+
+@pytest.mark.parametrize(
+    ("windows", "kind", "grace_ms"),
+    [
+        (tumbling("1m").grace("5s"), StoreKind.WINDOW, 5_000),
+        (session("30s").grace("5s"), StoreKind.SESSION, 35_000),
+        (sliding("30s").grace("5s"), StoreKind.WINDOW, 5_000),
+    ],
+)
+def test_suppress_should_wait_for_the_grace_and_a_sessions_gap(
+    windows: AnyWindows, kind: StoreKind, grace_ms: int
+) -> None:
+    topology = Topology("app")
+    until = until_window_closes(max_records=10, when_full="emit_early_when_full")
+    beats(topology).group_by_key().windowed_by(windows).count(store="s").suppress(until, store="buffer").to("out")
+    (sub,) = topology.plan().subtopologies
+    suppress = sub.nodes[0]
+    assert isinstance(suppress, Suppress)
+    assert (suppress.grace_ms, suppress.max_records, suppress.when_full) == (grace_ms, 10, WhenFull.EMIT_EARLY)
+    assert [(s.name, s.kind) for s in sub.stores] == [("s", kind), ("buffer", StoreKind.KEY_VALUE)]
+
+
+def test_a_fold_should_emit_key_window_and_the_rest() -> None:
+    topology = Topology("app")
+    windowed = beats(topology).select("patient_id", "ibi_ms").group_by_key().windowed_by(tumbling("1m"))
+    windowed.fold("a.b:add", initializer="a.b:zero", emits="n INT, patient_id STRING", store="s").to("out")
+    (sub,) = topology.plan().subtopologies
+    fold = sub.nodes[0]
+    assert isinstance(fold, Reduce)
+    assert [(c.name, c.type) for c in fold.columns] == [
+        ("patient_id", "STRING"),
+        ("window_start", "BIGINT"),
+        ("window_end", "BIGINT"),
+        ("n", "INT"),
+    ]
+    assert [(s.kind, len(s.columns)) for s in sub.stores] == [(StoreKind.WINDOW, 2)]
+
+
+def test_nodes_behind_a_stateful_one_should_be_in_the_order_in_which_they_were_written() -> None:
+    topology = Topology("app")
+    table = beats(topology).group_by_key().count(name="n", store="s")
+    changes = table.to_stream()
+    large = changes.filter("n > 10")
+    changes.select("patient_id", "n * 2 AS twice").to("twice")
+    large.to("large", partitioner="sticky")
+    (sub,) = topology.plan().subtopologies
+    assert [(node.node.split("-")[1], node.inputs[0].split("-")[1]) for node in sub.nodes] == [
+        ("FILTER", "AGGREGATE"),
+        ("MAPVALUES", "AGGREGATE"),
+        ("SINK", "MAPVALUES"),
+        ("SINK", "FILTER"),
+    ]
+    assert [(sink.topic, sink.partitioner) for sink in sub.sinks] == [("twice", None), ("large", "sticky")]
+
+
+def test_a_topic_that_is_written_and_joined_behind_should_be_no_loop() -> None:
+    topology = Topology("app")
+    beats(topology).select("patient_id", "beat_ms").to("copies")
+    copies = topology.stream("copies", schema="patient_id STRING, beat_ms BIGINT", key="patient_id")
+    temperatures(topology).join(copies, within="1m").to("out")
+    flat_beats(topology).join(temperatures(topology), within="1m", name="both").to("both")
+    assert len(topology.plan().subtopologies) == 1
+
+
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+def test_the_plan_should_carry_the_guarantee(guarantee: Guarantee) -> None:
+    topology = Topology("app", guarantee=guarantee.value)
+    beats(topology).to("out")
+    assert topology.plan().guarantee is guarantee
+    assert Topology("app").guarantee is Guarantee.EXACTLY_ONCE

@@ -14,13 +14,12 @@ from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
-PURGE_INTERVAL_MS = 30_000
-
 
 class RepartitionPurge:
     """Asks the broker now and then to delete below the committed offsets of this instance's tasks."""
 
-    def __init__(self, plan: TopologyPlan, admin: AdminClient, clock: Callable[[], int]) -> None:
+    def __init__(self, plan: TopologyPlan, admin: AdminClient, interval_ms: int, clock: Callable[[], int]) -> None:
+        self._interval_ms = interval_ms
         self._topics = set(plan.repartition_topics)
         self._admin = admin
         self._clock = clock
@@ -29,7 +28,7 @@ class RepartitionPurge:
 
     def run(self, committed: Mapping[TopicPartition, int]) -> None:
         """Ask when it is time; `committed` are next offsets after the last commit. Does not wait for the answer."""
-        if not self._topics or self._clock() - self._asked_ms < PURGE_INTERVAL_MS:
+        if not self._topics or self._clock() - self._asked_ms < self._interval_ms:
             return
         self._asked_ms = self._clock()
         due = {p: o for p, o in committed.items() if p.topic in self._topics and o > self._purged.get(p, 0)}

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tidemark.broker.offsets import EndOffsets
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import TransactionalProducer
+from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import BatchAborted
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, commits_topic, dlq_topic
@@ -33,7 +33,7 @@ class Committer:
     application_id: str
     topology_version: str
     instance: int
-    producer: TransactionalProducer
+    producer: BatchProducer
     member: Member
     ends: EndOffsets
     sink_partitions: tuple[TopicPartition, ...]

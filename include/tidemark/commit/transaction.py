@@ -1,8 +1,9 @@
-"""The instance's one transactional producer, and what each of its errors means (rule 9, row A2)."""
+"""The instance's one producer, transactional or idempotent, and what each of its errors means (rules 9, 18; rows A2, A4)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,23 +20,28 @@ Message = Mapping[str, bytes | None]
 """`key` and `value` of one record."""
 
 
-class TransactionalProducer:
-    """Begin, send, commit or abort. Raises `InstanceFenced`, `OutcomeUnknown` or `BatchAborted`, nothing else of Kafka's.
+class BatchProducer(ABC):
+    """What a commit writes through: begin, send, offsets, commit or abort.
 
-    After `InstanceFenced` or `OutcomeUnknown` the producer must be thrown away.
+    Raises `InstanceFenced`, `OutcomeUnknown` or `BatchAborted`, nothing else of Kafka's. After `InstanceFenced` or
+    `OutcomeUnknown` the producer must be thrown away.
     """
 
     def __init__(
-        self, client_config: Mapping[str, Any], transactional_id: str, timeout_ms: int, max_queued_records: int
+        self,
+        client_config: Mapping[str, Any],
+        identity: Mapping[str, Any],
+        name: str,
+        timeout_ms: int,
+        max_queued_records: int,
     ) -> None:
         self._timeout_s = timeout_ms / 1000
-        self.transactional_id = transactional_id
+        self.name = name
         self._undelivered: list[str] = []
         self._producer = Producer(
             {
                 **client_config,
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
+                **identity,
                 "message.timeout.ms": timeout_ms,
                 "enable.idempotence": True,
                 "acks": "all",
@@ -47,16 +53,25 @@ class TransactionalProducer:
             }
         )
 
+    @abstractmethod
     def init(self, timeout_s: float) -> None:
-        """Fence any other holder of the transactional id and finish its open transaction. Blocks."""
-        with self._classified("init_transactions"):
-            self._producer.init_transactions(timeout_s)
+        """Before anything else: settle what another holder of the name has left open. Blocks."""
 
+    @abstractmethod
     def begin(self) -> None:
-        """Start a transaction; nothing is sent yet."""
-        self._undelivered.clear()
-        with self._classified("begin_transaction"):
-            self._producer.begin_transaction()
+        """Start a batch; nothing is sent yet."""
+
+    @abstractmethod
+    def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
+        """Step 5. The coordinator refuses a member of another generation."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Step 6."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give the batch up."""
 
     def send_many(self, topic: str, messages: Sequence[dict[str, Any]], partition: int | None = None) -> None:
         """Queue records; with `partition`, all go there, else by murmur2 of the key. Blocks while the queue is full."""
@@ -104,6 +119,43 @@ class TransactionalProducer:
             self.abort()
             raise BatchAborted(f"{left} records not acknowledged in {self._timeout_s} s {self._undelivered[:1]}")
 
+    @contextmanager
+    def _classified(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            if error.code() in _FENCED:
+                raise InstanceFenced(
+                    f"transactional.id {self.name} was taken over by another copy of this instance "
+                    f"({error.str()}); this copy ends"
+                ) from raised
+            if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
+                self.abort()
+                raise BatchAborted(f"{what}: {error.str()}; the transaction was aborted") from raised
+            raise OutcomeUnknown(f"{what}: {error.str()} ({error.name()}); the instance starts anew") from raised
+
+
+class TransactionalProducer(BatchProducer):
+    """exactly_once: everything of a batch becomes visible together, or never."""
+
+    def __init__(
+        self, client_config: Mapping[str, Any], transactional_id: str, timeout_ms: int, max_queued_records: int
+    ) -> None:
+        identity = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+        super().__init__(client_config, identity, transactional_id, timeout_ms, max_queued_records)
+
+    def init(self, timeout_s: float) -> None:
+        """Fence any other holder of the transactional id and finish its open transaction. Blocks."""
+        with self._classified("init_transactions"):
+            self._producer.init_transactions(timeout_s)
+
+    def begin(self) -> None:
+        """Start a transaction; nothing is sent yet."""
+        self._undelivered.clear()
+        with self._classified("begin_transaction"):
+            self._producer.begin_transaction()
+
     def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
         """Step 5. The coordinator refuses a member of another generation."""
         with self._classified("send_offsets_to_transaction"):
@@ -119,18 +171,42 @@ class TransactionalProducer:
         with self._classified("abort_transaction"):
             self._producer.abort_transaction(self._timeout_s)
 
-    @contextmanager
-    def _classified(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            if error.code() in _FENCED:
-                raise InstanceFenced(
-                    f"transactional.id {self.transactional_id} was taken over by another copy of this instance "
-                    f"({error.str()}); this copy ends"
-                ) from raised
-            if error.txn_requires_abort():
-                self.abort()
-                raise BatchAborted(f"{what}: {error.str()}; the transaction was aborted") from raised
-            raise OutcomeUnknown(f"{what}: {error.str()} ({error.name()}); the instance starts anew") from raised
+
+class IdempotentProducer(BatchProducer):
+    """at_least_once: records are visible at once, offsets follow when all are acknowledged (rule 18).
+
+    A crash in between processes the batch once more. `commit_offsets` is the member's own synchronous commit.
+    """
+
+    def __init__(
+        self,
+        client_config: Mapping[str, Any],
+        name: str,
+        timeout_ms: int,
+        max_queued_records: int,
+        commit_offsets: Callable[[Sequence[ClientPartition]], None],
+    ) -> None:
+        # produce_batch tells nothing of a record that was not delivered, so every record's failure is asked for here.
+        identity = {"on_delivery": self._delivered, "delivery.report.only.error": True}
+        super().__init__(client_config, identity, name, timeout_ms, max_queued_records)
+        self._commit_offsets = commit_offsets
+
+    def init(self, timeout_s: float) -> None:
+        """Nothing of another holder can be open."""
+
+    def begin(self) -> None:
+        """Forget the failures of the batch before."""
+        self._undelivered.clear()
+
+    def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
+        """Step 5, under the member's own generation."""
+        with self._classified("commit of the offsets"):
+            self._commit_offsets(offsets)
+
+    def commit(self) -> None:
+        """Step 6 is done with step 5."""
+
+    def abort(self) -> None:
+        """What is queued is dropped; what is written stays, and is written once more."""
+        self._producer.purge()
+        self._producer.flush(self._timeout_s)

@@ -21,7 +21,7 @@ from tidemark.broker.purge import RepartitionPurge
 from tidemark.changelog.policy import changelog_policies
 from tidemark.commit.commit import Committer, Probe, TasksRevoked
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import TransactionalProducer
+from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import BatchAborted, TidemarkError
 from tidemark.instance.run_file import RunFile, run_file_path
 from tidemark.instance.source import BatchSource, SourceBatch
@@ -36,7 +36,7 @@ from tidemark.start.opening import Assignment, TaskOpener, stalled_after
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import TaskUpdate
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import Guarantee, TopologyPlan
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +91,6 @@ class Instance:
         )
         self.states = StateMachine(app, instance, self._state_changed)
         self._state_changed(self.states.state, self.states.state)
-        self._producer = TransactionalProducer(
-            client,
-            transactional_id(app, instance),
-            settings.transaction_timeout_ms,
-            max_queued_records=max(100_000, settings.max_batch_records * _QUEUED_RECORDS_PER_BATCH_RECORD),
-        )
         member_config = {
             **client,
             "group.id": app,
@@ -106,6 +100,7 @@ class Instance:
         }
         lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
+        self._producer = self._make_producer(client, transactional_id(app, instance))
         ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
         sinks = [TopicPartition(t, p) for s in plan.subtopologies for t in s.sink_topics for p in range(partitions[t])]
         self._committer = Committer(
@@ -133,8 +128,15 @@ class Instance:
             clock=clock,
             sink_partitions=partitions,
         )
-        self._purge = RepartitionPurge(plan, self._admin, clock)
+        self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
         self._ticked_ms = 0
+
+    def _make_producer(self, client: Mapping[str, Any], name: str) -> BatchProducer:
+        timeout_ms = self._settings.transaction_timeout_ms
+        queued = max(100_000, self._settings.max_batch_records * _QUEUED_RECORDS_PER_BATCH_RECORD)
+        if self._plan.guarantee is Guarantee.AT_LEAST_ONCE:
+            return IdempotentProducer(client, name, timeout_ms, queued, self._member.commit)
+        return TransactionalProducer(client, name, timeout_ms, queued)
 
     @property
     def folder(self) -> Path:

@@ -136,6 +136,16 @@ class Member:
         """Current generation and member id; the caller holds the lock."""
         return GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
 
+    def commit(self, offsets: Sequence[ClientPartition]) -> None:
+        """Commit offsets outside a transaction, as this member of this generation. Blocks; the caller holds the lock.
+
+        Raises `KafkaException`, also when the group has moved on without this member.
+        """
+        answers = self._consumer.commit(offsets=list(offsets), asynchronous=False) or []
+        for answer in answers:
+            if answer.error is not None:
+                raise KafkaException(answer.error)
+
     def committed(
         self, partitions: Sequence[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, ClientPartition]:

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidemark.commit.commit import Probe
-from tidemark.errors import StartRefused
+from tidemark.errors import StartRefused, TaskCorrupted
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until
 from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.stores.layout import ValueLayout
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Store, Writes
 from tidemark.tasks.values import segments_of
@@ -39,7 +40,8 @@ class BulkStore(Store, Protocol):
 class RestoreJob:
     """One store's way to `target`, whose changelog offset is the end that was fixed before reading.
 
-    `low_offset` is where the changelog begins; `value_bytes` is None for values of variable length.
+    `low_offset` is where the changelog begins; `value_bytes` is None for values of variable length, `layout` for values
+    that are no aggregates.
     """
 
     spec: StoreSpec
@@ -48,6 +50,7 @@ class RestoreJob:
     target: Marker
     value_bytes: int | None
     first_live_segment: int | None
+    layout: ValueLayout | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,14 @@ def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
                 f"{job.changelog} holds values of {len(value)} bytes, the topology's store {job.spec.name} wants "
                 f"{job.value_bytes}: bring the old aggregates back, or give the store another name"
             )
+    if job.value_bytes is None and job.layout is not None:
+        try:
+            job.layout.decode(batch.values)
+        except TaskCorrupted as error:
+            raise StartRefused(
+                f"{job.changelog} does not hold what the topology's store {job.spec.name} keeps: {error}; bring the old "
+                f"aggregates back, or give the store another name"
+            ) from error
     if job.spec.segment_ms is None:
         return [Writes(WHOLE, batch.keys, batch.values)]
     segments = segments_of(job.spec, batch.keys)

@@ -272,6 +272,7 @@ class TaskOpener:
             ),
             committed_metadata=None if lead is None else OffsetMetadata.decode(lead.metadata),
             last_record=record,
+            guarantee=self.plan.guarantee,
             stores=tuple(found),
             now_ms=self.clock(),
         )
@@ -301,8 +302,9 @@ class TaskOpener:
                 stream_time_ms=standing.stream_time_ms,
                 changelog_offset=end,
             ),
-            value_bytes=None if layout is None else layout.dtype.itemsize,
+            value_bytes=None if layout is None else layout.value_bytes,
             first_live_segment=first_live_segment(spec, standing.stream_time_ms),
+            layout=layout,
         )
 
     def _keep_or_empty(

@@ -13,6 +13,7 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.topology.plan import Guarantee
 
 
 class CopyKind(Enum):
@@ -73,6 +74,7 @@ class TaskEvidence:
     sources: tuple[SourceEvidence, ...]
     committed_metadata: OffsetMetadata | None
     last_record: CommitRecord | None
+    guarantee: Guarantee
     stores: tuple[StoreEvidence, ...]
     now_ms: int
 
@@ -183,6 +185,11 @@ def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
             )
         return Fresh({s.partition.topic: committed.get(s.partition.topic, s.fresh_offset) for s in found.sources})
     recorded = record.end_offsets
+    known = found.committed_metadata
+    is_whole = committed.keys() >= {s.partition.topic for s in found.sources}
+    if found.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
+        # Offsets follow the record, so they may be behind it (rule 18): what is between them is processed once more.
+        return Standing(committed, known.batch, known.stream_time_ms)
     for source in found.sources:
         topic = source.partition.topic
         if topic not in recorded:
@@ -197,7 +204,6 @@ def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
                 f"last commit record (batch {record.batch}) says {recorded[topic]}: somebody moved the offsets",
                 f"move them back: {_reset(found, source, recorded[topic])}",
             )
-    known = found.committed_metadata
     stream_time_ms = record.stream_time_ms if known is None else known.stream_time_ms
     return Standing(
         {s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_time_ms

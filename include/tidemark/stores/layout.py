@@ -1,8 +1,16 @@
 """Bytes of keys and values, alike in the store and in its changelog.
 
-Value: one schema byte, a validity bit mask, then eight little-endian bytes per field; numpy reads and writes whole
-columns of them. Window key: the key's bytes followed by the window's start, eight bytes big-endian, so that a store's
-order is key, then time.
+Value: one schema byte, a validity bit mask, then eight little-endian bytes per fixed field; numpy reads and writes whole
+columns of them. Where a store has fields of variable length, the schema byte is another, and behind the fixed fields
+comes, for each variable field in order, its length, four bytes little-endian, and its bytes; a null has length 0. Those
+bytes are, by fold:
+
+    DISTINCT   a HyperLogLog sketch of 2^`HLL_LG_K` registers, compact
+    QUANTILE   a KLL sketch of doubles with k = `KLL_K`
+    COLLECT    JSON values separated by newlines, oldest first
+
+both sketches in the format of Apache DataSketches. Window key: the key's bytes followed by the window's start, eight bytes
+big-endian, so that a store's order is key, then time.
 """
 
 from __future__ import annotations
@@ -20,19 +28,41 @@ from tidemark.errors import TaskCorrupted
 from tidemark.topology.plan import Aggregate, Fold, Number
 
 SCHEMA_VERSION = 1
+VARIABLE_SCHEMA_VERSION = 2
+HLL_LG_K = 12
+"""Relative standard error 1.6 %, 4 KiB per key at the most; few values are kept as they are."""
+KLL_K = 400
+"""Rank error 0.7 % at 99 % confidence, some 6 KiB per key; up to 400 values the quantile is exact."""
+_LENGTH_BYTES = 4
+_VARIABLE = {Fold.DISTINCT: f"hll{HLL_LG_K}", Fold.QUANTILE: f"kll{KLL_K}", Fold.COLLECT: "lines"}
 WINDOW_START_BYTES = 8
 
 Records = npt.NDArray[np.void]
-"""A numpy structured array with one row per key, of `ValueLayout.dtype`."""
+"""A numpy structured array with one row per key, of `ValueLayout.dtype`. A variable field holds bytes or None."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One stored field: `column` is its name in the partial results, `fold` how two of them merge."""
+    """One stored field: `column` is its name in the partial results, `fold` how two of them merge.
+
+    `limit`: how many values a collect keeps.
+    """
 
     column: str
     fold: Fold
     number: Number
+    limit: int | None = None
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether its bytes have no fixed length."""
+        return self.fold in _VARIABLE
+
+    @property
+    def signature(self) -> str:
+        """`pulses=count<i8`, `visitors=distinct:hll12`. Neither a quantile's rank nor a limit changes what is kept."""
+        kept = f":{_VARIABLE[self.fold]}" if self.is_variable else self.number.value
+        return f"{self.column}={self.fold.value}{kept}"
 
 
 def slots_of(aggregates: Sequence[Aggregate]) -> tuple[Slot, ...]:
@@ -43,7 +73,8 @@ def slots_of(aggregates: Sequence[Aggregate]) -> tuple[Slot, ...]:
             slots.append(Slot(f"{aggregate.name}.sum", Fold.SUM, Number.DOUBLE))
             slots.append(Slot(f"{aggregate.name}.count", Fold.COUNT, Number.LONG))
         else:
-            slots.append(Slot(aggregate.name, aggregate.fold, aggregate.number))
+            limit = int(aggregate.argument or 0) if aggregate.fold is Fold.COLLECT else None
+            slots.append(Slot(aggregate.name, aggregate.fold, aggregate.number, limit))
     return tuple(slots)
 
 
@@ -56,34 +87,64 @@ def _mask_type(slots: int) -> str:
 
 @dataclass(frozen=True)
 class ValueLayout:
-    """Fixed-width records of one store. Field `f<i>` belongs to `slots[i]`; bit i of `valid` says it is not null."""
+    """Records of one store. Field `f<i>` belongs to `slots[i]`; bit i of `valid` says it is not null.
+
+    `dtype` is that of `Records`, `fixed` that of a value's fixed part; the same where no field is variable.
+    """
 
     slots: tuple[Slot, ...]
     dtype: np.dtype[np.void] = field(init=False)
+    fixed: np.dtype[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
-        fields: list[tuple[str, str]] = [("schema", "u1"), ("valid", _mask_type(len(self.slots)))]
-        fields += [(f"f{i}", slot.number.value) for i, slot in enumerate(self.slots)]
-        object.__setattr__(self, "dtype", np.dtype(fields))
+        head: list[tuple[str, str]] = [("schema", "u1"), ("valid", _mask_type(len(self.slots)))]
+        fields = [(f"f{i}", "O" if slot.is_variable else slot.number.value) for i, slot in enumerate(self.slots)]
+        object.__setattr__(self, "dtype", np.dtype([*head, *fields]))
+        object.__setattr__(self, "fixed", np.dtype([*head, *(pair for pair in fields if pair[1] != "O")]))
+
+    @property
+    def variable_fields(self) -> tuple[str, ...]:
+        """The fields that hold bytes, in order."""
+        return tuple(f"f{i}" for i, slot in enumerate(self.slots) if slot.is_variable)
+
+    @property
+    def schema_version(self) -> int:
+        """The first byte of every value."""
+        return VARIABLE_SCHEMA_VERSION if self.variable_fields else SCHEMA_VERSION
+
+    @property
+    def value_bytes(self) -> int | None:
+        """The width of every value, None where it varies."""
+        return None if self.variable_fields else self.fixed.itemsize
 
     @property
     def signature(self) -> str:
         """What a marker says of the values, so that a changed layout is noticed: `1:pulses=count<i8`."""
-        return f"{SCHEMA_VERSION}:" + ",".join(f"{s.column}={s.fold.value}{s.number.value}" for s in self.slots)
+        return f"{self.schema_version}:" + ",".join(slot.signature for slot in self.slots)
 
     def empty(self, rows: int) -> Records:
         """`rows` records in which every field is null."""
         records = np.zeros(rows, dtype=self.dtype)
-        records["schema"] = SCHEMA_VERSION
+        records["schema"] = self.schema_version
+        for name in self.variable_fields:
+            records[name] = None
         return records
 
     def encode(self, records: Records) -> list[bytes]:
         """One value per row."""
-        values: list[bytes] = np.ascontiguousarray(records).view(f"V{self.dtype.itemsize}").tolist()
-        return values
+        variable = self.variable_fields
+        if not variable:
+            return _row_bytes(records)
+        fixed = np.empty(len(records), dtype=self.fixed)
+        for name in self.fixed.names or ():
+            fixed[name] = records[name]
+        columns = [_row_bytes(fixed), *(map(_with_length, records[name].tolist()) for name in variable)]
+        return [b"".join(parts) for parts in zip(*columns, strict=True)]
 
     def decode(self, values: Sequence[bytes | None]) -> Records:
         """One row per value; None reads as nulls. Raises `TaskCorrupted` on a value of another width or schema."""
+        if self.variable_fields:
+            return self._decode_variable(values)
         absent = self._absent
         joined = b"".join([absent if value is None else value for value in values])
         if len(joined) != len(values) * self.dtype.itemsize:
@@ -93,9 +154,42 @@ class ValueLayout:
             raise TaskCorrupted(f"a stored value is not of schema {SCHEMA_VERSION}")
         return records
 
+    def _decode_variable(self, values: Sequence[bytes | None]) -> Records:
+        records = self.empty(len(values))
+        present = [row for row, value in enumerate(values) if value is not None]
+        stored = [value for value in values if value is not None]
+        width = self.fixed.itemsize
+        heads = b"".join([value[:width] for value in stored])
+        if len(heads) != len(stored) * width or any(value[0] != self.schema_version for value in stored):
+            raise TaskCorrupted(f"a stored value is not of schema {self.schema_version}, as {self.signature} says")
+        fixed = np.frombuffer(heads, dtype=self.fixed)
+        for name in self.fixed.names or ():
+            records[name][present] = fixed[name]
+        ends = [width] * len(stored)
+        for name in self.variable_fields:
+            has_value = (fixed["valid"] & fixed["valid"].dtype.type(1 << int(name[1:]))) != 0
+            for i, (row, value) in enumerate(zip(present, stored, strict=True)):
+                start = ends[i] + _LENGTH_BYTES
+                ends[i] = start + int.from_bytes(value[start - _LENGTH_BYTES : start], "little")
+                if has_value[i]:
+                    records[name][row] = value[start : ends[i]]
+        if any(end != len(value) for end, value in zip(ends, stored, strict=True)):
+            raise TaskCorrupted(f"a stored value is longer or shorter than its fields, as {self.signature} says")
+        return records
+
     @property
     def _absent(self) -> bytes:
         return self.empty(1).tobytes()
+
+
+def _row_bytes(records: Records) -> list[bytes]:
+    values: list[bytes] = np.ascontiguousarray(records).view(f"V{records.dtype.itemsize}").tolist()
+    return values
+
+
+def _with_length(value: bytes | None) -> bytes:
+    kept = value or b""
+    return len(kept).to_bytes(_LENGTH_BYTES, "little") + kept
 
 
 def window_keys(keys: pa.Array, starts: npt.NDArray[np.int64]) -> list[bytes]:

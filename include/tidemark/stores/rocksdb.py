@@ -124,7 +124,8 @@ class RocksStore:
         held = self._segments.get(segment)
         if held is None:
             return
-        for key, value in held[0].items(from_key=start):
+        items: Any = held[0].items(from_key=start)
+        for key, value in items:
             if end is not None and key >= end:
                 return
             yield key, value

@@ -1,7 +1,7 @@
 """Merging partial results into stored values, whole columns at a time.
 
 Partials are Arrow columns named after the layout's slots; a null partial changes nothing. LONG sums wrap around as
-Java's do.
+Java's do. Variable slots merge key by key (`tasks.sketches`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.stores.layout import Records, ValueLayout
+from tidemark.tasks.sketches import merge_pairs, partial_values, results
 from tidemark.topology.plan import Aggregate, Fold, Number
 
 
@@ -25,6 +26,10 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
         name, bit = f"f{i}", mask_type(1 << i)
         column = partials.column(slot.column)
         has_new = pc.is_valid(column).to_numpy()
+        if slot.is_variable:
+            new[name] = merge_pairs(slot, old[name], partial_values(slot, column))
+            new["valid"] |= np.where(has_new, bit, mask_type(0))
+            continue
         has_old = (old["valid"] & bit) != 0
         zero = 0 if slot.number is Number.LONG else 0.0
         update = pc.fill_null(column, zero).to_numpy().astype(slot.number.value, copy=False)
@@ -53,6 +58,10 @@ def result_columns(
             valid = valid & (count > 0)
             values = np.divide(records[f"f{index}"], count, out=np.zeros(len(records)), where=valid)
             index += 2
+        elif layout.slots[index].is_variable:
+            columns.append((aggregate.name, results(aggregate, records[f"f{index}"])))
+            index += 1
+            continue
         else:
             values = np.ascontiguousarray(records[f"f{index}"])
             index += 1

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.stores.layout import Records, ValueLayout
+from tidemark.tasks.sketches import merge_group
 from tidemark.topology.plan import Fold, Number
 
 
@@ -22,6 +23,9 @@ def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[
     for i, slot in enumerate(layout.slots):
         name, bit = f"f{i}", mask_type(1 << i)
         values = records[name]
+        if slot.is_variable:
+            merged[name] = _objects([merge_group(slot, rows) for rows in np.split(values, first_rows[1:])])
+            continue
         if slot.fold in (Fold.COUNT, Fold.SUM):
             # Absent fields are zero, as in `fold_into`.
             merged[name] = np.add.reduceat(values, first_rows)
@@ -31,6 +35,12 @@ def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[
         found = (np.minimum if is_least else np.maximum).reduceat(present, first_rows)
         merged[name] = np.where((merged["valid"] & bit) != 0, found, 0)
     return merged
+
+
+def _objects(values: list[bytes | None]) -> npt.NDArray[np.object_]:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 def _neutral(number: Number, is_least: bool) -> float | int:

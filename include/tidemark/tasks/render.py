@@ -20,13 +20,14 @@ def json_records(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
     parts: list[pa.Array | str] = []
     for i, (name, column) in enumerate(columns):
         parts.append(("{" if i == 0 else ",") + json.dumps(name) + ":")
-        parts.append(_json_values(column))
+        parts.append(json_values(column))
     parts.append("}")
     scalars = [pa.scalar(part) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*scalars, pa.scalar(""))
 
 
-def _json_values(column: pa.Array) -> pa.Array:
+def json_values(column: pa.Array) -> pa.Array:
+    """Each value as JSON text, in one line; null as `null`."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_finite(column), column, None)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):

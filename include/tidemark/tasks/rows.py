@@ -11,6 +11,7 @@ table's source topic may hold already. The columns' types are in `ROW_TYPES`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.json
@@ -35,7 +36,7 @@ ROW_TYPES = {
 }
 """Spark's names of the types that a value column may have in the task loop."""
 
-Rows = pa.Table
+Rows: TypeAlias = pa.Table
 """A table with the schema of `rows_schema`."""
 
 

@@ -13,7 +13,7 @@ from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
 
 
 def value_layouts(subtopology: SubTopology) -> Mapping[str, ValueLayout | None]:
-    """The fixed-width layout of each store by name; None for stores whose values are JSON rows or of variable length."""
+    """The layout of each store of aggregates by name; None for stores whose values are JSON rows."""
     layouts: dict[str, ValueLayout | None] = {store.name: None for store in subtopology.stores}
     for aggregation in subtopology.aggregations:
         layouts[aggregation.store.name] = ValueLayout(slots_of(aggregation.aggregates))

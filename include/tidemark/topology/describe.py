@@ -113,7 +113,7 @@ def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation
     ]
     if aggregation is not None:
         facts.append(("by", aggregation.key_name))
-        facts += [(a.name, f"{a.fold.value}({a.expression or '*'}), {a.number.name}") for a in aggregation.aggregates]
+        facts += [(a.name, f"{a.call}, {a.number.name}") for a in aggregation.aggregates]
     elif store.columns:
         facts.append(("columns", ", ".join(f"{column.name} {column.type}" for column in store.columns)))
     facts = [(name, fact) for name, fact in facts if fact]

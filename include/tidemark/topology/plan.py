@@ -93,23 +93,37 @@ class Fold(Enum):
     MIN = "min"
     MAX = "max"
     MEAN = "mean"
+    DISTINCT = "distinct"
+    QUANTILE = "quantile"
+    COLLECT = "collect"
 
 
 class Number(Enum):
-    """How an aggregate's value is kept: eight bytes, little-endian."""
+    """What an aggregate gives. LONG and DOUBLE are numpy's names of eight bytes, little-endian, as most folds keep them."""
 
     LONG = "<i8"
     DOUBLE = "<f8"
+    TEXT = "text"
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One named result. `expression` is SQL over the record's columns, or None for `count(*)`."""
+    """One named result. `expression` is SQL over the record's columns, or None for `count(*)`.
+
+    `argument` is the rank of a quantile, 0 to 1, or how many values a collect keeps; None for other folds.
+    """
 
     name: str
     fold: Fold
     expression: str | None
     number: Number
+    argument: float | int | None = None
+
+    @property
+    def call(self) -> str:
+        """As it is written: `quantile(ms, 0.99)`."""
+        argument = "" if self.argument is None else f", {self.argument}"
+        return f"{self.fold.value}({self.expression or '*'}{argument})"
 
 
 class StoreKind(Enum):
@@ -355,7 +369,8 @@ class SubTopology:
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
         """Every store of a task, in the order of the nodes."""
-        return tuple(s for node in (*self.aggregations, *self.nodes) for s in node.stores)
+        nodes: tuple[Aggregation | TaskNode, ...] = (*self.aggregations, *self.nodes)
+        return tuple(store for node in nodes for store in node.stores)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:

@@ -1,0 +1,449 @@
+"""SQL behind a stateful node: Spark's expressions in DuckDB's words, for those that both can be made to agree on.
+
+Every accepted form gives Spark's value (without ANSI mode) for every input: integers wrap around, what cannot be computed is
+null, casts cut off and saturate as Java's do. `tests/tasks/test_map.py` holds it to Spark. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.plan import Column
+from tidemark.topology.sql import quoted
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+DUCK_TYPE = {
+    "BOOLEAN": "BOOLEAN",
+    "TINYINT": "TINYINT",
+    "SMALLINT": "SMALLINT",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "FLOAT": "REAL",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+}
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
+_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE")
+_FRACTIONS = ("FLOAT", "DOUBLE")
+_NULL, _DECIMAL = "NULL", "DECIMAL"
+_MOST_DIGITS = 10
+_BLANKS = "[\\x00-\\x20\\x7f]"
+
+
+class Unlike(Exception):
+    """What stands in an expression that DuckDB does not do as Spark does, and what to write."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """DuckDB's SQL, in brackets where needed, and Spark's type of it."""
+
+    sql: str
+    type: str
+
+
+def duck_sql(text: str, columns: Sequence[Column], where: str) -> str:
+    """A Spark SQL expression over `columns`, already checked by `expression_type`, for DuckDB.
+
+    Raises `InvalidTopology` for what it cannot be sure of.
+    """
+    import sqlglot
+
+    try:
+        return _Translator(columns).of(sqlglot.parse_one(text, dialect="spark")).sql
+    except Unlike as reason:
+        raise InvalidTopology(
+            f"{where}: {quoted(text)}: behind a stateful node {reason}; or compute it before that node, in Spark"
+        ) from None
+
+
+class _Translator:
+    def __init__(self, columns: Sequence[Column]) -> None:
+        from sqlglot import exp
+
+        self._columns = {column.name.casefold(): column for column in columns}
+        self._forms: dict[type[exp.Expr], Callable[..., Typed]] = {
+            exp.Paren: lambda node: self.of(node.this),
+            exp.Column: self._column,
+            exp.Literal: self._literal,
+            exp.Boolean: lambda node: Typed("TRUE" if node.this else "FALSE", "BOOLEAN"),
+            exp.Null: lambda node: Typed("NULL", _NULL),
+            exp.Neg: self._negative,
+            exp.Add: lambda node: self._arithmetic(node, "+"),
+            exp.Sub: lambda node: self._arithmetic(node, "-"),
+            exp.Mul: lambda node: self._arithmetic(node, "*"),
+            exp.Div: self._division,
+            exp.IntDiv: self._whole_division,
+            exp.Mod: self._remainder,
+            exp.And: lambda node: self._logic(node, "AND"),
+            exp.Or: lambda node: self._logic(node, "OR"),
+            exp.Not: self._not,
+            exp.EQ: lambda node: self._compared(node, "="),
+            exp.NEQ: lambda node: self._compared(node, "<>"),
+            exp.LT: lambda node: self._compared(node, "<"),
+            exp.LTE: lambda node: self._compared(node, "<="),
+            exp.GT: lambda node: self._compared(node, ">"),
+            exp.GTE: lambda node: self._compared(node, ">="),
+            exp.NullSafeEQ: lambda node: self._compared(node, "IS NOT DISTINCT FROM"),
+            exp.Is: self._is,
+            exp.In: self._in,
+            exp.Between: self._between,
+            exp.Like: self._like,
+            exp.Case: self._case,
+            exp.If: self._if,
+            exp.Coalesce: lambda node: self._together("COALESCE", [node.this, *node.expressions]),
+            exp.Nullif: self._nullif,
+            exp.Greatest: lambda node: self._together("GREATEST", [node.this, *node.expressions]),
+            exp.Least: lambda node: self._together("LEAST", [node.this, *node.expressions]),
+            exp.Cast: self._cast,
+            exp.TryCast: self._cast,
+            exp.Concat: lambda node: self._concat(node.expressions),
+            exp.DPipe: lambda node: self._concat([node.this, node.expression]),
+            exp.Substring: self._substring,
+            exp.Upper: lambda node: Typed(f"UPPER(REPLACE({self._text(node.this)}, 'ß', 'SS'))", "STRING"),
+            exp.Lower: lambda node: Typed(f"LOWER({self._text(node.this)})", "STRING"),
+            exp.Length: lambda node: Typed(f"CAST(LENGTH({self._text(node.this)}) AS INTEGER)", "INT"),
+            exp.Trim: self._trim,
+            exp.StartsWith: lambda node: self._found("STARTS_WITH", node),
+            exp.EndsWith: lambda node: self._found("ENDS_WITH", node),
+            exp.Contains: lambda node: self._found("CONTAINS", node),
+            exp.Abs: self._absolute,
+            exp.Floor: lambda node: self._whole("FLOOR", node),
+            exp.Ceil: lambda node: self._whole("CEIL", node),
+            exp.Round: self._round,
+            exp.IsNan: self._is_nan,
+        }
+
+    def of(self, node: exp.Expr) -> Typed:
+        form = self._forms.get(type(node))
+        if form is None:
+            name = node.sql("spark")
+            raise Unlike(f"{name if len(name) < 40 else type(node).__name__} is not known to give what Spark gives")
+        return form(node)
+
+    def _column(self, node: exp.Column) -> Typed:
+        column = self._columns[node.name.casefold()]
+        return Typed(f'"{column.name}"', column.type)
+
+    def _literal(self, node: exp.Literal) -> Typed:
+        if node.is_string:
+            return Typed("'" + node.this.replace("'", "''") + "'", "STRING")
+        if re.fullmatch(r"[0-9]+", node.this):
+            kind = next((kind for kind in ("INT", "BIGINT") if int(node.this) < 1 << (_BITS[kind] - 1)), _DECIMAL)
+            return Typed(_to(Typed(node.this, _NULL), kind) if kind != _DECIMAL else node.this, kind)
+        if "e" in node.this.casefold():
+            return Typed(f"CAST({node.this} AS DOUBLE)", "DOUBLE")
+        return Typed(node.this, _DECIMAL)
+
+    def _negative(self, node: exp.Neg) -> Typed:
+        value = self._number(node.this)
+        if value.type in _BITS:
+            return Typed(_wrapped(f"-{_wide(value)}", value.type), value.type)
+        return Typed(f"(-{value.sql})", value.type)
+
+    def _arithmetic(self, node: exp.Binary, sign: str) -> Typed:
+        left, right = self._number(node.left), self._number(node.right)
+        kind = _common([left.type, right.type])
+        if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
+            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+        if kind in _BITS:
+            return Typed(_wrapped(f"{_wide(left, kind)} {sign} {_wide(right, kind)}", kind), kind)
+        return Typed(f"({_to(left, kind)} {sign} {_to(right, kind)})", kind)
+
+    def _division(self, node: exp.Binary) -> Typed:
+        left, right = self._number(node.left), self._number(node.right)
+        if _DECIMAL in (left.type, right.type) and not {left.type, right.type} & set(_FRACTIONS):
+            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+        return Typed(f"({_to(left, 'DOUBLE')} / NULLIF({_to(right, 'DOUBLE')}, 0))", "DOUBLE")
+
+    def _whole_division(self, node: exp.Binary) -> Typed:
+        left, right = self._integer(node.left), self._integer(node.right)
+        return Typed(_wrapped(f"{_wide(left, 'BIGINT')} // NULLIF({_wide(right, 'BIGINT')}, 0)", "BIGINT"), "BIGINT")
+
+    def _remainder(self, node: exp.Binary) -> Typed:
+        left, right = self._number(node.left), self._number(node.right)
+        kind = _common([left.type, right.type])
+        if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
+            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+        if kind in _BITS:
+            sql = f"{_wide(left, kind)} % NULLIF({_wide(right, kind)}, 0)"
+            return Typed(f"CAST({sql} AS {DUCK_TYPE[kind]})", kind)
+        return Typed(f"({_to(left, kind)} % NULLIF({_to(right, kind)}, 0))", kind)
+
+    def _logic(self, node: exp.Binary, word: str) -> Typed:
+        return Typed(f"({self._truth(node.left)} {word} {self._truth(node.right)})", "BOOLEAN")
+
+    def _not(self, node: exp.Not) -> Typed:
+        return Typed(f"(NOT {self._truth(node.this)})", "BOOLEAN")
+
+    def _compared(self, node: exp.Binary, sign: str) -> Typed:
+        return self._comparison(self.of(node.left), sign, self.of(node.right))
+
+    def _comparison(self, left: Typed, sign: str, right: Typed) -> Typed:
+        kind = _common([left.type, right.type])
+        return Typed(f"({_to(left, kind)} {sign} {_to(right, kind)})", "BOOLEAN")
+
+    def _is(self, node: exp.Is) -> Typed:
+        from sqlglot import exp
+
+        if not isinstance(node.expression, exp.Null):
+            raise Unlike(f"{node.sql('spark')} is not known to give what Spark gives; write IS NULL, = or <=>")
+        return Typed(f"({self.of(node.this).sql} IS NULL)", "BOOLEAN")
+
+    def _in(self, node: exp.In) -> Typed:
+        given = [self.of(each) for each in (node.this, *node.expressions)]
+        kind = _common([each.type for each in given])
+        value, *listed = [_to(each, kind) for each in given]
+        return Typed(f"({value} IN ({', '.join(listed)}))", "BOOLEAN")
+
+    def _between(self, node: exp.Between) -> Typed:
+        value, low, high = (self.of(node.args[name]) for name in ("this", "low", "high"))
+        above, below = self._comparison(value, ">=", low), self._comparison(value, "<=", high)
+        return Typed(f"({above.sql} AND {below.sql})", "BOOLEAN")
+
+    def _like(self, node: exp.Like) -> Typed:
+        from sqlglot import exp
+
+        pattern = node.expression
+        if not isinstance(pattern, exp.Literal) or not pattern.is_string:
+            raise Unlike("LIKE needs its pattern as text")
+        if re.search(r"\\(?![%_\\])", re.sub(r"\\\\", "", pattern.this)):
+            raise Unlike(r"LIKE has \ before %, _ and \ only")
+        return Typed(f"({self._text(node.this)} LIKE {self.of(pattern).sql} ESCAPE '\\')", "BOOLEAN")
+
+    def _case(self, node: exp.Case) -> Typed:
+        branches = node.args["ifs"]
+        if node.this is not None:
+            value = self.of(node.this)
+            conditions = [self._comparison(value, "=", self.of(branch.this)).sql for branch in branches]
+        else:
+            conditions = [self._truth(branch.this) for branch in branches]
+        otherwise = node.args.get("default")
+        results = [self.of(branch.args["true"]) for branch in branches]
+        results.append(self.of(otherwise) if otherwise is not None else Typed("NULL", _NULL))
+        return self._chosen(conditions, results)
+
+    def _if(self, node: exp.If) -> Typed:
+        otherwise = node.args.get("false")
+        results = [self.of(node.args["true"]), self.of(otherwise) if otherwise is not None else Typed("NULL", _NULL)]
+        return self._chosen([self._truth(node.this)], results)
+
+    def _chosen(self, conditions: Sequence[str], results: Sequence[Typed]) -> Typed:
+        kind = self._one_type(results)
+        *values, otherwise = [_to(result, kind) for result in results]
+        when = " ".join(f"WHEN {c} THEN {v}" for c, v in zip(conditions, values, strict=True))
+        return Typed(f"(CASE {when} ELSE {otherwise} END)", kind)
+
+    def _together(self, function: str, nodes: Sequence[exp.Expr]) -> Typed:
+        values = [self.of(node) for node in nodes]
+        kind = self._one_type(values)
+        return Typed(f"{function}({', '.join(_to(value, kind) for value in values)})", kind)
+
+    def _nullif(self, node: exp.Nullif) -> Typed:
+        value = self.of(node.this)
+        equal = self._comparison(value, "=", self.of(node.expression))
+        return Typed(f"(CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END)", value.type)
+
+    def _one_type(self, values: Sequence[Typed]) -> str:
+        kind = _common([value.type for value in values])
+        if kind == _DECIMAL or (kind in _BITS and any(value.type == _DECIMAL for value in values)):
+            raise Unlike("1.5 beside a whole number counts in DECIMAL; write 1.5D")
+        return kind
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        value = self.of(node.this)
+        kind = node.to.sql("spark").upper()
+        if kind not in DUCK_TYPE:
+            raise Unlike(f"there is no {kind}; cast to one of {', '.join(DUCK_TYPE)}")
+        return Typed(_converted(value, kind), kind)
+
+    def _concat(self, nodes: Sequence[exp.Expr]) -> Typed:
+        return Typed("(" + " || ".join(_converted(self.of(node), "STRING") for node in nodes) + ")", "STRING")
+
+    def _substring(self, node: exp.Substring) -> Typed:
+        text = self._text(node.this)
+        start, length = _whole_literal(node.args.get("start")), _whole_literal(node.args.get("length"))
+        if start is None or (node.args.get("length") is not None and (length is None or length < 0)):
+            raise Unlike("substring() needs start and length as whole numbers")
+        if start >= 0:
+            rest = "" if length is None else f", {length}"
+            return Typed(f"SUBSTRING({text}, {max(start, 1)}{rest})", "STRING")
+        first = f"LENGTH({text}) - {-start}"
+        begin = f"GREATEST({first}, 0)"
+        rest = "" if length is None else f", GREATEST({first} + {length} - {begin}, 0)"
+        return Typed(f"SUBSTRING({text}, {begin} + 1{rest})", "STRING")
+
+    def _trim(self, node: exp.Trim) -> Typed:
+        if node.expression is not None:
+            raise Unlike("trim() takes blanks off, and nothing else")
+        side = {"LEADING": "LTRIM", "TRAILING": "RTRIM"}.get((node.args.get("position") or "").upper(), "TRIM")
+        return Typed(f"{side}({self._text(node.this)}, ' ')", "STRING")
+
+    def _found(self, function: str, node: exp.Func) -> Typed:
+        return Typed(f"{function}({self._text(node.this)}, {self._text(node.expression)})", "BOOLEAN")
+
+    def _absolute(self, node: exp.Abs) -> Typed:
+        value = self._number(node.this)
+        if value.type in _BITS:
+            return Typed(_wrapped(f"ABS({_wide(value)})", value.type), value.type)
+        return Typed(f"ABS({value.sql})", value.type)
+
+    def _whole(self, function: str, node: exp.Func) -> Typed:
+        value = self._number(node.this)
+        if node.args.get("decimals") is not None or value.type == _DECIMAL:
+            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; give it one DOUBLE")
+        if value.type in _BITS:
+            return Typed(_to(value, "BIGINT"), "BIGINT")
+        return Typed(_cut_off(f"{function}({_to(value, 'DOUBLE')})", "BIGINT"), "BIGINT")
+
+    def _round(self, node: exp.Round) -> Typed:
+        value = self._number(node.this)
+        given = node.args.get("decimals")
+        digits = 0 if given is None else _whole_literal(given)
+        if value.type != "DOUBLE" or digits is None or not 0 <= digits <= _MOST_DIGITS:
+            raise Unlike(f"round() takes a DOUBLE, and 0 to {_MOST_DIGITS} digits; cast to DOUBLE")
+        # Spark rounds the number that is printed, 2.675 to 2.68, not the binary one.
+        printed = f"TRY_CAST(CAST({value.sql} AS VARCHAR) AS DECIMAL(38, {digits}))"
+        exact = f"CAST(CAST({printed} AS VARCHAR) AS DOUBLE)"
+        return Typed(f"(CASE WHEN ABS({value.sql}) < 1e15 THEN {exact} ELSE {value.sql} END)", "DOUBLE")
+
+    def _is_nan(self, node: exp.IsNan) -> Typed:
+        value = self._number(node.this)
+        return Typed(f"COALESCE(ISNAN({_to(value, 'DOUBLE')}), FALSE)", "BOOLEAN")
+
+    def _truth(self, node: exp.Expr) -> str:
+        value = self.of(node)
+        if value.type not in ("BOOLEAN", _NULL):
+            raise Unlike(f"{node.sql('spark')} is {value.type}, not BOOLEAN; compare it with something")
+        return _to(value, "BOOLEAN")
+
+    def _text(self, node: exp.Expr) -> str:
+        value = self.of(node)
+        if value.type not in ("STRING", _NULL):
+            raise Unlike(f"{node.sql('spark')} is {value.type}, not STRING; cast it")
+        return _to(value, "STRING")
+
+    def _number(self, node: exp.Expr) -> Typed:
+        value = self.of(node)
+        if value.type == _NULL:
+            return Typed("CAST(NULL AS INTEGER)", "INT")
+        if value.type not in (*_NUMBERS, _DECIMAL):
+            raise Unlike(f"{node.sql('spark')} is {value.type}, not a number; cast it, e.g. to DOUBLE")
+        return value
+
+    def _integer(self, node: exp.Expr) -> Typed:
+        value = self._number(node)
+        if value.type not in _BITS:
+            raise Unlike(f"div divides whole numbers, and {node.sql('spark')} is {value.type}; cast it to BIGINT")
+        return value
+
+
+def _common(kinds: Sequence[str]) -> str:
+    """The type in which Spark compares or adds values of these types."""
+    known = [kind for kind in kinds if kind != _NULL]
+    if not known:
+        return _NULL
+    if all(kind == known[0] for kind in known):
+        return known[0]
+    if _DECIMAL in known and all(kind in (*_NUMBERS, _DECIMAL) for kind in known):
+        return "DOUBLE" if set(known) & set(_FRACTIONS) else _DECIMAL
+    if all(kind in _NUMBERS for kind in known):
+        return max(known, key=_NUMBERS.index)
+    raise Unlike(f"{' and '.join(dict.fromkeys(known))} do not go together; cast one of them")
+
+
+def _to(value: Typed, kind: str) -> str:
+    """To a type that holds every value of its own."""
+    if value.type == kind or kind not in DUCK_TYPE:
+        return value.sql
+    return f"CAST({value.sql} AS {DUCK_TYPE[kind]})"
+
+
+def _wide(value: Typed, kind: str = "") -> str:
+    """As a number in which one operation cannot overflow."""
+    return f"CAST({value.sql} AS {'HUGEINT' if 'BIGINT' in (kind, value.type) else 'BIGINT'})"
+
+
+def _wrapped(sql: str, kind: str) -> str:
+    """A wide number's low bits, signed: as Java's integers wrap around."""
+    half, wide = 1 << (_BITS[kind] - 1), "HUGEINT" if kind == "BIGINT" else "BIGINT"
+    whole = f"CAST({2 * half} AS {wide})"
+    return f"CAST((({sql} + {half}) % {whole} + {whole}) % {whole} - {half} AS {DUCK_TYPE[kind]})"
+
+
+def _cut_off(sql: str, kind: str) -> str:
+    """A DOUBLE as a whole number: towards zero, to the nearest that there is, NaN to 0, as Java casts."""
+    half = 1 << (_BITS[kind] - 1)
+    return (
+        f"(CASE WHEN ISNAN({sql}) THEN 0 WHEN {sql} >= {half}::DOUBLE THEN {half - 1} "
+        f"WHEN {sql} < -{half}::DOUBLE THEN -{half} ELSE CAST(TRUNC({sql}) AS {DUCK_TYPE[kind]}) END)"
+    )
+
+
+def _converted(value: Typed, kind: str) -> str:
+    """Spark's CAST."""
+    if value.type in (kind, _NULL) or (kind in _FRACTIONS and value.type == _DECIMAL):
+        return f"CAST({value.sql} AS {DUCK_TYPE[kind]})"
+    if value.type == "STRING":
+        return _parsed(value.sql, kind)
+    if value.type == _DECIMAL or (kind == "STRING" and value.type in _FRACTIONS):
+        raise Unlike(f"{value.type} does not become {kind} as in Spark; cast it to DOUBLE or BIGINT")
+    if value.type in _FRACTIONS and kind in _BITS:
+        if kind in ("TINYINT", "SMALLINT"):
+            return _wrapped(f"CAST({_cut_off(_to(value, 'DOUBLE'), 'INT')} AS BIGINT)", kind)
+        return _cut_off(_to(value, "DOUBLE"), kind)
+    if value.type == "DOUBLE" and kind == "FLOAT":
+        beyond = (
+            f"CASE WHEN {value.sql} > 0 THEN CAST('inf' AS REAL) WHEN {value.sql} < 0 THEN CAST('-inf' AS REAL) END"
+        )
+        return f"COALESCE(TRY_CAST({value.sql} AS REAL), {beyond})"
+    if value.type in _BITS and kind in _BITS and _BITS[kind] < _BITS[value.type]:
+        return _wrapped(_wide(value), kind) if value.type != "BIGINT" else _wrapped_wide(value, kind)
+    return f"CAST({value.sql} AS {DUCK_TYPE[kind]})"
+
+
+def _wrapped_wide(value: Typed, kind: str) -> str:
+    half = 1 << (_BITS[kind] - 1)
+    wide = f"CAST({value.sql} AS HUGEINT)"
+    return f"CAST((({wide} + {half}) % {2 * half} + {2 * half}) % {2 * half} - {half} AS {DUCK_TYPE[kind]})"
+
+
+def _parsed(text: str, kind: str) -> str:
+    """Text as a value, null where it is none."""
+    bare = f"regexp_replace({text}, '^{_BLANKS}+|{_BLANKS}+$', '', 'g')"
+    if kind == "BOOLEAN":
+        small = f"LOWER({bare})"
+        yes, no = "'t', 'true', 'y', 'yes', '1'", "'f', 'false', 'n', 'no', '0'"
+        return f"(CASE WHEN {small} IN ({yes}) THEN TRUE WHEN {small} IN ({no}) THEN FALSE END)"
+    if kind in _BITS:
+        whole = f"regexp_replace({bare}, '[.].*$', '')"
+        digits = f"(CASE WHEN {whole} IN ('', '+', '-') THEN '0' ELSE {whole} END)"
+        return (
+            f"(CASE WHEN regexp_full_match({bare}, '[+-]?([0-9]+([.][0-9]*)?|[.][0-9]*)') "
+            f"THEN TRY_CAST({digits} AS {DUCK_TYPE[kind]}) END)"
+        )
+    small, duck = f"LOWER({bare})", DUCK_TYPE[kind]
+    number = f"regexp_replace({small}, '[df]$', '')"
+    beyond = f"CASE WHEN {small}[1] = '-' THEN CAST('-inf' AS {duck}) ELSE CAST('inf' AS {duck}) END"
+    return (
+        f"(CASE WHEN regexp_full_match({small}, '[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)(e[+-]?[0-9]+)?[df]?') "
+        f"THEN COALESCE(TRY_CAST({number} AS {duck}), {beyond}) "
+        f"WHEN {small} IN ('inf', '+inf', 'infinity', '+infinity', '-inf', '-infinity') THEN {beyond} "
+        f"WHEN {small} = 'nan' THEN CAST('nan' AS {duck}) END)"
+    )
+
+
+def _whole_literal(node: exp.Expr | None) -> int | None:
+    from sqlglot import exp
+
+    sign = -1 if isinstance(node, exp.Neg) else 1
+    bare = node.this if isinstance(node, exp.Neg) else node
+    if isinstance(bare, exp.Literal) and not bare.is_string and re.fullmatch(r"[0-9]{1,9}", bare.this):
+        return sign * int(bare.this)
+    return None

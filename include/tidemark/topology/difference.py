@@ -1,0 +1,88 @@
+"""What `optimised=True` changes in a topology: repartition topics that merge, changelogs that are saved (row C2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.names import changelog_topic
+from tidemark.topology.plan import Map, Rekey, RowSink, StoreSpec, TableSource, TopologyPlan
+
+
+@dataclass(frozen=True)
+class Difference:
+    """From the plan without to the plan with optimisation, topics by name.
+
+    `merged`: a repartition topic, and the one that takes its records. `saved`: a changelog, and the table's topic that
+    serves as one. `renamed`: topics of stores and repartitions without a name, whose numbers move (old, new).
+    """
+
+    merged: tuple[tuple[str, str], ...]
+    saved: tuple[tuple[str, str], ...]
+    renamed: tuple[tuple[str, str], ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether optimising changes nothing."""
+        return not (self.merged or self.saved)
+
+
+def difference(plain: TopologyPlan, optimised: TopologyPlan) -> Difference:
+    """Compare the two plans of one topology."""
+    merged = dict(_merged(plain))
+    saved = dict(_saved(plain, optimised))
+    old = [topic for topic in _internal(plain) if topic not in merged and topic not in saved]
+    renamed = tuple((was, now) for was, now in zip(old, _internal(optimised), strict=True) if was != now)
+    return Difference(tuple(merged.items()), tuple(saved.items()), renamed)
+
+
+def _merged(plain: TopologyPlan) -> Iterator[tuple[str, str]]:
+    """Repartitions of the same records by the same key, as `Stream.repartition` finds them when it optimises."""
+    first: dict[object, str] = {}
+    taken: dict[str, str] = {}
+    for what, topic in _repartitions(plain, taken):
+        same = first.setdefault(what, topic)
+        if same != topic:
+            taken[topic] = same
+            yield topic, same
+
+
+def _repartitions(plain: TopologyPlan, taken: dict[str, str]) -> Iterator[tuple[object, str]]:
+    """Each repartition topic with what makes it: where the records come from, and the key. `taken` grows meanwhile."""
+    for subtopology in plain.subtopologies:
+        for branch in subtopology.branches:
+            source = subtopology.sources[branch.source]
+            *before, last = branch.steps or (None,)
+            for sink in branch.sinks:
+                if sink.is_repartition and isinstance(last, Rekey):
+                    origin = taken.get(source.topic, source.topic)
+                    yield (origin, tuple(before), last.key.casefold()), sink.topic
+        keys = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
+        for node in subtopology.nodes:
+            if isinstance(node, RowSink) and node.sink.is_repartition:
+                rekey = keys[node.inputs[0]]
+                yield (rekey.inputs, (rekey.key or "").casefold()), node.sink.topic
+
+
+def _saved(plain: TopologyPlan, optimised: TopologyPlan) -> Iterator[tuple[str, str]]:
+    names = _table_stores(plain)
+    for topic, store in _table_stores(optimised).items():
+        if store.source_topic is not None:
+            yield changelog_topic(plain.application_id, names[topic].name), topic
+
+
+def _table_stores(plan: TopologyPlan) -> dict[str, StoreSpec]:
+    """The store of each table that is read from a topic, by that topic."""
+    sources = {source.node: source.topic for s in plan.subtopologies for source in s.sources}
+    return {
+        sources[node.inputs[0]]: node.stores[0]
+        for s in plan.subtopologies
+        for node in s.nodes
+        if isinstance(node, TableSource) and node.inputs[0] in sources
+    }
+
+
+def _internal(plan: TopologyPlan) -> list[str]:
+    """Repartition topics and changelogs, each in the order in which they were written."""
+    stores = [s for s in plan.stores if s.is_logged and s.source_topic is None]
+    return [*plan.repartition_topics, *(changelog_topic(plan.application_id, store.name) for store in stores)]

@@ -1,0 +1,47 @@
+"""Suppress, sessions, a join, a processor with TTL and LRU, and a re-key: exact after kills, too (rules 2, 7, 15).
+
+`make crash` runs the same application through all scenarios.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from spark_jobs.testing import spark
+from tests.crash.nodes import NodesBench
+from tests.crash.run import FAST_ABORT
+from tests.crash.scenarios import SCENARIOS, Tally, kill_at
+
+from tidemark.local.broker import EmbeddedBroker
+
+__all__ = ["spark"]
+
+pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def bench(mark, kafka_jars, spark_jars, tmp_path_factory, spark):
+    folder = tmp_path_factory.mktemp("crash-nodes")
+    with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
+        made = NodesBench(broker.bootstrap, folder / "bench", seed=7, spark=spark)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def tally(bench):
+    counted = Tally()
+    yield counted
+    bench.end_all()
+    assert counted.exact, "\n".join([counted.line(), *counted.report])
+
+
+def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):
+    # Two sub-topologies take turns, so a kill behind a commit is one between the commits of two of them.
+    kill_at(bench, tally, ("5-offsets", "6-commit", "7-one-store"))
+
+
+@pytest.mark.parametrize("name", ["restore", "two-instances"])
+def test_should_be_exact_whatever_happens_to_instances(bench, tally, name):
+    SCENARIOS[name](bench, tally, random.Random(7), 0)

@@ -1,0 +1,196 @@
+"""What an application must have produced, by running its commit records again from the source (rule 13).
+
+The nodes and the SQL are the application's own: this finds what was lost, doubled or mixed up by a crash, a rebalance or a
+restore, whatever the topology. That the nodes compute the right thing is for their own tests and for `tests/peers`.
+
+Every batch of every task gets a partition number of its own in the records that Spark sees, so one query per branch makes
+the partial results of all batches.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+from spark_jobs.compile import branch_sql
+from tests.truth.topics import Row, committed_offsets, hidden_ends, read_all
+
+from tidemark.broker.topics import user_topics
+from tidemark.commit.record import CommitRecord
+from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.memory import MemoryStore
+from tidemark.tasks.task import Task, TaskInput
+from tidemark.topology.plan import SubTopology, TopologyPlan
+
+Contents = dict[bytes, bytes]
+_AHEAD_MS = 3_600_000
+_KAFKA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+@dataclass
+class Replayed:
+    """What should be there: records by sink topic, contents by (task, store), and faults in the records themselves."""
+
+    sinks: dict[str, Counter[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
+    stores: dict[tuple[TaskId, str], Contents] = field(default_factory=dict)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    bad_rows: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Found:
+    """How what is there differs from what should be."""
+
+    lost: int = 0
+    duplicated: int = 0
+    wrong: int = 0
+    report: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Count a fault that is neither a lost nor a doubled record."""
+        self.wrong += 1
+        self.report.append(text)
+
+
+def replay(bootstrap: str, plan: TopologyPlan, spark: SparkSession) -> Replayed:
+    """Read sources and commit records, and run every batch again. Blocks; nothing may be committed meanwhile."""
+    done = Replayed()
+    commits = commits_topic(plan.application_id)
+    sources = list(dict.fromkeys(topic for s in plan.subtopologies for topic in s.source_topics))
+    rows = read_all(bootstrap, [commits, *sources])
+    history: dict[TaskId, list[CommitRecord]] = {}
+    for place, found in rows.items():
+        if place[0] == commits:
+            for row in found:
+                record = CommitRecord.from_bytes(row.value or b"")
+                history.setdefault(record.task, []).append(record)
+    with tempfile.TemporaryDirectory() as folder:
+        directory = InstanceDirectory(Path(folder), plan.application_id, 0)
+        for subtopology in plan.subtopologies:
+            tasks = {task: records for task, records in history.items() if task.subtopology == subtopology.index}
+            _replay_sub_topology(done, plan, subtopology, tasks, rows, spark, directory)
+        directory.close()
+    return done
+
+
+def _replay_sub_topology(
+    done: Replayed,
+    plan: TopologyPlan,
+    subtopology: SubTopology,
+    history: Mapping[TaskId, list[CommitRecord]],
+    rows: Mapping[tuple[str, int], list[Row]],
+    spark: SparkSession,
+    directory: InstanceDirectory,
+) -> None:
+    batches = [(task, record) for task, records in sorted(history.items()) for record in records]
+    listed: list[dict[str, object]] = []
+    for number, (task, record) in enumerate(batches):
+        for topic, spans in record.sources.items():
+            start, end = spans[task.partition]
+            for row in rows[(topic, task.partition)]:
+                if start <= row.offset < end:
+                    listed.append(
+                        {"key": row.key, "value": row.value, "topic": topic, "partition": number, "offset": row.offset}
+                        | {"timestamp": row.timestamp_ms * 1000}
+                    )
+    view = f"replay_{subtopology.index}"
+    spark.createDataFrame(pa.Table.from_pylist(listed, schema=_KAFKA)).createOrReplaceTempView(view)
+    tables = [spark.sql(branch_sql(subtopology, b, view, _AHEAD_MS)).toArrow() for b in subtopology.branches]
+    number = 0
+    for task_id, records in sorted(history.items()):
+        stores = {store.name: MemoryStore() for store in subtopology.stores}
+        task = Task(
+            application_id=plan.application_id,
+            topology_version=plan.version,
+            task_id=task_id,
+            epoch=0,
+            subtopology=subtopology,
+            stores=stores,
+            directory=directory.open_task(task_id),
+            next_offsets={topic: spans[task_id.partition][0] for topic, spans in records[0].sources.items()},
+            stream_time_ms=NO_STREAM_TIME,
+            batch=records[0].batch - 1,
+            sink_partitions={},
+        )
+        for record in records:
+            given = [table.filter(pc.equal(table.column("p"), number)) for table in tables]
+            number += 1
+            update = task.prepare(TaskInput(record.end_offsets, given, ()), record.commit_time_ms)
+            starts = {topic: spans[task_id.partition][0] for topic, spans in record.sources.items()}
+            if starts != task.next_offsets or record.batch != task.batch + 1:
+                done.faults.append(f"task {task_id}: batch {record.batch} begins at {starts}, not {task.next_offsets}")
+            if (record.stream_time_ms, record.late_rows) != (update.stream_time_ms, update.late_rows):
+                done.faults.append(f"task {task_id}: batch {record.batch} has another stream time or other late rows")
+            done.bad_rows += update.bad_rows
+            for output in update.outputs:
+                counted = done.sinks.setdefault(output.topic, Counter())
+                counted.update((message["key"], message["value"]) for message in output.messages)
+            task.apply(update, {p.topic: 0 for p in task.changelogs}, record.commit_time_ms)
+        for name, store in stores.items():
+            done.stores[(task_id, name)] = {k: v for s in store.segments() for k, v in store.items(s)}
+        done.ends |= {(topic, task_id.partition): offset for topic, offset in task.next_offsets.items()}
+        task.close()
+
+
+def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Found:
+    """Outputs, changelogs, dead letters, offsets and open transactions against what was replayed."""
+    found = Found()
+    for fault in replayed.faults:
+        found.note(fault)
+    app = plan.application_id
+    sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
+    changelogs = {changelog_topic(app, store.name): store.name for store in plan.stores if store.is_logged}
+    dlq = dlq_topic(app)
+    rows = read_all(bootstrap, [*sinks, *changelogs, dlq])
+    for topic in sorted(sinks):
+        there = Counter((row.key, row.value) for row in _of(rows, topic))
+        wanted = replayed.sinks.get(topic, Counter())
+        found.lost += (wanted - there).total()
+        found.duplicated += (there - wanted).total()
+        found.report += [f"{topic}: missing {pair}" for pair in list(wanted - there)[:3]]
+        found.report += [f"{topic}: too many {pair}" for pair in list(there - wanted)[:3]]
+    for topic, name in changelogs.items():
+        for (task, store), contents in replayed.stores.items():
+            if store != name:
+                continue
+            folded: dict[bytes, bytes | None] = {}
+            for row in rows.get((topic, task.partition), []):
+                folded[row.key or b""] = row.value
+            live = {key: value for key, value in folded.items() if value is not None}
+            # What has expired from a window store is still in its changelog.
+            for key in contents.keys() - live.keys():
+                found.note(f"{topic}[{task.partition}]: {key!r} is missing")
+            for key in contents.keys() & live.keys():
+                if contents[key] != live[key]:
+                    found.note(f"{topic}[{task.partition}]: {key!r} is {live[key]!r}, should be {contents[key]!r}")
+    dead = sum(1 for _ in _of(rows, dlq))
+    if dead != replayed.bad_rows:
+        found.note(f"{dlq}: {dead} records, should be {replayed.bad_rows}")
+    for place, offset in committed_offsets(bootstrap, app, replayed.ends).items():
+        if offset != replayed.ends[place]:
+            found.note(f"committed offset of {place} is {offset}, should be {replayed.ends[place]}")
+    for place, ends in hidden_ends(bootstrap, [*user_topics(plan), *changelogs, dlq, commits_topic(app)]).items():
+        found.note(f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
+    return found
+
+
+def _of(rows: Mapping[tuple[str, int], list[Row]], topic: str) -> Iterable[Row]:
+    return (row for place, found in rows.items() if place[0] == topic for row in found)
