@@ -70,13 +70,13 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """One real instance of `patient_monitoring`; the driver starts its own JVM, as it does without spark-submit."""
+    """One real instance of `bench/topologies/pulse_counting.py`; the driver starts its own JVM, as it does without spark-submit."""
 
     settings: Settings
     heap: str = "2g"
     overrides: dict[str, str] = field(default_factory=dict)
     name: str = "tidemark"
-    group: str = "patient-monitoring"
+    group: str = "pulse-counting"
 
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
         """The instance's command, its settings in the environment."""
@@ -94,9 +94,17 @@ class TidemarkSide:
             **self.overrides,
         )
         program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
-        program += ["--topology", "patient_monitoring", "--instance", "0"]
+        program += ["--topology", "pulse_counting", "--instance", "0"]
         paths = os.pathsep.join([str(root / "include"), str(root)])
-        return Command(program, {**settings.as_environment(), "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"})
+        return Command(
+            program,
+            {
+                **settings.as_environment(),
+                "PYTHONPATH": paths,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "TIDEMARK_TOPOLOGY_PATH": str(root / "bench" / "topologies"),
+            },
+        )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * The topology `patient_monitoring` written for Kafka Streams. One argument: a properties file with the Streams
+ * The topology `pulse_counting` written for Kafka Streams. One argument: a properties file with the Streams
  * configuration and the `bench.*` values. Runs until SIGTERM.
  */
 public final class WindowedCount {

@@ -71,6 +71,12 @@ class Settings(BaseSettings):
 
     commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms")
     max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records")
+    cache_max_bytes: int = setting(
+        256 << 20,
+        "updates of one batch, keys and values; a batch with more makes the next ones smaller, so that they "
+        "commit earlier",
+        "statestore.cache.max.bytes",
+    )
     auto_offset_reset: Literal["earliest", "latest"] = setting(
         "earliest", "where a new application begins to read", "auto.offset.reset"
     )

@@ -1,0 +1,10 @@
+"""Topology modules: each has `def topology() -> Topology`.
+
+`TIDEMARK_TOPOLOGY_PATH` names more folders of such modules, with `:` between them as in PATH; they come behind this one.
+"""
+
+from __future__ import annotations
+
+import os
+
+__path__ += [folder for folder in os.environ.get("TIDEMARK_TOPOLOGY_PATH", "").split(os.pathsep) if folder]

@@ -68,7 +68,7 @@ class Bench:
     """One application on one broker. Every instance is a real process with real Spark."""
 
     topology = "patient_monitoring"
-    program = (str(ROOT / "spark_jobs" / "stream_instance.py"),)
+    topology_path: Path | None = None
 
     def __init__(self, bootstrap: str, folder: Path, seed: int) -> None:
         self.bootstrap = bootstrap
@@ -116,13 +116,15 @@ class Bench:
             "TIDEMARK_SESSION_TIMEOUT_MS": "6000",
             "TIDEMARK_TRANSACTION_TIMEOUT_MS": "6000",
             "TIDEMARK_SPARK_DRIVER_MEMORY": "512m",
+            "TIDEMARK_TOPOLOGY_PATH": str(self.topology_path or ""),
             "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
             "TIDEMARK_CRASH_ARM": str(self.arm_file),
         }
         with (self.folder / (log or f"instance-{instance}.log")).open("ab") as file:
             process = subprocess.Popen(
-                [sys.executable, *self.program, "--topology", self.topology, "--instance", str(instance)],
+                [sys.executable, ROOT / "spark_jobs" / "stream_instance.py",
+                 "--topology", self.topology, "--instance", str(instance)],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True,
             )  # fmt: skip
         self._running.append(process)

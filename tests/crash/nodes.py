@@ -58,7 +58,7 @@ class NodesBench(Bench):
     """The same scenarios, another application. `spark` replays what it has committed."""
 
     topology = "crash_nodes"
-    program = ("-m", "tests.crash.instance")
+    topology_path = FOLDER
 
     def __init__(self, bootstrap: str, folder: Path, seed: int, spark: SparkSession) -> None:
         self._spark = spark

@@ -42,7 +42,7 @@ class CopiesFeeder:
 class CopiesBench(Bench):
     """One of the two topologies."""
 
-    program = ("-m", "tests.crash.instance")
+    topology_path = FOLDER
 
     def __init__(self, bootstrap, folder, topology) -> None:
         self.topology = topology

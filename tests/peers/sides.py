@@ -96,7 +96,15 @@ class TidemarkSide:
             replication_factor=1,
             cache_dir=self.settings.cache_dir,
         )
-        # As a module: as a script its own folder would be searched for `topologies`, too.
-        program = [sys.executable, "-m", "tests.peers.instance", "--topology", case.topology, "--instance", "0"]
+        program = [sys.executable, str(root / "spark_jobs" / "stream_instance.py")]
+        program += ["--topology", case.topology, "--instance", "0"]
         paths = os.pathsep.join([str(root / "include"), str(root)])
-        return Command(program, {**settings.as_environment(), "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"})
+        return Command(
+            program,
+            {
+                **settings.as_environment(),
+                "PYTHONPATH": paths,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "TIDEMARK_TOPOLOGY_PATH": str(root / "tests" / "peers" / "topologies"),
+            },
+        )

@@ -30,4 +30,4 @@ def test_the_readmes_example_should_describe_itself(capsys: pytest.CaptureFixtur
 
 
 def test_the_docs_should_have_examples() -> None:
-    assert len(MODULES) == 2
+    assert len(MODULES) == 3

@@ -293,6 +293,21 @@ JOINS: list[Case] = [
         ["KSTREAM-FILTER-", "'_offset'"],
     ),
     ("a step behind, type", lambda t: finals(t).to_stream().filter("count"), ["BIGINT", "compare"]),
+    (
+        "a function behind",
+        lambda t: finals(t).to_stream().filter("nosuch(count) > 1"),
+        ["KSTREAM-FILTER-", "behind a stateful node", "in Spark"],
+    ),
+    (
+        "types that do not compare behind",
+        lambda t: finals(t).to_stream().select("patient_id > 5 AS high"),
+        ["KSTREAM-MAPVALUES-", "select high", "STRING and INT", "cast one"],
+    ),
+    (
+        "a key of fractions behind",
+        lambda t: finals(t).to_stream().repartition("count / 2"),
+        ["KSTREAM-REPARTITION-", "key", "DOUBLE", "cast it to BIGINT"],
+    ),
     ("a step behind, nowhere", lambda t: finals(t).to_stream().filter("count > 1"), ["KSTREAM-FILTER-", "nowhere"]),
 ]
 

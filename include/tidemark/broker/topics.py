@@ -148,9 +148,9 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
         value = config.get(key, "")
         if not _is_enough(key, value, needed):
             raise PreflightFailed(
-                f"topic {spec.name} has {key}={value}, the application needs {needed}; set it with "
-                f"`tidemark kafka configs --alter --entity-type topics --entity-name {spec.name} "
-                f"--add-config {key}=[{needed}]`"
+                f"topic {spec.name} has {key}={value}, the application needs {needed}; see `tidemark topics "
+                f"plan`, then `tidemark topics apply`; or `tidemark kafka configs --alter --entity-type topics "
+                f"--entity-name {spec.name} --add-config {key}=[{needed}]`"
             )
 
 

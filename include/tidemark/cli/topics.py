@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.broker.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
 from tidemark.settings import Settings
 from tidemark.topology.load import load
@@ -26,6 +27,35 @@ def create(topology: _Topology) -> None:
     typer.echo(f"created {', '.join(created)}" if created else "all there")
 
 
+@app.command()
+def plan(topology: _Topology) -> None:
+    """Print which settings of internal topics differ from what the topology asks for; changes nothing."""
+    settings = Settings.load()
+    _show(plan_changes(load(topology).plan(), settings, AdminClient(librdkafka_config(settings))))
+
+
+@app.command()
+def apply(topology: _Topology) -> None:
+    """Print the difference, then set it on the running topics."""
+    settings = Settings.load()
+    admin = AdminClient(librdkafka_config(settings))
+    changes = plan_changes(load(topology).plan(), settings, admin)
+    _show(changes)
+    apply_changes(changes, settings, admin)
+    if changes:
+        typer.echo(f"changed {len(changes)} settings")
+
+
+def _show(changes: list[TopicChange]) -> None:
+    if not changes:
+        typer.echo("nothing differs")
+        return
+    table = Table("topic", "setting", "now", "wanted")
+    for change in changes:
+        table.add_row(change.topic, change.setting, change.found or "not set", change.wanted)
+    Console().print(table)
+
+
 @app.command("list")
 def list_topics(topology: _Topology) -> None:
     """Every topic of the application, whether it exists, and the settings that internal ones need."""
@@ -36,7 +66,7 @@ def list_topics(topology: _Topology) -> None:
     for topic in user_topics(plan):
         table.add_row(topic, str(existing.get(topic, "missing")), "")
     sources = {topic for s in plan.subtopologies for topic in s.source_topics}
-    if sources <= existing.keys():
+    if sources - set(plan.repartition_topics) <= existing.keys():
         for spec in internal_topics(plan, settings, existing):
             needed = " ".join(f"{key}={value}" for key, value in spec.config.items())
             table.add_row(spec.name, str(existing.get(spec.name, "missing")), needed)

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _TICK_MS = 1000
+_LEAST_BATCH_RECORDS = 1000
 _COMMIT_TRIES = 5
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
 
@@ -229,12 +230,15 @@ class Instance:
         now_ms = self._clock()
         prepared = [(task, task.prepare(given, now_ms)) for task, given in moved]
         largest = max((update.records for _, update in prepared), default=0)
-        if largest > self._capacity.records and self._max_batch_records > 1000:
-            self._shrink(largest)
+        if largest > self._capacity.records and self._max_batch_records > _LEAST_BATCH_RECORDS:
+            self._shrink(f"of {largest} records would not commit within transaction_timeout_ms")
             return
         for part in split_by_capacity(prepared, self._capacity.records):
             if not self._commit_or_reconcile(CommitKind.BATCH, part):
                 return
+        cached_bytes = sum(update.cached_bytes for _, update in prepared)
+        if cached_bytes > self._settings.cache_max_bytes and self._max_batch_records > _LEAST_BATCH_RECORDS:
+            self._shrink(f"updated {cached_bytes} bytes, cache_max_bytes is {self._settings.cache_max_bytes}")
 
     def _tick(self) -> None:
         """Time has passed without input: nodes that act by the clock may have something to say (rule 25)."""
@@ -245,14 +249,10 @@ class Instance:
         if changed:
             self._commit_or_reconcile(CommitKind.TICK, changed)
 
-    def _shrink(self, records: int) -> None:
-        """A task's part of a batch must fit one transaction: read again with smaller batches."""
-        self._max_batch_records = max(1000, self._max_batch_records // 2)
-        log.warning(
-            "a batch of %d records would not commit within transaction_timeout_ms; batches are now %d source records",
-            records,
-            self._max_batch_records,
-        )
+    def _shrink(self, why: str) -> None:
+        """Read on with batches of half the size."""
+        self._max_batch_records = max(_LEAST_BATCH_RECORDS, self._max_batch_records // 2)
+        log.warning("a batch %s; batches are now %d source records", why, self._max_batch_records)
         self._source.stop()
         self._start_source()
 
@@ -291,9 +291,10 @@ class Instance:
         rows = sum(u.rows + u.filtered_rows + u.bad_rows for _, u in part)
         self._rate.add(self._clock(), rows)
         log.info(
-            "commit: kind=%s tasks=%s batch=%s rows=%d late=%d bad=%d records=%d seconds=%.3f",
+            "commit: kind=%s tasks=%s batch=%s rows=%d late=%d bad=%d writes=%d records=%d seconds=%.3f",
             kind, ",".join(str(t.id) for t, _ in part), ",".join(str(u.batch) for _, u in part), rows,
-            sum(u.late_rows for _, u in part), sum(u.bad_rows for _, u in part), records, elapsed_s,
+            sum(u.late_rows for _, u in part), sum(u.bad_rows for _, u in part),
+            sum(u.writes for _, u in part), records, elapsed_s,
         )  # fmt: skip
         self._run_file.update(
             {

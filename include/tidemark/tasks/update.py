@@ -74,6 +74,20 @@ class TaskUpdate:
             + len(self.dead_letters)
         )
 
+    @property
+    def writes(self) -> int:
+        """Updates of stores, logged or not: what is left of the records once each key is written once (row B10)."""
+        return sum(update.records for update in self.stores)
+
+    @property
+    def cached_bytes(self) -> int:
+        """Keys and values of those updates."""
+        return sum(
+            sum(map(len, write.keys)) + sum(len(value) for value in write.values if value is not None)
+            for update in self.stores
+            for write in update.writes
+        )
+
     def sink_counts(self, dlq: str) -> Mapping[str, int]:
         """Records by sink topic, the dead letters' among them."""
         counts: dict[str, int] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tidemark.errors import InvalidTopology
@@ -33,10 +34,26 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE")
 _FRACTIONS = ("FLOAT", "DOUBLE")
 _NULL, _DECIMAL = "NULL", "DECIMAL"
 _MOST_DIGITS = 10
+# What the forms below look at; another one would change the meaning unseen.
+_ARGUMENTS = {
+    "this",
+    "expression",
+    "expressions",
+    "low",
+    "high",
+    "ifs",
+    "default",
+    "true",
+    "false",
+    "to",
+    "start",
+    "length",
+}
+_ARGUMENTS |= {"position", "decimals", "negate", "is_string", "safe", "ignore_nulls", "quoted"}
 _BLANKS = "[\\x00-\\x20\\x7f]"
 
 
-class Unlike(Exception):
+class _Unlike(Exception):
     """What stands in an expression that DuckDB does not do as Spark does, and what to write."""
 
 
@@ -54,12 +71,16 @@ def duck_sql(text: str, columns: Sequence[Column], where: str) -> str:
     Raises `InvalidTopology` for what it cannot be sure of.
     """
     import sqlglot
+    from sqlglot.tokens import TokenType
 
+    tokens = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
     try:
+        if (TokenType.STRING, TokenType.STRING) in pairwise(tokens):
+            raise _Unlike(r"a quote in a text is written \'")
         return _Translator(columns).of(sqlglot.parse_one(text, dialect="spark")).sql
-    except Unlike as reason:
+    except _Unlike as reason:
         raise InvalidTopology(
-            f"{where}: {quoted(text)}: behind a stateful node {reason}; or compute it before that node, in Spark"
+            f"{where}: {quoted(text)} is behind a stateful node: {reason}; or compute it before that node, in Spark"
         ) from None
 
 
@@ -122,9 +143,11 @@ class _Translator:
 
     def of(self, node: exp.Expr) -> Typed:
         form = self._forms.get(type(node))
-        if form is None:
+        if form is None or any(given for name, given in node.args.items() if name not in _ARGUMENTS):
             name = node.sql("spark")
-            raise Unlike(f"{name if len(name) < 40 else type(node).__name__} is not known to give what Spark gives")
+            raise _Unlike(
+                f"{name if len(name) < 40 else type(node).__name__} is not known to give there what Spark gives"
+            )
         return form(node)
 
     def _column(self, node: exp.Column) -> Typed:
@@ -151,7 +174,7 @@ class _Translator:
         left, right = self._number(node.left), self._number(node.right)
         kind = _common([left.type, right.type])
         if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
-            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         if kind in _BITS:
             return Typed(_wrapped(f"{_wide(left, kind)} {sign} {_wide(right, kind)}", kind), kind)
         return Typed(f"({_to(left, kind)} {sign} {_to(right, kind)})", kind)
@@ -159,7 +182,7 @@ class _Translator:
     def _division(self, node: exp.Binary) -> Typed:
         left, right = self._number(node.left), self._number(node.right)
         if _DECIMAL in (left.type, right.type) and not {left.type, right.type} & set(_FRACTIONS):
-            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         return Typed(f"({_to(left, 'DOUBLE')} / NULLIF({_to(right, 'DOUBLE')}, 0))", "DOUBLE")
 
     def _whole_division(self, node: exp.Binary) -> Typed:
@@ -170,7 +193,7 @@ class _Translator:
         left, right = self._number(node.left), self._number(node.right)
         kind = _common([left.type, right.type])
         if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
-            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         if kind in _BITS:
             sql = f"{_wide(left, kind)} % NULLIF({_wide(right, kind)}, 0)"
             return Typed(f"CAST({sql} AS {DUCK_TYPE[kind]})", kind)
@@ -193,7 +216,7 @@ class _Translator:
         from sqlglot import exp
 
         if not isinstance(node.expression, exp.Null):
-            raise Unlike(f"{node.sql('spark')} is not known to give what Spark gives; write IS NULL, = or <=>")
+            raise _Unlike(f"{node.sql('spark')} is not known to give what Spark gives; write IS NULL, = or <=>")
         return Typed(f"({self.of(node.this).sql} IS NULL)", "BOOLEAN")
 
     def _in(self, node: exp.In) -> Typed:
@@ -212,10 +235,11 @@ class _Translator:
 
         pattern = node.expression
         if not isinstance(pattern, exp.Literal) or not pattern.is_string:
-            raise Unlike("LIKE needs its pattern as text")
+            raise _Unlike("LIKE needs its pattern as text")
         if re.search(r"\\(?![%_\\])", re.sub(r"\\\\", "", pattern.this)):
-            raise Unlike(r"LIKE has \ before %, _ and \ only")
-        return Typed(f"({self._text(node.this)} LIKE {self.of(pattern).sql} ESCAPE '\\')", "BOOLEAN")
+            raise _Unlike(r"LIKE has \ before %, _ and \ only")
+        word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+        return Typed(f"({self._text(node.this)} {word} {self.of(pattern).sql} ESCAPE '\\')", "BOOLEAN")
 
     def _case(self, node: exp.Case) -> Typed:
         branches = node.args["ifs"]
@@ -253,14 +277,14 @@ class _Translator:
     def _one_type(self, values: Sequence[Typed]) -> str:
         kind = _common([value.type for value in values])
         if kind == _DECIMAL or (kind in _BITS and any(value.type == _DECIMAL for value in values)):
-            raise Unlike("1.5 beside a whole number counts in DECIMAL; write 1.5D")
+            raise _Unlike("1.5 beside a whole number counts in DECIMAL; write 1.5D")
         return kind
 
     def _cast(self, node: exp.Cast) -> Typed:
         value = self.of(node.this)
         kind = node.to.sql("spark").upper()
         if kind not in DUCK_TYPE:
-            raise Unlike(f"there is no {kind}; cast to one of {', '.join(DUCK_TYPE)}")
+            raise _Unlike(f"there is no {kind}; cast to one of {', '.join(DUCK_TYPE)}")
         return Typed(_converted(value, kind), kind)
 
     def _concat(self, nodes: Sequence[exp.Expr]) -> Typed:
@@ -270,7 +294,7 @@ class _Translator:
         text = self._text(node.this)
         start, length = _whole_literal(node.args.get("start")), _whole_literal(node.args.get("length"))
         if start is None or (node.args.get("length") is not None and (length is None or length < 0)):
-            raise Unlike("substring() needs start and length as whole numbers")
+            raise _Unlike("substring() needs start and length as whole numbers")
         if start >= 0:
             rest = "" if length is None else f", {length}"
             return Typed(f"SUBSTRING({text}, {max(start, 1)}{rest})", "STRING")
@@ -281,7 +305,7 @@ class _Translator:
 
     def _trim(self, node: exp.Trim) -> Typed:
         if node.expression is not None:
-            raise Unlike("trim() takes blanks off, and nothing else")
+            raise _Unlike("trim() takes blanks off, and nothing else")
         side = {"LEADING": "LTRIM", "TRAILING": "RTRIM"}.get((node.args.get("position") or "").upper(), "TRIM")
         return Typed(f"{side}({self._text(node.this)}, ' ')", "STRING")
 
@@ -297,7 +321,7 @@ class _Translator:
     def _whole(self, function: str, node: exp.Func) -> Typed:
         value = self._number(node.this)
         if node.args.get("decimals") is not None or value.type == _DECIMAL:
-            raise Unlike(f"{node.sql('spark')} counts in DECIMAL; give it one DOUBLE")
+            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; give it one DOUBLE")
         if value.type in _BITS:
             return Typed(_to(value, "BIGINT"), "BIGINT")
         return Typed(_cut_off(f"{function}({_to(value, 'DOUBLE')})", "BIGINT"), "BIGINT")
@@ -307,7 +331,7 @@ class _Translator:
         given = node.args.get("decimals")
         digits = 0 if given is None else _whole_literal(given)
         if value.type != "DOUBLE" or digits is None or not 0 <= digits <= _MOST_DIGITS:
-            raise Unlike(f"round() takes a DOUBLE, and 0 to {_MOST_DIGITS} digits; cast to DOUBLE")
+            raise _Unlike(f"round() takes a DOUBLE, and 0 to {_MOST_DIGITS} digits; cast to DOUBLE")
         # Spark rounds the number that is printed, 2.675 to 2.68, not the binary one.
         printed = f"TRY_CAST(CAST({value.sql} AS VARCHAR) AS DECIMAL(38, {digits}))"
         exact = f"CAST(CAST({printed} AS VARCHAR) AS DOUBLE)"
@@ -320,13 +344,13 @@ class _Translator:
     def _truth(self, node: exp.Expr) -> str:
         value = self.of(node)
         if value.type not in ("BOOLEAN", _NULL):
-            raise Unlike(f"{node.sql('spark')} is {value.type}, not BOOLEAN; compare it with something")
+            raise _Unlike(f"{node.sql('spark')} is {value.type}, not BOOLEAN; compare it with something")
         return _to(value, "BOOLEAN")
 
     def _text(self, node: exp.Expr) -> str:
         value = self.of(node)
         if value.type not in ("STRING", _NULL):
-            raise Unlike(f"{node.sql('spark')} is {value.type}, not STRING; cast it")
+            raise _Unlike(f"{node.sql('spark')} is {value.type}, not STRING; cast it")
         return _to(value, "STRING")
 
     def _number(self, node: exp.Expr) -> Typed:
@@ -334,13 +358,13 @@ class _Translator:
         if value.type == _NULL:
             return Typed("CAST(NULL AS INTEGER)", "INT")
         if value.type not in (*_NUMBERS, _DECIMAL):
-            raise Unlike(f"{node.sql('spark')} is {value.type}, not a number; cast it, e.g. to DOUBLE")
+            raise _Unlike(f"{node.sql('spark')} is {value.type}, not a number; cast it, e.g. to DOUBLE")
         return value
 
     def _integer(self, node: exp.Expr) -> Typed:
         value = self._number(node)
         if value.type not in _BITS:
-            raise Unlike(f"div divides whole numbers, and {node.sql('spark')} is {value.type}; cast it to BIGINT")
+            raise _Unlike(f"div divides whole numbers, and {node.sql('spark')} is {value.type}; cast it to BIGINT")
         return value
 
 
@@ -355,7 +379,7 @@ def _common(kinds: Sequence[str]) -> str:
         return "DOUBLE" if set(known) & set(_FRACTIONS) else _DECIMAL
     if all(kind in _NUMBERS for kind in known):
         return max(known, key=_NUMBERS.index)
-    raise Unlike(f"{' and '.join(dict.fromkeys(known))} do not go together; cast one of them")
+    raise _Unlike(f"{' and '.join(dict.fromkeys(known))} do not go together; cast one of them")
 
 
 def _to(value: Typed, kind: str) -> str:
@@ -382,7 +406,7 @@ def _cut_off(sql: str, kind: str) -> str:
     half = 1 << (_BITS[kind] - 1)
     return (
         f"(CASE WHEN ISNAN({sql}) THEN 0 WHEN {sql} >= {half}::DOUBLE THEN {half - 1} "
-        f"WHEN {sql} < -{half}::DOUBLE THEN -{half} ELSE CAST(TRUNC({sql}) AS {DUCK_TYPE[kind]}) END)"
+        f"WHEN {sql} < -{half}::DOUBLE THEN -{half} ELSE TRY_CAST(TRUNC({sql}) AS {DUCK_TYPE[kind]}) END)"
     )
 
 
@@ -393,7 +417,7 @@ def _converted(value: Typed, kind: str) -> str:
     if value.type == "STRING":
         return _parsed(value.sql, kind)
     if value.type == _DECIMAL or (kind == "STRING" and value.type in _FRACTIONS):
-        raise Unlike(f"{value.type} does not become {kind} as in Spark; cast it to DOUBLE or BIGINT")
+        raise _Unlike(f"{value.type} does not become {kind} as in Spark; cast it to BIGINT first")
     if value.type in _FRACTIONS and kind in _BITS:
         if kind in ("TINYINT", "SMALLINT"):
             return _wrapped(f"CAST({_cut_off(_to(value, 'DOUBLE'), 'INT')} AS BIGINT)", kind)

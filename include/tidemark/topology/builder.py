@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,6 +25,9 @@ from tidemark.topology.table import Table, table_of
 
 _LONGEST_APPLICATION_ID = 100
 _NESTED = ("ARRAY", "MAP", "STRUCT")
+
+OPTIMISED: ContextVar[bool | None] = ContextVar("OPTIMISED", default=None)
+"""Where it is not None, it decides instead of `Topology(optimised=...)`: the same module planned the other way."""
 
 
 class Topology:
@@ -67,7 +71,13 @@ class Topology:
                 f"application {application_id}: guarantee {guarantee!r} is unknown; use {' or '.join(guarantees)}"
             )
         self.guarantee = guarantees[guarantee]
-        self._draft = Draft(application_id, optimised)
+        decided = OPTIMISED.get()
+        self._draft = Draft(application_id, optimised if decided is None else decided)
+
+    @property
+    def is_optimised(self) -> bool:
+        """Whether equal repartitions share a topic, and a table's topic is its own changelog."""
+        return self._draft.is_optimised
 
     def stream(self, topic: str, *, schema: str, key: str = KEY.name, timestamp: str = TIMESTAMP.name) -> Stream:
         """Read a topic of JSON records.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidemark.names import changelog_topic
 from tidemark.topology.plan import Map, Rekey, RowSink, StoreSpec, TableSource, TopologyPlan
+
+_NUMBERED = re.compile(r"-(?:KSTREAM|KTABLE)-[A-Z-]*(\d{10})")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ def difference(plain: TopologyPlan, optimised: TopologyPlan) -> Difference:
     """Compare the two plans of one topology."""
     merged = dict(_merged(plain))
     saved = dict(_saved(plain, optimised))
-    old = [topic for topic in _internal(plain) if topic not in merged and topic not in saved]
-    renamed = tuple((was, now) for was, now in zip(old, _internal(optimised), strict=True) if was != now)
+    old = _numbered(topic for topic in _internal(plain) if topic not in merged and topic not in saved)
+    renamed = tuple((was, now) for was, now in zip(old, _numbered(_internal(optimised)), strict=False) if was != now)
     return Difference(tuple(merged.items()), tuple(saved.items()), renamed)
 
 
@@ -82,7 +85,13 @@ def _table_stores(plan: TopologyPlan) -> dict[str, StoreSpec]:
     }
 
 
+def _numbered(topics: Iterable[str]) -> list[str]:
+    """Those that are named by a node's number, in the order in which they were written: the same in both plans."""
+    found = [(numbered[1], topic) for topic in topics if (numbered := _NUMBERED.search(topic))]
+    return [topic for _, topic in sorted(found)]
+
+
 def _internal(plan: TopologyPlan) -> list[str]:
-    """Repartition topics and changelogs, each in the order in which they were written."""
+    """Repartition topics and changelogs."""
     stores = [s for s in plan.stores if s.is_logged and s.source_topic is None]
     return [*plan.repartition_topics, *(changelog_topic(plan.application_id, store.name) for store in stores)]

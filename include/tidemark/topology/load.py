@@ -11,7 +11,7 @@ from types import ModuleType
 
 import topologies
 from tidemark.errors import InvalidTopology
-from tidemark.topology.builder import Topology
+from tidemark.topology.builder import OPTIMISED, Topology
 from tidemark.topology.sql import nearest
 
 
@@ -21,14 +21,17 @@ def names() -> list[str]:
     return sorted(name for name in found if not name.startswith("_"))
 
 
-def load(name: str) -> Topology:
+def load(name: str, *, optimised: bool | None = None) -> Topology:
     """Import a module and build its topology; the plan is made once, so what is returned can be planned.
+
+    `optimised` decides instead of the module's own `Topology(optimised=...)`, unless it is None.
 
     Raises `InvalidTopology` naming the module, the line and the remedy, whatever the module does.
     """
     known = names()
     if name not in known:
         raise InvalidTopology(f"no topology '{name}' in include/topologies{nearest(name, known)}")
+    before = OPTIMISED.set(OPTIMISED.get() if optimised is None else optimised)
     try:
         module = importlib.import_module(f"topologies.{name}")
         built = _function(module)()
@@ -38,8 +41,15 @@ def load(name: str) -> Topology:
         raise InvalidTopology(
             f"topology {name} does not load: {type(error).__name__}: {error}{_line_of(error, name)}; correct the module"
         ) from error
+    finally:
+        OPTIMISED.reset(before)
     if not isinstance(built, Topology):
         raise InvalidTopology(f"topology {name}: topology() gave {type(built).__name__}; return the Topology")
+    if optimised is not None and built.is_optimised is not optimised:
+        raise InvalidTopology(
+            f"topology {name}: its Topology was made while the module was imported, so that it cannot be planned "
+            f"another way; make it inside of topology()"
+        )
     try:
         built.plan()
     except InvalidTopology as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidemark.errors import InvalidTopology
 from tidemark.names import repartition_topic
 from tidemark.topology.aggregates import aggregate_name, named_expression
+from tidemark.topology.behind import duck_sql
 from tidemark.topology.draft import Draft, check_row_columns
 from tidemark.topology.plan import (
     EVENT_TIME,
@@ -72,6 +73,7 @@ class Stream:
                 f"{node}: filter condition: {quoted(condition)} is {found}, not BOOLEAN; compare it with something"
             )
         if self.source is None:
+            duck_sql(condition, self.columns, f"{node}: filter condition")
             return self._mapped(Map(node, (self.node,), self.columns, (), condition.strip(), None, None))
         return self._then(Filter(node, condition.strip()), self.columns)
 
@@ -104,6 +106,8 @@ class Stream:
         emitted = tuple(selected.values())
         if self.source is None:
             check_row_columns(emitted, f"{node}: select")
+            for name, text in chosen:
+                duck_sql(text, self.columns, f"{node}: select {name}")
             return self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None))
         return self._then(Select(node, chosen), emitted)
 
@@ -154,6 +158,7 @@ class Stream:
             raise InvalidTopology(f"{node}: column '{EVENT_TIME}' is reserved for the record's time; rename it")
         sink = Sink(draft.node_name("KSTREAM-SINK"), topic, is_repartition=True)
         if self.source is None:
+            duck_sql(key, self.columns, f"{node}: key")
             mapped = Map(node, (self.node,), self.columns, (), None, None, key)
             draft.add_node(mapped)
             draft.add_node(RowSink(sink.node, (node,), self.columns, (), sink), is_end=True)

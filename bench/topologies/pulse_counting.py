@@ -1,0 +1,24 @@
+"""The counting part of patient monitoring by itself, which is what is measured."""
+
+from __future__ import annotations
+
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
+
+
+def topology() -> Topology:
+    """Count the pulses of each patient per 60 s, accept beats up to 5 s late, keep 6 h of windows."""
+    topology = Topology("pulse-counting", version="1")
+    (
+        topology.stream(
+            "pulse-events",
+            schema="patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING",
+            key="patient_id",
+            timestamp="beat_ms",
+        )
+        .group_by_key()
+        .windowed_by(tumbling("60s").grace("5s"))
+        .count(name="pulses", store="pulse-counts", retention="6h")
+        .to("pulse-counts")
+    )
+    return topology

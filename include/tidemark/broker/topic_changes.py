@@ -1,0 +1,72 @@
+"""Settings of internal topics that differ from what the topology asks for: found, shown, and only then changed (row B2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from tidemark.broker.cluster import describe_topics, topic_configs
+from tidemark.broker.topics import internal_topics
+from tidemark.errors import PreflightFailed
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+
+@dataclass(frozen=True)
+class TopicChange:
+    """One setting of one topic, as the broker has it and as the topology wants it."""
+
+    topic: str
+    setting: str
+    found: str
+    wanted: str
+
+
+def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[TopicChange]:
+    """What `apply_changes` would set, by topic; topics that do not exist yet are made right at the start. Blocks."""
+    existing = {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
+    missing = [t for s in plan.subtopologies for t in s.source_topics if t not in existing]
+    missing = [topic for topic in missing if topic not in plan.repartition_topics]
+    if missing:
+        raise PreflightFailed(
+            f"source topic {missing[0]} of {plan.application_id} does not exist at {settings.bootstrap_servers}; create "
+            "it, or let `tidemark topics create` do it"
+        )
+    specs = [spec for spec in internal_topics(plan, settings, existing) if spec.name in existing]
+    configs = topic_configs(admin, [spec.name for spec in specs], settings)
+    return [
+        TopicChange(spec.name, key, configs[spec.name].get(key, ""), wanted)
+        for spec in specs
+        for key, wanted in spec.config.items()
+        if set(configs[spec.name].get(key, "").split(",")) != set(wanted.split(","))
+    ]
+
+
+def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: AdminClient) -> None:
+    """Set them, topic by topic, leaving every other setting as it is. Blocks.
+
+    Raises `PreflightFailed` naming the topic that refused; those before it are changed.
+    """
+    for topic in dict.fromkeys(change.topic for change in changes):
+        entries = [
+            ConfigEntry(change.setting, change.wanted, incremental_operation=AlterConfigOpType.SET)
+            for change in changes
+            if change.topic == topic
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        answer = admin.incremental_alter_configs([resource], request_timeout=settings.broker_timeout_ms / 1000)
+        try:
+            answer[resource].result()
+        except KafkaException as error:
+            raise PreflightFailed(
+                f"topic {topic} cannot be changed: {error.args[0].str()}; give this user the right to alter its settings"
+            ) from error

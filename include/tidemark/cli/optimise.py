@@ -1,0 +1,78 @@
+"""`tidemark optimise`: what `Topology(optimised=True)` would change, and what that is worth (row C2)."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidemark.topology.difference import Difference, difference
+from tidemark.topology.load import load
+
+if TYPE_CHECKING:
+    from tidemark.local.measure import Measured
+
+
+def optimise(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+    measure: Annotated[bool, typer.Option("--measure", help="run both plans on made records")] = False,
+    records: Annotated[int, typer.Option(min=10, help="made for each source, with --measure")] = 200_000,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
+) -> None:
+    """Topics that merge and changelogs that are saved with optimised=True; with --measure, records/s and bytes.
+
+    Measuring starts a broker and one instance for each plan, one after the other, and takes a minute or two. It touches
+    no broker but its own.
+    """
+    plain, optimised = (load(topology, optimised=wanted).plan() for wanted in (False, True))
+    found = difference(plain, optimised)
+    typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
+    if not measure or found.is_empty:
+        return
+    from tidemark.local.measure import Load
+    from tidemark.local.measure import measure as run
+
+    # Event time ends now: what lies ahead of the clock is a bad record.
+    made = Load(records, seed, time.time_ns() // 1_000_000)
+    results = []
+    for plan, wanted in ((plain, False), (optimised, True)):
+        typer.echo(f"measuring {'with' if wanted else 'without'} optimised=True …")
+        with tempfile.TemporaryDirectory(prefix="tidemark-measure-") as folder:
+            results.append(run(topology, plan, optimised=wanted, load=made, folder=Path(folder)))
+    typer.echo("\n".join(report(*results)))
+
+
+def lines(name: str, found: Difference, *, already: bool) -> list[str]:
+    """The difference, told."""
+    if found.is_empty:
+        return [
+            f"{name}: optimised=True changes nothing: no repartition stands twice, and no table's topic can be its changelog"
+        ]
+    told = [f"{name}: optimised=True{', which it has,' if already else ''}"]
+    told += [f"  merges   {topic} into {into}" for topic, into in found.merged]
+    told += [
+        f"  saves    {changelog}: {topic} itself is the changelog, and must be compacted"
+        for changelog, topic in found.saved
+    ]
+    told += [
+        f"  renames  {old} to {new}: name that store or repartition, or its state starts empty"
+        for old, new in found.renamed
+    ]
+    return told
+
+
+def report(before: Measured, after: Measured) -> list[str]:
+    """Both runs side by side."""
+    rows = [
+        ("records/s", before.records_per_second, after.records_per_second),
+        ("bytes to repartition topics", before.repartition_bytes, after.repartition_bytes),
+        ("bytes to changelog topics", before.changelog_bytes, after.changelog_bytes),
+    ]
+    told = [f"{'':<28}{'before':>14}{'after':>14}{'change':>9}"]
+    for label, was, now in rows:
+        change = f"{(now - was) / was:+.0%}" if was else ""
+        told.append(f"{label:<28}{was:>14,.0f}{now:>14,.0f}{change:>9}")
+    return told
