@@ -69,6 +69,8 @@ class Bench:
 
     topology = "patient_monitoring"
     topology_path: Path | None = None
+    batch_records = 8_000
+    """How many records a scenario feeds at once: several batches."""
 
     def __init__(self, bootstrap: str, folder: Path, seed: int) -> None:
         self.bootstrap = bootstrap

@@ -59,6 +59,7 @@ class NodesBench(Bench):
 
     topology = "crash_nodes"
     topology_path = FOLDER
+    batch_records = 4_000
 
     def __init__(self, bootstrap: str, folder: Path, seed: int, spark: SparkSession) -> None:
         self._spark = spark

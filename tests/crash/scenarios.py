@@ -18,7 +18,6 @@ from tidemark.local.processes import wait_until
 
 STEPS = ("1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-stores")
 MIDDLES = ("2-in-the-middle", "3-in-the-middle", "7-one-store")
-BATCH_RECORDS = 8_000
 
 
 @dataclass
@@ -73,7 +72,7 @@ def kill_at(bench: Bench, tally: Tally, points: Sequence[str]) -> None:
     bench.wait_state(running, "RUNNING")
     for point in points:
         bench.arm(point, skip=1)
-        bench.feeder.feed(BATCH_RECORDS)
+        bench.feeder.feed(bench.batch_records)
         code = bench.wait_ended(running)
         tally.kills += 1
         tally.expect(code == -signal.SIGKILL, f"at {point} the instance ended with {code}")
@@ -86,7 +85,7 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     """SIGKILL while the whole changelog is read, before the rename, and while a tail is replayed."""
     running = bench.launch()
     bench.wait_state(running, "RUNNING")
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     bench.kill(running)
     tally.kills += 1
@@ -98,7 +97,7 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
     running = recovered(bench, tally, "killed in the middle of a restore")
     # Killed between the commit and the stores' write, the stores are behind: the next start replays the tail.
     bench.arm("6-commit")
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
     bench.wait_ended(running)
     bench.arm("restore-tail")
     tally.expect(bench.wait_ended(bench.launch()) == -signal.SIGKILL, "no tail was replayed")
@@ -110,7 +109,7 @@ def kill_in_restore(bench: Bench, tally: Tally, _chance: random.Random, _n: int)
 def kill_at_random(bench: Bench, tally: Tally, chance: random.Random, n: int) -> None:
     """SIGKILL at moments that nobody chose, start-up included."""
     for kill in range(n):
-        bench.feeder.feed(chance.randrange(1000, BATCH_RECORDS))
+        bench.feeder.feed(chance.randrange(1000, bench.batch_records))
         running = bench.launch()
         if chance.random() < 0.8:
             bench.wait_state(running, "RUNNING")
@@ -128,9 +127,9 @@ def second_copy(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> 
     """Another machine starts the same instance: the first is fenced, for good, and nothing is doubled."""
     first = bench.launch()
     bench.wait_state(first, "RUNNING")
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
     second = bench.launch(disk="other", log="second.log")
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
     code = bench.wait_ended(first)
     tally.expect(code == ExitCode.FENCED, f"the first copy ended with {code}, not {int(ExitCode.FENCED)}")
     bench.wait_state(second, "RUNNING")
@@ -155,7 +154,7 @@ def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
         ended = [process for process in both if process.poll() is not None]
         codes = {bench.wait_ended(process) for process in ended}
         tally.expect(codes <= {ExitCode.REFUSED, ExitCode.FENCED}, f"two operators on {disks}: exit codes {codes}")
-        bench.feeder.feed(BATCH_RECORDS)
+        bench.feeder.feed(bench.batch_records)
         bench.wait_drained()
         tally.compare(bench, f"two operators on {disks}", {0: disks[alive[0]]} if alive else None)
         for i in alive:
@@ -175,7 +174,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
         first = bench.launch(0, "machine-0")
     if second.poll() is not None:
         second = bench.launch(1, "machine-1")
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
 
     def halves() -> bool:
         return [len(_partitions(bench, i)) for i in (0, 1)] == [bench.tasks // 2] * 2
@@ -185,7 +184,7 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.compare(bench, "killed in a rebalance", {0: "machine-0", 1: "machine-1"})
     bench.kill(second)
     tally.kills += 1
-    bench.feeder.feed(BATCH_RECORDS)
+    bench.feeder.feed(bench.batch_records)
     bench.wait_drained()
     tally.expect(
         wait_until(lambda: len(_partitions(bench, 0)) == bench.tasks, 60), "the survivor did not take all partitions"
@@ -201,7 +200,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         sleeper = bench.launch(0, "machine-0")
         bench.wait_state(sleeper, "RUNNING")
         bench.arm(point, skip=1, how="SIGSTOP")
-        bench.feeder.feed(BATCH_RECORDS)
+        bench.feeder.feed(bench.batch_records)
         tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
         successor = bench.launch(1, "machine-1")
         bench.wait_state(successor, "RUNNING", 1)
@@ -213,7 +212,7 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         sleeper.send_signal(signal.SIGCONT)
         code = bench.wait_ended(sleeper)
         tally.expect(code in (ExitCode.RETRY, ExitCode.FENCED), f"{point}: the woken sleeper ended with {code}")
-        bench.feeder.feed(BATCH_RECORDS)
+        bench.feeder.feed(bench.batch_records)
         bench.wait_drained()
         tally.compare(bench, f"stopped at {point}, woken", {1: "machine-1"})
         bench.stop(successor)

@@ -71,11 +71,10 @@ def duck_sql(text: str, columns: Sequence[Column], where: str) -> str:
     Raises `InvalidTopology` for what it cannot be sure of.
     """
     import sqlglot
-    from sqlglot.tokens import TokenType
 
-    tokens = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
+    tokens = [token.token_type.name for token in sqlglot.tokenize(text, read="spark")]
     try:
-        if (TokenType.STRING, TokenType.STRING) in pairwise(tokens):
+        if ("STRING", "STRING") in pairwise(tokens):
             raise _Unlike(r"a quote in a text is written \'")
         return _Translator(columns).of(sqlglot.parse_one(text, dialect="spark")).sql
     except _Unlike as reason:
