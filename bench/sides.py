@@ -70,7 +70,7 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """One real instance of `bench/topologies/pulse_counting.py`; the driver starts its own JVM, as it does without spark-submit."""
+    """One real instance of `bench/topologies/pulse_counting.py`; the driver starts its own JVM, without spark-submit."""
 
     settings: Settings
     heap: str = "2g"

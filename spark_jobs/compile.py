@@ -172,7 +172,8 @@ def _records_sql(sql: str, branch: Branch) -> str:
         selected.append(f"CASE WHEN NOT __deleted THEN {struct} END AS value")
     if branch.enters:
         selected.append("__deleted AS deleted")
-        selected += [f"{quoted(name)} AS {quoted('v.' + name)}" for name in names]
+        # The type that the topology was told: Spark takes 0.1 for a DECIMAL.
+        selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted('v.' + c.name)}" for c in branch.columns]
     return f"SELECT {', '.join(selected)} FROM ({sql})"
 
 

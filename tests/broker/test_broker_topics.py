@@ -96,3 +96,22 @@ def test_a_topic_that_does_not_should_be_named_with_found_needed_and_remedy(
         verify_topic(NEEDED, facts, CONFIG | changed, factor)
     assert "app-store-changelog" in str(refused.value)
     assert [part for part in says if part not in str(refused.value)] == [], str(refused.value)
+
+
+def test_a_repartition_topic_should_have_as_many_partitions_as_what_it_is_joined_with() -> None:
+    topology = Topology("app")
+    other = topology.stream("b", schema="id STRING, n INT", key="id")
+    moved = topology.stream("a", schema="x STRING, m INT", key="x").repartition("x", name="moved")
+    moved.join(other, within="1m").to("out")
+    specs = {
+        s.name: s.partitions for s in internal_topics(topology.plan(), Settings.load(), {"a": 3, "b": 5, "out": 1})
+    }
+    assert specs["app-moved-repartition"] == 5
+
+
+def test_a_chain_of_repartition_topics_should_have_as_many_partitions_as_its_source() -> None:
+    topology = Topology("app")
+    stream = topology.stream("a", schema="x STRING, m INT", key="x").repartition("CAST(m AS STRING)", name="one")
+    stream.repartition("x", name="two").group_by_key().count(store="n").to("out")
+    specs = {s.name: s.partitions for s in internal_topics(topology.plan(), Settings.load(), {"a": 3, "out": 1})}
+    assert {specs["app-one-repartition"], specs["app-two-repartition"], specs["app-n-changelog"]} == {3}

@@ -76,9 +76,10 @@ class Rig:
         value = b"\x01\x01" + n.to_bytes(8, "little")
         writes = (Writes(0, [b"a", b"b"], [value, value]),)
         letter = DeadLetter("unparsable", self.source, 0, 5, b"k", b"{", (("own", b"h"),))
+        start = self.task.next_offsets[self.source]
         return TaskUpdate(
-            task=TaskId(0, 0), batch=self.task.batch + 1, 
-            sources={self.source: (self.task.next_offsets[self.source], self.task.next_offsets[self.source] + 10)}, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
+            task=TaskId(0, 0), batch=self.task.batch + 1,
+            sources={self.source: (start, start + 10)}, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
             stores=(StoreUpdate("totals", self.changelog.topic, writes),),
             outputs=(Output(self.sink, [{"key": b"a", "value": b"{}"}]),), dead_letters=(letter,),
         )  # fmt: skip

@@ -218,9 +218,7 @@ def a_second_source(committed: int | None = 30, end: int = 40) -> SourceEvidence
 
 
 def a_record_of_two() -> CommitRecord:
-    return dataclasses.replace(
-        a_record(), sources={"pulse-events": {2: (50, 100)}, "temperature": {2: (20, 30)}}
-    )
+    return dataclasses.replace(a_record(), sources={"pulse-events": {2: (50, 100)}, "temperature": {2: (20, 30)}})
 
 
 def a_copy_of_two(pulse: int, temperature: int) -> StateCopy:

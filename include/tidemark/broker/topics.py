@@ -38,12 +38,9 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     """What Tidemark creates itself; `partitions` are the sources'. One changelog partition per task."""
     app = plan.application_id
     specs: list[TopicSpec] = []
-    counts = dict(partitions)
+    counts = _with_repartition_topics(plan, partitions)
     for subtopology in plan.subtopologies:
         tasks = tasks_of(subtopology, counts)
-        for sink in subtopology.sinks:
-            if sink.is_repartition and sink.topic not in counts:
-                counts[sink.topic] = tasks
         specs += [
             TopicSpec(sink.topic, counts[sink.topic], repartition_config())
             for sink in subtopology.sinks
@@ -58,6 +55,31 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     specs.append(TopicSpec(commits_topic(app), most, commits_config(settings)))
     specs.append(TopicSpec(dlq_topic(app), most, dlq_config()))
     return list({spec.name: spec for spec in specs}.values())
+
+
+def _with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
+    """Partition counts of all sources: a repartition topic that does not exist yet gets as many as what it is joined with.
+
+    Where it is joined with nothing, as many as the sub-topology that writes it has tasks.
+    """
+    counts = dict(partitions)
+    for subtopology in plan.subtopologies:
+        known = [counts[topic] for topic in subtopology.source_topics if topic in counts]
+        if known:
+            counts |= {topic: max(known) for topic in subtopology.source_topics if topic not in counts}
+    missing = [topic for topic in plan.repartition_topics if topic not in counts]
+    while missing:
+        for subtopology in plan.subtopologies:
+            if all(topic in counts for topic in subtopology.source_topics):
+                tasks = tasks_of(subtopology, counts)
+                counts |= {s.topic: tasks for s in subtopology.sinks if s.is_repartition and s.topic not in counts}
+        left = [topic for topic in missing if topic not in counts]
+        if left == missing:
+            raise PreflightFailed(
+                f"the partitions of {', '.join(left)} depend on each other; create one of them yourself"
+            )
+        missing = left
+    return counts
 
 
 def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:

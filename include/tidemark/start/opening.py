@@ -337,10 +337,13 @@ class TaskOpener:
         if isinstance(plan, ReplayTail):
             self.restorer.replay_tail(job, plan.from_offset, store, go_on)
             return store
-        if job.spec.in_memory or job.spec.custom is not None:
-            self.restorer.replay_tail(job, job.low_offset, store, go_on)
-            return store
         store.close()
+        if job.spec.in_memory or job.spec.custom is not None:
+            # Emptied before: a key whose tombstone is compacted away must not stay.
+            shutil.rmtree(directory.store_path(job.spec.name), ignore_errors=True)
+            empty = self._open_store(directory, job.spec)
+            self.restorer.replay_tail(job, job.low_offset, empty, go_on)
+            return empty
         folder = directory.store_path(job.spec.name)
         self.restorer.restore_whole(job, folder, directory.restoring_path(job.spec.name), self._rocks, go_on)
         return self._rocks(folder)
