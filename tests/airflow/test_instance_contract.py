@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from stream_bench import Bench
 
+from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.state import InstanceState
 from tidemark.local.broker import EmbeddedBroker
@@ -110,7 +111,7 @@ def real(own_broker: EmbeddedBroker, spark_jars: list[Path], tmp_path: Path) -> 
 
     def make_ready() -> None:
         admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
-        made = admin.create_topics([NewTopic("pulse-events", 4, 1), NewTopic("pulse-counts", 4, 1)])
+        made = admin.create_topics([NewTopic(topic, 4, 1) for topic in user_topics(load(REAL).plan())])
         for future in made.values():
             future.result(15)
 

@@ -20,6 +20,7 @@ from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Comparison, compa
 from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
 from tests.truth.topics import committed_offsets, end_offsets
 
+import topologies
 from tidemark.broker.topics import user_topics
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local.processes import wait_until
@@ -88,8 +89,13 @@ class Bench:
             created.result()
 
     def load(self) -> TopologyPlan:
-        """The application's plan."""
-        return load(self.topology).plan()
+        """The application's plan; `topology_path` is searched for it only here, as no other test must find what is there."""
+        searched = list(topologies.__path__)
+        topologies.__path__ += [str(self.topology_path)] if self.topology_path else []
+        try:
+            return load(self.topology).plan()
+        finally:
+            topologies.__path__[:] = searched
 
     @property
     def tasks(self) -> int:

@@ -13,10 +13,8 @@ from rocksdict import AccessType, Options, Rdict
 from tests.crash.bench import PARTITIONS, Bench
 from tests.truth.replay import compare_replay, replay
 
-import topologies
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.names import TaskId
-from tidemark.topology.plan import TopologyPlan
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 _IDS = 30
@@ -64,11 +62,6 @@ class NodesBench(Bench):
     def __init__(self, bootstrap: str, folder: Path, seed: int, spark: SparkSession) -> None:
         self._spark = spark
         super().__init__(bootstrap, folder, seed)
-
-    def load(self) -> TopologyPlan:
-        if str(FOLDER) not in topologies.__path__:
-            topologies.__path__.append(str(FOLDER))
-        return super().load()
 
     def make_feeder(self, seed: int) -> NodesFeeder:  # type: ignore[override]
         return NodesFeeder(self.bootstrap, random.Random(seed))

@@ -13,9 +13,7 @@ from tests.crash.nodes import FOLDER
 from tests.crash.run import FAST_ABORT
 from tests.truth.topics import read_all
 
-import topologies
 from tidemark.local.broker import EmbeddedBroker
-from tidemark.topology.plan import TopologyPlan
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -47,11 +45,6 @@ class CopiesBench(Bench):
     def __init__(self, bootstrap, folder, topology) -> None:
         self.topology = topology
         super().__init__(bootstrap, folder, seed=1)
-
-    def load(self) -> TopologyPlan:
-        if str(FOLDER) not in topologies.__path__:
-            topologies.__path__.append(str(FOLDER))
-        return super().load()
 
     def make_feeder(self, seed: int) -> CopiesFeeder:  # type: ignore[override]
         return CopiesFeeder(self.bootstrap, f"{self.topology}-in")

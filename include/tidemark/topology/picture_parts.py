@@ -235,7 +235,8 @@ def _task_details(node: TaskNode) -> tuple[str, ...]:
         case Process():
             return "processor", node.processor
         case Map():
-            return "map", node.condition or ", ".join(name for name, _ in node.selected or ()) or node.key or ""
+            what = "filter" if node.condition else "select" if node.selected else "re-key"
+            return what, node.condition or ", ".join(name for name, _ in node.selected or ()) or node.key or ""
     return (type(node).__name__.lower(),)
 
 
