@@ -194,6 +194,29 @@ def two_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     tally.kills += 1
 
 
+def three_instances(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """Three share the tasks: what a task joins lies in the same partitions of all its topics (rule 7); one is killed."""
+    disks = {number: f"machine-{number}" for number in range(3)}
+    running = {number: bench.launch(number, disk) for number, disk in disks.items()}
+
+    def shared(alive: set[int]) -> bool:
+        held = [len(_partitions(bench, number)) for number in alive]
+        return sum(held) == bench.tasks and min(held) > 0
+
+    tally.expect(wait_until(lambda: shared(set(disks)), 180), "three instances do not share the tasks")
+    bench.feeder.feed(bench.batch_records)
+    bench.wait_drained()
+    tally.compare(bench, "three instances", disks)
+    bench.kill(running.pop(2))
+    tally.kills += 1
+    bench.feeder.feed(bench.batch_records)
+    bench.wait_drained()
+    tally.expect(wait_until(lambda: shared({0, 1}), 120), "the two that are left did not take all tasks")
+    tally.compare(bench, "one of three killed", {number: disks[number] for number in running})
+    for process in running.values():
+        bench.stop(process)
+
+
 def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
     """SIGSTOP before step 5 and between 5 and 6; the tasks move; the sleeper wakes and can do no harm (rule 9)."""
     for point in ("4-commit-records", "5-offsets"):
@@ -239,5 +262,6 @@ SCENARIOS: dict[str, Scenario] = {
     "second-copy": second_copy,
     "two-operators": two_operators,
     "two-instances": two_instances,
+    "three-instances": three_instances,
     "stopped": stopped_and_woken,
 }

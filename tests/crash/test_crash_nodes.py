@@ -42,6 +42,6 @@ def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_tw
     kill_at(bench, tally, ("5-offsets", "6-commit", "7-one-store"))
 
 
-@pytest.mark.parametrize("name", ["two-instances"])
+@pytest.mark.parametrize("name", ["three-instances"])
 def test_should_be_exact_whatever_happens_to_instances(bench, tally, name):
     SCENARIOS[name](bench, tally, random.Random(7), 0)
