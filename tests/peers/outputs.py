@@ -47,6 +47,9 @@ def reduce(case: Case, rows: Iterable[Row]) -> Reduced:
         return {key: v if len(fields) > 1 else v[0] for key, v in latest.items() if v is not None}
     last: Reduced = {}
     for row in own:
+        if row.value is None and case.compared is Compared.SESSIONS:
+            # A session that was taken into a larger one: its record names no window, and the larger one is here.
+            continue
         start, end, count = _fields(row, ("window_start", "window_end", "count"))
         last[_key(row), start, end] = count
     return _outermost(last) if case.compared is Compared.SESSIONS else last

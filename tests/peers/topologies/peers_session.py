@@ -11,11 +11,11 @@ from tidemark.topology.windows import session
 def topology() -> Topology:
     """The topology of the case `session`."""
     topology = Topology("peers-session")
-    counts = (
+    (
         events(topology, "peers-session-in")
         .group_by_key()
         .windowed_by(session("30s").grace("5s"))
         .count(store="counts")
+        .to("peers-session-out")
     )
-    counts.to_stream().filter("count IS NOT NULL").to("peers-session-out")
     return topology
