@@ -1,0 +1,109 @@
+"""`tidemark stores`: how large the stores of an application are, and how fast they grow (row B13)."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import partition_counts
+from tidemark.settings import Settings
+from tidemark.store_growth import MEASURES, StoreGrowth, append, growth, history_path, read, samples_of
+from tidemark.store_sizes import Known, StoreSize, store_sizes
+from tidemark.topology.load import load
+
+_HEADINGS = {
+    "keys": "keys ≈",
+    "bytes_disk": "bytes on disk",
+    "offsets_topic": "offsets",
+    "bytes_topic": "bytes in topic",
+}
+
+
+def stores(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
+    history: Annotated[bool, typer.Option("--history", help="growth per hour since the first sample")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False,
+) -> None:
+    """Keys and bytes of each task's stores, on disk and in the changelog topic; each run is kept as a sample.
+
+    Instances may run. Only this machine's state_dir is seen.
+    """
+    settings = Settings.load()
+    plan = load(topology).plan()
+    kept = history_path(settings.var_dir, plan.application_id)
+    if history:
+        grown = growth(read(kept))
+        if as_json:
+            print(json.dumps([asdict(row) for row in grown], indent=2))
+        else:
+            show_growth(grown, plan.application_id)
+        return
+    admin = AdminClient(librdkafka_config(settings))
+    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
+    sizes = store_sizes(plan, partition_counts(admin, settings), ends, settings)
+    samples = samples_of(sizes, plan.application_id, time.time_ns() // 1_000_000)
+    append(kept, samples)
+    if as_json:
+        rows = [asdict(sample) | {"why": whys(size)} for sample, size in zip(samples, sizes, strict=True)]
+        print(json.dumps(rows, indent=2))
+    else:
+        show(sizes, plan.application_id)
+
+
+def whys(row: StoreSize) -> dict[str, str]:
+    """The numbers of a row that are not known, and why."""
+    numbers: dict[str, Known] = {name: getattr(row, name) for name in MEASURES}
+    return {name: number.why for name, number in numbers.items() if number.value is None}
+
+
+def show(sizes: list[StoreSize], application_id: str) -> None:
+    """Print one row per copy of a store."""
+    table = _table(f"stores of {application_id}")
+    for row in sizes:
+        table.add_row(str(row.task), row.store, row.holder or "—", *(str(getattr(row, name)) for name in MEASURES))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "keys are RocksDB's estimate; offsets count transaction markers and what compaction took; "
+        "bytes in the topic are one replica's"
+    )
+    for why in sorted({why for row in sizes for why in whys(row).values() if ":" in why}):
+        console.print(why, markup=False)
+
+
+def show_growth(grown: list[StoreGrowth], application_id: str) -> None:
+    """Print the growth per hour, or that there is not enough to tell it from."""
+    console = Console(highlight=False)
+    if not grown:
+        console.print(f"no samples of {application_id} yet: `tidemark stores` takes one each time it runs")
+        return
+    table = _table(f"growth per hour of the stores of {application_id}")
+    table.add_column("samples", justify="right")
+    table.add_column("hours", justify="right")
+    for row in grown:
+        rates = (_rate(getattr(row, name)) for name in MEASURES)
+        table.add_row(row.task, row.store, row.holder or "—", *rates, str(row.samples), f"{row.hours:.2f}")
+    console.print(table)
+    console.print(
+        "—: not known at two times, so nothing can be said; `tidemark stores` takes a sample each time it runs"
+    )
+
+
+def _rate(per_hour: float | None) -> str:
+    return "—" if per_hour is None else f"{per_hour:+,.0f}"
+
+
+def _table(title: str) -> Table:
+    table = Table("task", "store", "holder", title=title)
+    for name in MEASURES:
+        table.add_column(_HEADINGS[name], justify="right")
+    return table

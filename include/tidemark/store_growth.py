@@ -1,0 +1,126 @@
+"""How stores grow: samples of their sizes, one JSON line each, and the growth between the first and the last (row B13)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.errors import TidemarkError
+from tidemark.store_sizes import StoreSize
+
+MEASURES = ("keys", "bytes_disk", "offsets_topic", "bytes_topic")
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True)
+class StoreSample:
+    """One line of the history: a `StoreSize` at a time, None where the number was not known."""
+
+    time_ms: int
+    application: str
+    task: str
+    store: str
+    holder: str | None
+    keys: int | None
+    bytes_disk: int | None
+    offsets_topic: int | None
+    bytes_topic: int | None
+
+
+@dataclass(frozen=True)
+class StoreGrowth:
+    """Growth per hour of one copy of one task's store; None where it is not known twice, at two times."""
+
+    task: str
+    store: str
+    holder: str | None
+    samples: int
+    hours: float
+    keys: float | None
+    bytes_disk: float | None
+    offsets_topic: float | None
+    bytes_topic: float | None
+
+
+def history_path(var_dir: Path, application_id: str) -> Path:
+    """Where an application's samples are kept."""
+    return var_dir / "store-sizes" / f"{application_id}.jsonl"
+
+
+def samples_of(sizes: Sequence[StoreSize], application_id: str, now_ms: int) -> list[StoreSample]:
+    """What the history keeps of sizes that were just measured."""
+    return [
+        StoreSample(
+            time_ms=now_ms,
+            application=application_id,
+            task=str(row.task),
+            store=row.store,
+            holder=row.holder,
+            keys=row.keys.value,
+            bytes_disk=row.bytes_disk.value,
+            offsets_topic=row.offsets_topic.value,
+            bytes_topic=row.bytes_topic.value,
+        )
+        for row in sizes
+    ]
+
+
+def append(path: Path, samples: Sequence[StoreSample]) -> None:
+    """Add the samples in one write, so that two commands at once do not mix their lines. Raises `TidemarkError`."""
+    lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            file.write(lines.encode())
+    except OSError as error:
+        raise TidemarkError(
+            f"cannot write the history {path}: {error.strerror}; set TIDEMARK_VAR_DIR to a folder that can be written"
+        ) from error
+
+
+def read(path: Path) -> list[StoreSample]:
+    """Every sample, oldest first; none where nothing was measured yet. Raises `TidemarkError` naming a broken line."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    found: list[StoreSample] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            found.append(StoreSample(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise TidemarkError(f"{path} line {number} is not a sample: delete that line") from error
+    return found
+
+
+def growth(samples: Sequence[StoreSample]) -> list[StoreGrowth]:
+    """Growth per copy of a store, sorted by task, store and holder."""
+    copies: dict[tuple[str, str, str | None], list[StoreSample]] = {}
+    for sample in sorted(samples, key=lambda each: each.time_ms):
+        copies.setdefault((sample.task, sample.store, sample.holder), []).append(sample)
+    return [
+        StoreGrowth(
+            *copy,
+            samples=len(seen),
+            hours=(seen[-1].time_ms - seen[0].time_ms) / _HOUR_MS,
+            keys=_per_hour([(s.time_ms, s.keys) for s in seen]),
+            bytes_disk=_per_hour([(s.time_ms, s.bytes_disk) for s in seen]),
+            offsets_topic=_per_hour([(s.time_ms, s.offsets_topic) for s in seen]),
+            bytes_topic=_per_hour([(s.time_ms, s.bytes_topic) for s in seen]),
+        )
+        for copy, seen in sorted(copies.items(), key=lambda each: _order(*each[0]))
+    ]
+
+
+def _order(task: str, store: str, holder: str | None) -> tuple[list[int], str, str]:
+    return [int(part) for part in task.split("_")], store, holder or ""
+
+
+def _per_hour(values: Sequence[tuple[int, int | None]]) -> float | None:
+    known = [(time_ms, value) for time_ms, value in values if value is not None]
+    if not known or known[-1][0] == known[0][0]:
+        return None
+    (first_ms, first), (last_ms, last) = known[0], known[-1]
+    return (last - first) * _HOUR_MS / (last_ms - first_ms)

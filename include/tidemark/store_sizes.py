@@ -1,0 +1,175 @@
+"""Keys and bytes of each task's stores, on this machine's disk and in the changelog topic (row B13).
+
+Reads beside a running instance: RocksDB's lock stays with its owner. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.errors import TidemarkError
+from tidemark.local.kafka_tools import kafka_tool
+from tidemark.names import TaskId, TopicPartition
+from tidemark.settings import Settings
+from tidemark.stores.directory import STORES_FOLDER
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+_ESTIMATE = "rocksdb.estimate-num-keys"
+_TRIES = 3
+
+CountKeys = Callable[[Path], int]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number, or why there is none: a few words, and what to do behind a colon."""
+
+    value: int | None
+    why: str = ""
+
+    def __str__(self) -> str:
+        return self.why.partition(":")[0] if self.value is None else f"{self.value:,}"
+
+
+@dataclass(frozen=True)
+class StoreSize:
+    """One copy of one task's store.
+
+    `holder`: the folder below `state_dir` that has it, None where no folder here does. `keys` is RocksDB's estimate,
+    `bytes_disk` every file of the store's folder. `offsets_topic` is end minus low: transaction markers count, records that
+    compaction took away do, too. `bytes_topic` is one replica's.
+    """
+
+    task: TaskId
+    store: str
+    holder: str | None
+    keys: Known
+    bytes_disk: Known
+    offsets_topic: Known
+    bytes_topic: Known
+
+
+@dataclass(frozen=True)
+class TopicBytes:
+    """Bytes by partition, as the brokers' log folders have them; `why` says why there are none."""
+
+    of: Mapping[TopicPartition, int]
+    why: str = ""
+
+
+def store_sizes(
+    plan: TopologyPlan, partitions: Mapping[str, int], ends: EndOffsets, settings: Settings
+) -> list[StoreSize]:
+    """Sizes of every store of every task, sorted; `partitions` is the cluster's partition count by topic.
+
+    Blocks for two round trips and for Kafka's own tool (a second or two). Raises `OutcomeUnknown` when no broker answers.
+    """
+    app = plan.application_id
+    topics = [changelog_of(app, spec) for s in plan.subtopologies for spec in s.stores if spec.is_logged]
+    places = [TopicPartition(topic, p) for topic in topics for p in range(partitions.get(topic, 0))]
+    low, end = ends.beginnings(places), ends.of(places)
+    in_topic = topic_bytes(sorted({place.topic for place in places}), settings)
+    found: list[StoreSize] = []
+    for subtopology in plan.subtopologies:
+        tasks = [TaskId(subtopology.index, p) for p in range(partitions.get(subtopology.lead.topic, 0))]
+        for task in tasks:
+            for spec in subtopology.stores:
+                place = TopicPartition(changelog_of(app, spec), task.partition)
+                offsets = Known(end[place] - low[place]) if place in end else Known(None, _no_topic(spec))
+                size = Known(in_topic.of.get(place), in_topic.why or "not told") if place in end else offsets
+                for holder, keys, on_disk in copies_on_disk(settings.state_dir, app, task, spec):
+                    found.append(StoreSize(task, spec.name, holder, keys, on_disk, offsets, size))
+    return sorted(found, key=lambda row: (row.task, row.store, row.holder or ""))
+
+
+def _no_topic(spec: StoreSpec) -> str:
+    return "no topic yet" if spec.is_logged else "not logged"
+
+
+def copies_on_disk(
+    state_dir: Path, application_id: str, task: TaskId, spec: StoreSpec
+) -> list[tuple[str | None, Known, Known]]:
+    """(holder, keys, bytes) of each copy of a store here; a single one with holder None where there is no folder."""
+    if spec.in_memory:
+        return [(None, Known(None, "in memory"), Known(None, "in memory"))]
+    found: list[tuple[str | None, Known, Known]] = []
+    for folder in sorted(state_dir.glob(f"*/{application_id}/{task}/{STORES_FOLDER}/{spec.name}")):
+        holder = folder.relative_to(state_dir).parts[0]
+        keys = Known(None, "custom") if spec.custom is not None else estimated_keys(folder)
+        found.append((holder, keys, Known(folder_bytes(folder))))
+    return found or [(None, Known(None, "not here"), Known(None, "not here"))]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of every file; one that a running instance deletes meanwhile does not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _count_keys(folder: Path) -> int:
+    options = Options(raw_mode=True)
+    try:
+        families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
+        opened = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
+        try:
+            # The default family holds the marker alone.
+            segments = [opened.get_column_family(name) for name in families if name != "default"]
+            return sum(segment.property_int_value(_ESTIMATE) or 0 for segment in segments)
+        finally:
+            opened.close()
+    except Exception as error:
+        raise TidemarkError(f"cannot read the store in {folder}: {error}") from error
+
+
+def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> Known:
+    """RocksDB's own estimate of a store's keys, its write-ahead log included; a key written or deleted twice may blur it."""
+    for _ in range(_TRIES):
+        try:
+            return Known(count(folder))
+        except TidemarkError:
+            # The owner compacted, or dropped a segment, between our listing and our opening.
+            continue
+    return Known(None, "unreadable")
+
+
+def topic_bytes(topics: Sequence[str], settings: Settings) -> TopicBytes:
+    """Bytes of every partition of the topics, by `kafka-log-dirs`: no client of librdkafka can ask for them (rule 23)."""
+    if not topics:
+        return TopicBytes({})
+    try:
+        code, said = kafka_tool(
+            "log-dirs", "--describe", "--topic-list", ",".join(topics), settings=settings, capture=True
+        )
+    except (TidemarkError, OSError) as error:
+        return TopicBytes({}, f"no kafka-log-dirs: {error}")
+    if code != 0:
+        return TopicBytes({}, f"no kafka-log-dirs: it ended with {code}, its error is above")
+    return parse_log_dirs(said)
+
+
+def parse_log_dirs(said: str) -> TopicBytes:
+    """Read what `kafka-log-dirs --describe` printed. Of several replicas the largest counts; one that moves in does not."""
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    if not lines:
+        return TopicBytes({}, "no kafka-log-dirs: it printed no sizes")
+    found: dict[TopicPartition, int] = {}
+    for broker in json.loads(lines[-1])["brokers"]:
+        for folder in broker["logDirs"]:
+            for replica in folder["partitions"]:
+                topic, _, number = replica["partition"].rpartition("-")
+                place = TopicPartition(topic, int(number))
+                if not replica["isFuture"]:
+                    found[place] = max(found.get(place, 0), int(replica["size"]))
+    return TopicBytes(found)
