@@ -1,0 +1,113 @@
+"""An instance on a real broker, its batches made by hand instead of by Spark: what a revocation leaves behind (rule 4)."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from tests.truth.topics import read_all
+
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition, commits_topic
+from tidemark.topology.builder import Topology
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+
+PARTITIONS = 2
+
+
+class OneBatch:
+    """A `BatchSource` that gives one batch over all partitions, and stops the instance when it is asked for a second."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.started: list[set[int]] = []
+        self.on_start = lambda: None
+        self._stop = stop
+        self._next_offsets = {}
+        self._given = False
+
+    def start(self, next_offsets, max_batch_records):
+        self._next_offsets = dict(next_offsets)
+        self.started.append({place.partition for place in next_offsets})
+        self.on_start()
+
+    def next(self, timeout_s):
+        if len(self._next_offsets) < PARTITIONS:
+            return None
+        if self._given:
+            self._stop.set()
+            return None
+        self._given = True
+        ends = {place: offset + 1 for place, offset in self._next_offsets.items()}
+        numbers = sorted(place.partition for place in ends)
+        columns = {"p": numbers, "status": [0] * PARTITIONS, "rows": [1] * PARTITIONS, "max_ts": [1] * PARTITIONS}
+        table = pa.table({**columns, "k": [f"k{number}" for number in numbers], "n": [1] * PARTITIONS})
+        return SourceBatch(0, self._next_offsets, ends, [table], ())
+
+    def stop(self):
+        self._next_offsets = {}
+
+
+@pytest.fixture
+def application(settings, admin, unique):
+    """The plan of a count over two partitions that hold a record each."""
+    topology = Topology(unique("app"))
+    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
+        unique("out")
+    )
+    plan = topology.plan()
+    ensure_user_topics(plan, settings.model_copy(update={"num_partitions": PARTITIONS}), admin)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for partition in range(PARTITIONS):
+        producer.produce(unique("in"), b"{}", b"k", partition=partition)
+    assert producer.flush(20) == 0
+    return plan
+
+
+@pytest.mark.parametrize(("revoked", "comes_back"), [(0, "at once"), (1, "at once"), (0, "later"), (1, "later")])
+def test_should_start_each_fresh_task_once_when_one_was_revoked_during_their_start(
+    application, settings, revoked, comes_back
+):
+    lost = TopicPartition(application.subtopologies[0].lead.topic, revoked)
+    stop = threading.Event()
+    source = OneBatch(stop)
+    aborted = []
+
+    def revoke(point):
+        if point != "1-begin" or aborted:
+            return
+        ownership = instance._member.ownership
+        aborted.append(set(ownership.held()))
+        ownership.revoked([lost])
+        if comes_back == "at once":
+            ownership.assigned([lost])
+        else:
+            source.on_start = give_back
+
+    def give_back():
+        if instance._member.ownership.epoch(lost) is None:
+            instance._member.ownership.assigned([lost])
+            instance._changed.set()
+
+    instance = Instance(application, settings, 0, "made", revoke)
+    too_long = threading.Timer(60, stop.set)
+    too_long.start()
+    try:
+        instance.run(source, stop)
+        running = {place.partition for place in instance._tasks}
+    finally:
+        too_long.cancel()
+        instance.close(None)
+
+    assert [len(held) for held in aborted] == [PARTITIONS], "both tasks were to start in the commit that was aborted"
+    assert source.started == ([{0, 1}] if comes_back == "at once" else [{1 - revoked}, {0, 1}])
+    assert running == {0, 1}
+    kept = read_all(settings.bootstrap_servers, [commits_topic(application.application_id)])
+    records = [json.loads(row.value) for rows in kept.values() for row in rows]
+    told = sorted((record["task"], record["batch"], record["kind"]) for record in records)
+    assert told == [("0_0", 0, "start"), ("0_0", 1, "batch"), ("0_1", 0, "start"), ("0_1", 1, "batch")]
