@@ -76,6 +76,16 @@ class TaskCorrupted(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class CopyUnusable(TidemarkError):
+    """A savepoint's or standby's copy of a store is not what it says; the next source of state is taken."""
+
+    exit_code = ExitCode.RETRY
+
+
+class SavepointFailed(TidemarkError):
+    """A savepoint was not taken, or its location cannot be used; the stream goes on. Names the place and the remedy."""
+
+
 class BufferFull(TidemarkError):
     """The buffer of a suppress is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
 

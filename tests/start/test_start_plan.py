@@ -10,21 +10,16 @@ import pytest
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId, TopicPartition
-from tidemark.start.plan import (
-    CopyKind,
-    Fresh,
-    Refuse,
-    ReplayTail,
-    RestoreWhole,
-    Resume,
+from tidemark.start.evidence import (
     SourceEvidence,
+    SourceOfState,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
-    UseReady,
     Watermarks,
-    plan_start,
 )
+from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start
+from tidemark.start.ways import Rates
 from tidemark.stores.marker import Marker
 from tidemark.topology.plan import Guarantee
 
@@ -37,6 +32,20 @@ SOURCE_500 = Watermarks(0, 500)
 NOW = 1_700_000_000_000
 
 
+READY, TAIL, WHOLE = "ready", "tail", "whole"
+
+
+def way_of(plan: StartPlan) -> object:
+    """What becomes of the store, or the kind of plan that does not come to that."""
+    if not isinstance(plan, Resume):
+        return type(plan)
+    way = plan.stores["counts"]
+    assert way.fault is None
+    if way.copy is None:
+        return WHOLE
+    return READY if way.is_ready else TAIL
+
+
 def a_record(end: int = 100, stream_time_ms: int = NOW) -> CommitRecord:
     return CommitRecord(
         kind=CommitKind.BATCH, application_id="app", topology_version="1", task=TaskId(0, 2), instance=0, batch=7,
@@ -46,7 +55,7 @@ def a_record(end: int = 100, stream_time_ms: int = NOW) -> CommitRecord:
 
 
 def a_copy(
-    offset: int = 100, changelog_offset: int = 60, age_ms: int = 0, kind: CopyKind = CopyKind.LOCAL,
+    offset: int = 100, changelog_offset: int = 60, age_ms: int = 0, kind: SourceOfState = SourceOfState.LOCAL,
     layout: str = LAYOUT, application_id: str = "app",
 ) -> StateCopy:  # fmt: skip
     marker = Marker(
@@ -87,28 +96,29 @@ STORES = ((), (a_copy(99),), (a_copy(100),), (a_copy(101),))
 CHANGELOGS = (Watermarks(0, 0), Watermarks(0, 90), Watermarks(70, 90))
 
 
-def expected(committed, record, copies, changelog) -> type | str:
+def expected(committed, record, copies, changelog) -> object:
     """The table of docs/start-plan.md in code of its own."""
     if record is None:
         return Refuse if copies or changelog.end > 0 else Fresh
     if committed not in (None, 100):
         return Refuse
     if not copies:
-        return RestoreWhole
+        return WHOLE
     at = copies[0].marker.source_offsets["pulse-events"]
     if at > 100:
         return Refuse
     if at == 100:
-        return UseReady
-    return ReplayTail if changelog.low <= 60 else RestoreWhole
+        return READY
+    if changelog.end < 60:
+        return Refuse
+    return TAIL if changelog.low <= 60 else WHOLE
 
 
 @pytest.mark.parametrize("case", list(itertools.product(COMMITTED, RECORDS, STORES, CHANGELOGS)), ids=str)
 def test_should_plan_every_combination_as_the_table_says(case):
     committed, record, copies, changelog = case
     plan = plan_start(found(committed=committed, record=record, copies=copies, changelog=changelog))
-    kind = type(plan.stores["counts"]) if isinstance(plan, Resume) else type(plan)
-    assert kind is expected(committed, record, copies, changelog)
+    assert way_of(plan) == expected(committed, record, copies, changelog)
 
 
 def test_should_begin_at_an_offset_that_somebody_chose_for_a_new_application():
@@ -152,20 +162,16 @@ def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refus
     assert isinstance(plan, Refuse) is refused
 
 
-@pytest.mark.parametrize(("low", "kind"), [(59, ReplayTail), (60, ReplayTail), (61, RestoreWhole)])
+@pytest.mark.parametrize(("low", "kind"), [(59, TAIL), (60, TAIL), (61, WHOLE)])
 def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
     plan = plan_start(found(record=a_record(), copies=(a_copy(99),), changelog=Watermarks(low, 90)))
-    assert isinstance(plan, Resume)
-    assert isinstance(plan.stores["counts"], kind)
+    assert way_of(plan) == kind
 
 
-@pytest.mark.parametrize(
-    ("age", "kind"), [(24 * HOUR - 1, ReplayTail), (24 * HOUR, RestoreWhole), (24 * HOUR + 1, RestoreWhole)]
-)
+@pytest.mark.parametrize(("age", "kind"), [(24 * HOUR - 1, TAIL), (24 * HOUR, WHOLE), (24 * HOUR + 1, WHOLE)])
 def test_should_not_use_a_copy_older_than_the_tombstones(age, kind):
     plan = plan_start(found(record=a_record(), copies=(a_copy(99, age_ms=age),)))
-    assert isinstance(plan, Resume)
-    assert isinstance(plan.stores["counts"], kind)
+    assert way_of(plan) == kind
 
 
 @pytest.mark.parametrize(("behind", "refused"), [(24 * HOUR - 1, False), (24 * HOUR, True), (24 * HOUR + 1, True)])
@@ -177,30 +183,64 @@ def test_should_refuse_a_whole_restore_when_live_windows_may_be_deleted(behind, 
 
 def test_should_restore_the_whole_however_old_while_nothing_was_ever_deleted():
     plan = plan_start(found(record=a_record(stream_time_ms=0), changelog=Watermarks(0, 90)))
-    assert isinstance(plan, Resume)
-    assert plan.stores["counts"] == RestoreWhole(0, "no copy of the store")
+    assert way_of(plan) == WHOLE
+    assert plan.stores["counts"].from_offset == 0
 
 
 def test_should_prefer_the_newest_copy_and_the_local_one_of_equals():
-    standby = a_copy(99, changelog_offset=80, kind=CopyKind.STANDBY)
+    standby = a_copy(99, changelog_offset=80, kind=SourceOfState.STANDBY)
     local = a_copy(98, changelog_offset=70)
-    savepoint = a_copy(99, changelog_offset=80, kind=CopyKind.SAVEPOINT)
+    savepoint = a_copy(99, changelog_offset=80, kind=SourceOfState.SAVEPOINT)
     plan = plan_start(found(record=a_record(), copies=(savepoint, local, standby)))
     assert isinstance(plan, Resume)
-    assert plan.stores["counts"] == ReplayTail(standby, 80)
+    assert (plan.stores["counts"].copy, plan.stores["counts"].from_offset) == (standby, 80)
+
+
+def test_should_not_take_a_store_from_before_a_rewind_for_level_though_its_offsets_are():
+    copy = a_copy(100)
+    before = dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, batch=6))
+    assert way_of(plan_start(found(record=a_record(), copies=(copy,)))) == READY
+    assert way_of(plan_start(found(record=a_record(), copies=(before,)))) == TAIL
+
+
+def test_should_weigh_what_must_be_fetched_against_what_must_be_read():
+    """10 MB of savepoint and 10 offsets of tail, or 90 offsets of changelog."""
+    savepoint = a_copy(99, changelog_offset=80, kind=SourceOfState.SAVEPOINT)
+    savepoint = dataclasses.replace(savepoint, bytes_to_copy=10_000_000)
+    evidence = found(record=a_record(), copies=(savepoint,))
+    slow_reading, slow_copying = Rates(1, 10_000_000), Rates(1_000, 10_000)
+    assert plan_start(evidence, slow_reading).stores["counts"].kind is SourceOfState.SAVEPOINT
+    assert plan_start(evidence, slow_reading).stores["counts"].eta_s == pytest.approx(11)
+    assert plan_start(evidence, slow_copying).stores["counts"].kind is SourceOfState.CHANGELOG
+
+
+@pytest.mark.parametrize(("end", "refused"), [(89, True), (90, False)])
+def test_should_refuse_a_changelog_that_ends_before_where_it_has_been(end, refused):
+    """Made anew: reading all of it would build a store without what it held."""
+    record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 90}})
+    plan = plan_start(found(record=record, changelog=Watermarks(0, end)))
+    assert way_of(plan) == (Refuse if refused else WHOLE)
+
+
+@pytest.mark.parametrize("only", [SourceOfState.CHANGELOG, SourceOfState.LOCAL, SourceOfState.SAVEPOINT])
+def test_should_go_the_way_that_was_asked_for_or_refuse(only):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(100),)), only=only)
+    if only is SourceOfState.SAVEPOINT:
+        assert isinstance(plan, Refuse)
+        assert "savepoint" in plan.reason
+    else:
+        assert plan.stores["counts"].kind is only
 
 
 def test_should_pass_over_a_copy_that_is_ahead_unless_it_is_the_local_store():
-    ahead = a_copy(101, kind=CopyKind.SAVEPOINT)
+    ahead = a_copy(101, kind=SourceOfState.SAVEPOINT)
     plan = plan_start(found(record=a_record(), copies=(ahead, a_copy(99))))
-    assert isinstance(plan, Resume)
-    assert isinstance(plan.stores["counts"], ReplayTail)
+    assert way_of(plan) == TAIL
 
 
 def test_should_pass_over_a_copy_of_another_application():
     plan = plan_start(found(record=a_record(), copies=(a_copy(100, application_id="other"),)))
-    assert isinstance(plan, Resume)
-    assert isinstance(plan.stores["counts"], RestoreWhole)
+    assert way_of(plan) == WHOLE
 
 
 def test_should_refuse_values_of_another_layout_and_name_both():
@@ -229,12 +269,11 @@ def a_copy_of_two(pulse: int, temperature: int) -> StateCopy:
 
 @pytest.mark.parametrize(
     ("pulse", "temperature", "kind"),
-    [(100, 30, UseReady), (100, 29, ReplayTail), (99, 30, ReplayTail), (100, 31, Refuse), (99, 31, Refuse)],
+    [(100, 30, READY), (100, 29, TAIL), (99, 30, TAIL), (100, 31, Refuse), (99, 31, Refuse)],
 )
 def test_should_compare_every_source_of_a_task_that_reads_two(pulse, temperature, kind):
     evidence = found(record=a_record_of_two(), copies=(a_copy_of_two(pulse, temperature),), more=(a_second_source(),))
-    plan = plan_start(evidence)
-    assert (type(plan.stores["counts"]) if isinstance(plan, Resume) else type(plan)) is kind
+    assert way_of(plan_start(evidence)) == kind
 
 
 def test_should_refuse_when_somebody_moved_the_offsets_of_the_second_source():

@@ -29,10 +29,12 @@ from tidemark.instance.split import TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
+from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.listener import LoggingRestoreListener, RestoreProgress
 from tidemark.restore.restore import Restorer, RestoreSuspended
 from tidemark.settings import Settings
-from tidemark.start.opening import Assignment, TaskOpener, stalled_after
+from tidemark.start.opening import Assignment, TaskOpener
+from tidemark.start.witnesses import Witnesses, stalled_after
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import TaskUpdate
@@ -116,17 +118,16 @@ class Instance:
             clock=clock,
             probe=probe,
         )
+        stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
+        restorer = Restorer(client, stalled_after(settings), _RestoreToRunFile(self._run_file), probe)
         self._opener = TaskOpener(
             plan=plan,
             settings=settings,
-            client_config=client,
             directory=self._directory,
             member=self._member,
-            ends=ends,
-            restorer=Restorer(client, stalled_after(settings), _RestoreToRunFile(self._run_file), probe),
-            policies=changelog_policies(plan),
-            cache=Cache(settings.store_cache_bytes),
-            clock=clock,
+            witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock),
+            opener=stores,
+            builder=StoreBuilder(stores, restorer, ()),
             sink_partitions=partitions,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)

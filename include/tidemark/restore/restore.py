@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -68,21 +67,17 @@ class Restorer:
         The marker moves once, with the last batch: a crash in the middle replays the same tail again, which is harmless
         as records hold whole values. Raises `RestoreSuspended`.
         """
-        before = store.marker
+        # A store that had no marker must not seem level before its last record is in.
+        before = store.marker or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
         for batch in self._read(job, from_offset, go_on):
-            store.put_many(_writes(job, batch), before or job.target, None)
+            store.put_many(_writes(job, batch), before, None)
             self.probe("restore-tail")
         store.put_many([], job.target, job.first_live_segment)
 
-    def restore_whole(
-        self,
-        job: RestoreJob,
-        folder: Path,
-        building: Path,
-        open_store: Callable[[Path], BulkStore],
-        go_on: Callable[[], bool],
+    def build_whole(
+        self, job: RestoreJob, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
     ) -> None:
-        """Build the store in `building`, then rename it to `folder`. Raises `RestoreSuspended` and leaves no half store."""
+        """Build the store in `building` from the whole changelog, its marker last. Raises `RestoreSuspended`."""
         store = open_store(building)
         try:
             for batch in self._read(job, job.low_offset, go_on):
@@ -91,9 +86,6 @@ class Restorer:
             store.finish_load(job.target)
         finally:
             store.close()
-        shutil.rmtree(folder, ignore_errors=True)
-        self.probe("restore-before-rename")
-        building.rename(folder)
 
     def _read(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
         started = time.monotonic()
@@ -126,7 +118,7 @@ class Restorer:
 def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     """A changelog batch by segment, expired windows left out. Order within a key is kept."""
     if job.spec.source_topic is not None:
-        batch = _without_bad_records(batch)
+        batch = without_bad_records(batch)
     for value in batch.values if job.value_bytes is not None else ():
         if value is not None and len(value) != job.value_bytes:
             raise StartRefused(
@@ -153,7 +145,7 @@ def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     return writes
 
 
-def _without_bad_records(batch: ChangelogBatch) -> ChangelogBatch:
+def without_bad_records(batch: ChangelogBatch) -> ChangelogBatch:
     """A user's topic may hold what went to the dead letters: no key, or a value that is no JSON object."""
     kept = [
         (key, value)

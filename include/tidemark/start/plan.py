@@ -1,91 +1,16 @@
 """The start plan of a task: a pure function of what was found (row A3, rule 4).
 
-`tests/start/test_plan.py` goes through every combination of the table in `docs/start-plan.md`.
+`tests/start/test_start_plan.py` goes through every combination of the table in `docs/start-plan.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-from tidemark.commit.metadata import OffsetMetadata
-from tidemark.commit.record import CommitRecord
-from tidemark.names import TaskId, TopicPartition
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
+from tidemark.start.ways import MEASURED, Rates, Way, is_ahead, told, weigh
 from tidemark.topology.plan import Guarantee
-
-
-class CopyKind(Enum):
-    """Where a copy of a store lies. The order is the order of preference between equally new ones."""
-
-    LOCAL = 0
-    STANDBY = 1
-    SAVEPOINT = 2
-
-
-@dataclass(frozen=True)
-class StateCopy:
-    """A copy of one store and its marker; `location` is for the message."""
-
-    kind: CopyKind
-    marker: Marker
-    location: str
-
-
-@dataclass(frozen=True)
-class Watermarks:
-    """`low` is the first offset that exists, `end` the read_uncommitted end."""
-
-    low: int
-    end: int
-
-
-@dataclass(frozen=True)
-class StoreEvidence:
-    """What was found of one store. `changelog_retention_ms` is None where the topic is only compacted."""
-
-    store: str
-    value_layout: str
-    copies: tuple[StateCopy, ...]
-    changelog: TopicPartition
-    changelog_watermarks: Watermarks
-    delete_retention_ms: int
-    store_retention_ms: int | None
-    changelog_retention_ms: int | None
-
-
-@dataclass(frozen=True)
-class SourceEvidence:
-    """What was found of one source partition. `fresh_offset` is where a new application would begin."""
-
-    partition: TopicPartition
-    committed_offset: int | None
-    watermarks: Watermarks
-    fresh_offset: int
-
-
-@dataclass(frozen=True)
-class TaskEvidence:
-    """Everything that decides how a task starts. The first source leads."""
-
-    application_id: str
-    task: TaskId
-    sources: tuple[SourceEvidence, ...]
-    committed_metadata: OffsetMetadata | None
-    last_record: CommitRecord | None
-    guarantee: Guarantee
-    stores: tuple[StoreEvidence, ...]
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where Kafka says a task stands; `next_offsets` by source topic."""
-
-    next_offsets: Mapping[str, int]
-    batch: int
-    stream_time_ms: int
 
 
 @dataclass(frozen=True)
@@ -96,37 +21,11 @@ class Fresh:
 
 
 @dataclass(frozen=True)
-class UseReady:
-    """A copy stands where Kafka stands."""
-
-    copy: StateCopy
-
-
-@dataclass(frozen=True)
-class ReplayTail:
-    """A copy is behind: replay the changelog from `from_offset`."""
-
-    copy: StateCopy
-    from_offset: int
-
-
-@dataclass(frozen=True)
-class RestoreWhole:
-    """No copy will do: rebuild from the whole changelog. `why` says what was wrong with each copy."""
-
-    from_offset: int
-    why: str
-
-
-StorePlan = UseReady | ReplayTail | RestoreWhole
-
-
-@dataclass(frozen=True)
 class Resume:
-    """Go on from `standing` once each store is as its plan says."""
+    """Go on from `standing` once each store has gone its way."""
 
     standing: Standing
-    stores: Mapping[str, StorePlan]
+    stores: Mapping[str, Way]
 
 
 @dataclass(frozen=True)
@@ -140,8 +39,22 @@ class Refuse:
 StartPlan = Fresh | Resume | Refuse
 
 
-def plan_start(found: TaskEvidence) -> StartPlan:
-    """Decide how a task starts. Reads nothing, writes nothing."""
+def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState | None = None) -> StartPlan:
+    """Decide how a task starts. Reads nothing, writes nothing; `only` rules every other source of state out."""
+    standing = standing_of(found)
+    if isinstance(standing, Fresh | Refuse):
+        return standing
+    plans: dict[str, Way] = {}
+    for store in found.stores:
+        plan = _blocked_by(found, store, standing) or best_way(found, store, standing, rates, only)
+        if isinstance(plan, Refuse):
+            return plan
+        plans[store.store] = plan
+    return Resume(standing, plans)
+
+
+def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
+    """Where Kafka says a task stands, if its sources still hold what comes next."""
     standing = _standing(found)
     if isinstance(standing, Fresh | Refuse):
         return standing
@@ -160,13 +73,7 @@ def plan_start(found: TaskEvidence) -> StartPlan:
                 f"processed up to {next_offset}: the topic was deleted or made anew",
                 "bring the topic back, or give the topology another application id to start afresh",
             )
-    plans: dict[str, StorePlan] = {}
-    for store in found.stores:
-        plan = _plan_store(found, store, standing)
-        if isinstance(plan, Refuse):
-            return plan
-        plans[store.store] = plan
-    return Resume(standing, plans)
+    return standing
 
 
 def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
@@ -217,7 +124,8 @@ def _traces(found: TaskEvidence) -> str:
     traces += [
         f"{s.changelog} holds records"
         for s in found.stores
-        if s.changelog_watermarks.end > s.changelog_watermarks.low or s.changelog_watermarks.low > 0
+        if not s.is_source
+        and (s.changelog_watermarks.end > s.changelog_watermarks.low or s.changelog_watermarks.low > 0)
     ]
     return ", ".join(traces)
 
@@ -229,57 +137,40 @@ def _reset(found: TaskEvidence, source: SourceEvidence, offset: int) -> str:
     )
 
 
-def _told(offsets: Mapping[str, int]) -> str:
-    return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
-
-
-def _plan_store(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> StorePlan | Refuse:
-    usable: list[StateCopy] = []
-    faults: list[str] = []
+def _blocked_by(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> Refuse | None:
+    """A local store that no instance may run beside, and that only a person may throw away."""
     for copy in store.copies:
-        offsets = {topic: copy.marker.source_offsets.get(topic, 0) for topic in standing.next_offsets}
-        if copy.marker.application_id != found.application_id or copy.marker.store != store.store:
-            faults.append(f"{copy.location} belongs to {copy.marker.application_id}/{copy.marker.store}")
-        elif copy.marker.value_layout != store.value_layout:
+        if copy.kind is not SourceOfState.LOCAL:
+            continue
+        if copy.marker.value_layout != store.value_layout:
             return Refuse(
                 f"task {found.task}: store {store.store} in {copy.location} holds values {copy.marker.value_layout}, "
                 f"the topology now wants {store.value_layout}",
                 "bring the old aggregates back, or give the store another name",
             )
-        elif any(offset > standing.next_offsets[topic] for topic, offset in offsets.items()):
-            if copy.kind is CopyKind.LOCAL:
-                return Refuse(
-                    f"task {found.task}: store {store.store} in {copy.location} stands at {_told(offsets)}, "
-                    f"Kafka only at {_told(standing.next_offsets)}: the store is ahead of what was committed",
-                    f"the folder is from another life of this application: move {copy.location} away, the state is "
-                    "rebuilt from the changelog",
-                )
-            faults.append(f"{copy.location} is ahead of the committed offset")
-        elif offsets == standing.next_offsets:
-            return UseReady(copy)
-        elif copy.marker.changelog_offset < store.changelog_watermarks.low:
-            faults.append(f"{copy.location} is older than the beginning of {store.changelog}")
-        elif found.now_ms - copy.marker.commit_time_ms >= store.delete_retention_ms:
-            # Tombstones may be gone by now: keys deleted since would come back.
-            faults.append(f"{copy.location} is older than delete.retention.ms")
-        else:
-            usable.append(copy)
-    if usable:
-        best = max(usable, key=lambda copy: (copy.marker.changelog_offset, -copy.kind.value))
-        return ReplayTail(best, best.marker.changelog_offset)
-    return _plan_whole(found, store, standing, "; ".join(faults) or "no copy of the store")
-
-
-def _plan_whole(found: TaskEvidence, store: StoreEvidence, standing: Standing, why: str) -> StorePlan | Refuse:
-    low = store.changelog_watermarks.low
-    if low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
-        # Rule 11: the broker counts wall clock, the store counts stream time.
-        oldest_live_ms = standing.stream_time_ms - store.store_retention_ms
-        if standing.stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
+        if is_ahead(copy.marker, standing):
             return Refuse(
-                f"task {found.task}: {why}, and {store.changelog} has lost its beginning: windows that are still live "
-                f"may have been deleted with it",
-                f"bring a copy of the state folder back; or raise retention.ms of {store.changelog.topic} and start "
-                "anew under another application id",
+                f"task {found.task}: store {store.store} in {copy.location} stands at {told(copy.marker.source_offsets)}, "
+                f"Kafka only at {told(standing.next_offsets)}: the store is ahead of what was committed",
+                "the folder is from another life of this application: `tidemark restore run` replaces it, and keeps it "
+                "aside",
             )
-    return RestoreWhole(low, why)
+    return None
+
+
+def best_way(
+    found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None
+) -> Way | Refuse:
+    """The fastest way without a fault, of `only` that kind where one is asked for."""
+    ways = weigh(found, store, standing, rates)
+    best = next((way for way in ways if way.fault is None and only in (None, way.kind)), None)
+    if best is not None:
+        return best
+    faults = [f"{way.kind.value}: {way.fault}" for way in ways if only in (None, way.kind)]
+    if only is not None and not faults:
+        faults = [f"there is no {only.value} copy"]
+    return Refuse(
+        f"task {found.task}: no source of state will do for store {store.store}: {'; '.join(faults)}",
+        f"bring a copy of the state folder or a savepoint back; or raise retention.ms of {store.changelog.topic} and "
+        "start anew under another application id",
+    )

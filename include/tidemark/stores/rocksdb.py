@@ -13,6 +13,7 @@ from typing import Any
 from rocksdict import (
     BlockBasedOptions,
     Cache,
+    Checkpoint,
     ColumnFamily,
     Options,
     Rdict,
@@ -24,7 +25,7 @@ from tidemark.errors import TaskCorrupted
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
-_MARKER_KEY = b"marker"
+MARKER_KEY = b"marker"
 _SEGMENT_PREFIX = "segment-"
 
 
@@ -44,7 +45,7 @@ class RocksStore:
             self._segments: dict[int, tuple[Rdict, ColumnFamily]] = {
                 int(name.removeprefix(_SEGMENT_PREFIX)): self._family(name) for name in families
             }
-            stored = self._db.get(_MARKER_KEY)
+            stored = self._db.get(MARKER_KEY)
         except Exception as error:
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
         self._marker = Marker.from_bytes(stored) if stored is not None else None
@@ -75,7 +76,7 @@ class RocksStore:
     def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
         self._fill(batch, writes, first_live_segment)
-        batch.put(_MARKER_KEY, marker.to_bytes())
+        batch.put(MARKER_KEY, marker.to_bytes())
         self._db.write(batch)
         self._marker = marker
         if first_live_segment is not None:
@@ -91,7 +92,7 @@ class RocksStore:
         """Flush what `load_many` wrote, then write the marker: its presence says that the load is whole."""
         self._flush()
         batch = WriteBatch(raw_mode=True)
-        batch.put(_MARKER_KEY, marker.to_bytes())
+        batch.put(MARKER_KEY, marker.to_bytes())
         self._db.write(batch)
         self._flush()
         self._marker = marker
@@ -129,6 +130,13 @@ class RocksStore:
             if end is not None and key >= end:
                 return
             yield key, value
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy of the store as it is now in `folder`, which must not exist: hard links, so it takes milliseconds."""
+        self._flush()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        taken = Checkpoint(self._db)
+        taken.create_checkpoint(str(folder))
 
     def _flush(self) -> None:
         self._db.flush(True)

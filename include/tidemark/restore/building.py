@@ -1,0 +1,122 @@
+"""A store's folder, from nothing or from a copy, to where Kafka stands."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import Cache
+
+from tidemark.errors import CopyUnusable, TaskCorrupted
+from tidemark.names import TaskId
+from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.settings import Settings
+from tidemark.start.copies import CopySource
+from tidemark.start.evidence import SourceOfState
+from tidemark.start.ways import Way
+from tidemark.stores.memory import MemoryStore
+from tidemark.stores.protocol import Store
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.tasks.code import load_code
+from tidemark.topology.plan import StoreSpec
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoreOpener:
+    """Opens stores by their specification. `clock` gives epoch milliseconds."""
+
+    settings: Settings
+    cache: Cache
+    clock: Callable[[], int]
+
+    def open(self, folder: Path, spec: StoreSpec) -> Store:
+        """Open or create; a RocksDB folder that cannot be read is moved aside, and an empty store opened."""
+        if spec.in_memory:
+            return MemoryStore()
+        if spec.custom is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            make: Callable[[Path], Store] = load_code(spec.custom, f"store {spec.name}")
+            return make(folder)
+        try:
+            return self.rocks(folder)
+        except TaskCorrupted as error:
+            broken = folder.with_name(f"{folder.name}.corrupt-{self.clock()}")
+            log.warning("%s; moved to %s, the state is rebuilt from the next source", error, broken)
+            folder.rename(broken)
+            return self.rocks(folder)
+
+    def rocks(self, folder: Path) -> RocksStore:
+        """Open or create a RocksDB store; raises `TaskCorrupted`."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, cache=self.cache)
+
+
+@dataclass(frozen=True)
+class StoreBuilder:
+    """Goes one store's way."""
+
+    opener: StoreOpener
+    restorer: Restorer
+    copies: Sequence[CopySource]
+
+    def bring_level(
+        self,
+        task: TaskId,
+        job: RestoreJob,
+        way: Way,
+        store: Store,
+        folder: Path,
+        building: Path,
+        go_on: Callable[[], bool],
+    ) -> Store:
+        """The store in `folder`, level with `job.target`; `store` is that folder's, open, and is closed where replaced.
+
+        A new folder is built in `building` and renamed, so that a crash leaves the old one. Raises `CopyUnusable`, and
+        leaves `folder` as it was and `store` closed; raises `RestoreSuspended`.
+        """
+        if way.kind is SourceOfState.LOCAL:
+            if not way.is_ready:
+                self.restorer.replay_tail(job, way.from_offset, store, go_on)
+            return store
+        store.close()
+        if job.spec.in_memory or job.spec.custom is not None:
+            # Emptied before: a key whose tombstone is compacted away must not stay.
+            shutil.rmtree(folder, ignore_errors=True)
+            empty = self.opener.open(folder, job.spec)
+            self.restorer.replay_tail(job, job.low_offset, empty, go_on)
+            return empty
+        self.build(task, job, way, building, go_on)
+        shutil.rmtree(folder, ignore_errors=True)
+        self.restorer.probe("restore-before-rename")
+        building.rename(folder)
+        return self.opener.rocks(folder)
+
+    def build(self, task: TaskId, job: RestoreJob, way: Way, building: Path, go_on: Callable[[], bool]) -> None:
+        """A RocksDB folder in `building`, which does not exist yet, level with `job.target`.
+
+        Raises `CopyUnusable`, `RestoreSuspended`; what is half there is the caller's to remove.
+        """
+        if way.copy is None:
+            self.restorer.build_whole(job, building, self.opener.rocks, go_on)
+            return
+        copy = way.copy
+        source = next(source for source in self.copies if source.kind is way.kind)
+        try:
+            source.fetch(copy, task, job.spec.name, building)
+            fetched = self.opener.rocks(building)
+        except TaskCorrupted as error:
+            raise CopyUnusable(f"{copy.location}: {error}") from error
+        try:
+            marker = fetched.marker
+            # A copy that goes on moving may be further than it said, never less.
+            if marker is None or marker.changelog_offset < copy.marker.changelog_offset:
+                raise CopyUnusable(f"{copy.location}: its store does not stand where it says")
+            if not way.is_ready:
+                self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on)
+        finally:
+            fetched.close()

@@ -1,0 +1,71 @@
+"""Nobody else may touch an application's state while it is replaced: all its folders locked, its group empty (rule 5)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tidemark.errors import OutcomeUnknown, PreflightFailed, TaskLocked
+from tidemark.settings import Settings
+from tidemark.stores.directory import FolderLock
+
+_ASK_AGAIN_S = 0.5
+
+
+def holders(state_dir: Path, application_id: str) -> list[Path]:
+    """The application's folder of every instance that has state here, `<state_dir>/<instance>/<application_id>`."""
+    found = (path for path in state_dir.glob(f"*/{application_id}") if path.parent.name.isdigit() and path.is_dir())
+    return sorted(found, key=lambda path: int(path.parent.name))
+
+
+@contextmanager
+def fenced(
+    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
+) -> Iterator[None]:
+    """Hold the locks of all instances' folders, with an empty consumer group, for as long as the block runs.
+
+    A stopped instance stays a member until its session ends, so an occupied group is waited for that long; `waiting` is
+    told. Raises `TaskLocked` naming the process, or `PreflightFailed` naming the member.
+    """
+    folders = dict.fromkeys([*holders(settings.state_dir, application_id), settings.state_dir / "0" / application_id])
+    with ExitStack() as locks:
+        for folder in folders:
+            try:
+                locks.callback(FolderLock(folder).release)
+            except TaskLocked as error:
+                raise TaskLocked(
+                    f"{application_id} runs: {error}; pause its DAG and mark the run failed, or `tidemark down`"
+                ) from error
+        _await_empty_group(settings, admin, application_id, waiting)
+        yield
+
+
+def members(admin: AdminClient, application_id: str, timeout_s: float) -> list[str]:
+    """Members of the application's group and where they are; empty where there is no group."""
+    try:
+        described = admin.describe_consumer_groups([application_id], request_timeout=timeout_s)[application_id].result()
+    except KafkaException as error:
+        raise OutcomeUnknown(f"group {application_id} cannot be described: {error}") from error
+    return [f"{member.group_instance_id or member.member_id} at {member.host}" for member in described.members]
+
+
+def _await_empty_group(
+    settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
+) -> None:
+    timeout_s = settings.broker_timeout_ms / 1000
+    deadline = time.monotonic() + settings.session_timeout_ms / 1000 + timeout_s
+    pause = threading.Event()
+    while found := members(admin, application_id, timeout_s):
+        if time.monotonic() > deadline:
+            raise PreflightFailed(
+                f"group {application_id} still has members ({', '.join(found)}): stop the application there too; nothing "
+                "was changed"
+            )
+        waiting(f"waiting for {', '.join(found)} to leave the group (session_timeout_ms)")
+        pause.wait(_ASK_AGAIN_S)

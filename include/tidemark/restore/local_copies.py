@@ -1,0 +1,77 @@
+"""The state folders of this machine as copies to restore from, read while their instances are stopped or running."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import AccessType, Options, Rdict
+
+from tidemark.errors import CopyUnusable, TaskCorrupted
+from tidemark.names import TaskId
+from tidemark.restore.fence import holders
+from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.marker import Marker
+from tidemark.stores.rocksdb import MARKER_KEY, RocksStore
+
+log = logging.getLogger(__name__)
+
+_FETCH_BUFFER_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class LocalCopies:
+    """Implements `CopySource`. Fetching makes hard links, so the folder that is copied from stays as it is."""
+
+    state_dir: Path
+    application_id: str
+    kind: SourceOfState = SourceOfState.LOCAL
+
+    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+        """Stores with a readable marker; a damaged one is left out, with a line in the log."""
+        found: dict[str, list[StateCopy]] = {}
+        for holder in holders(self.state_dir, self.application_id):
+            for folder in sorted((holder / str(task) / STORES_FOLDER).glob("*")):
+                if (
+                    not (folder / "CURRENT").exists()
+                    or folder.name.endswith(".restoring")
+                    or ".corrupt-" in folder.name
+                ):
+                    continue
+                try:
+                    marker = read_marker(folder)
+                except TaskCorrupted as error:
+                    log.warning("%s; passed over", error)
+                    continue
+                if marker is not None:
+                    found.setdefault(folder.name, []).append(StateCopy(self.kind, marker, str(folder)))
+        return found
+
+    def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
+        """Hard links to the store's files. Raises `CopyUnusable` where RocksDB cannot open it."""
+        try:
+            opened = RocksStore(Path(copy.location), write_buffer_bytes=_FETCH_BUFFER_BYTES)
+        except TaskCorrupted as error:
+            raise CopyUnusable(str(error)) from error
+        try:
+            opened.checkpoint(folder)
+        except Exception as error:
+            raise CopyUnusable(f"{copy.location} cannot be copied: {error}") from error
+        finally:
+            opened.close()
+
+
+def read_marker(folder: Path) -> Marker | None:
+    """A store's marker, read beside the process that has the store open. Raises `TaskCorrupted`."""
+    try:
+        database = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
+        try:
+            stored = database.get(MARKER_KEY)
+        finally:
+            database.close()
+    except Exception as error:
+        raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
+    return None if stored is None else Marker.from_bytes(stored)

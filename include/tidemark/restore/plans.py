@@ -1,0 +1,122 @@
+"""A restore before it runs: a frozen plan that says what is rebuilt from where, what that costs, and what it touches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId
+from tidemark.start.evidence import SourceOfState, Standing, TaskEvidence
+from tidemark.start.plan import Fresh, Refuse, best_way, standing_of
+from tidemark.start.ways import MEASURED, Rates, Way, weigh
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoreRestore:
+    """What becomes of one store of one task.
+
+    The changelog is read from `from_offset` to `end_offset`; `bytes_to_copy` are fetched before. `passed_over` says in a
+    line each why a better looking source was not taken.
+    """
+
+    task: str
+    store: str
+    source: SourceOfState
+    location: str
+    from_offset: int
+    end_offset: int
+    bytes_to_copy: int
+    eta_s: float
+    passed_over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """The whole of it. `standing` is where Kafka stood by task: a run checks that it still does.
+
+    `not_rebuilt` are stores that the start of an instance sees to by itself (in memory, custom) or that nobody can restore
+    (not logged). `source_lag` counts offsets of the sources that wait while the application stands.
+    """
+
+    restore_id: str
+    application_id: str
+    topology_version: str
+    created_ms: int
+    asked: SourceOfState | None
+    stores: tuple[StoreRestore, ...]
+    not_rebuilt: tuple[str, ...]
+    standing: Mapping[str, Mapping[str, int]]
+    source_lag: int
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks whose folders are replaced."""
+        return sorted({store.task for store in self.stores})
+
+    def eta_s(self, side_by_side: int) -> float:
+        """Seconds of building and verifying with that many stores at a time; verifying reads each changelog once more."""
+        longest = max((store.eta_s for store in self.stores), default=0.0)
+        verify_s = sum(store.end_offset / MEASURED.changelog_offsets_per_s for store in self.stores)
+        total = sum(store.eta_s for store in self.stores) + verify_s
+        return max(longest, total / max(1, side_by_side))
+
+    def to_json(self) -> str:
+        """As it is stored and printed with `--json`."""
+        return json.dumps({"version": PLAN_VERSION, **asdict(self)}, indent=1, default=lambda source: source.value)
+
+    @classmethod
+    def from_json(cls, text: str) -> RestorePlan:
+        """Read what `to_json` wrote; raises `StartRefused`."""
+        try:
+            body = json.loads(text)
+            if body.pop("version") != PLAN_VERSION:
+                raise ValueError("another version")
+            body["asked"] = SourceOfState(body["asked"]) if body["asked"] else None
+            body["not_rebuilt"] = tuple(body["not_rebuilt"])
+            body["stores"] = tuple(
+                StoreRestore(**{**s, "source": SourceOfState(s["source"]), "passed_over": tuple(s["passed_over"])})
+                for s in body["stores"]
+            )
+            return cls(**body)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StartRefused(
+                f"this is not a restore plan ({error}); make one with `tidemark restore plan`"
+            ) from error
+
+
+@dataclass(frozen=True)
+class TaskWays:
+    """What was found for one task: where Kafka stands, and the best way of each store that is to be built."""
+
+    task: TaskId
+    standing: Standing
+    ways: Mapping[str, Way]
+    passed_over: Mapping[str, tuple[str, ...]]
+
+
+def ways_of_task(
+    found: TaskEvidence, buildable: Sequence[str], only: SourceOfState | None, rates: Rates = MEASURED
+) -> TaskWays | None:
+    """The best way of each store in `buildable`; None for a task that has never run. Reads nothing.
+
+    A local store that would stop a start (another layout, ahead of Kafka) is merely of no use here: it is replaced.
+    Raises `StartRefused` with the reason and the remedy where no way is left.
+    """
+    standing = standing_of(found)
+    if isinstance(standing, Fresh):
+        return None
+    if isinstance(standing, Refuse):
+        raise StartRefused(f"{standing.reason}; {standing.remedy}")
+    ways: dict[str, Way] = {}
+    passed: dict[str, tuple[str, ...]] = {}
+    for store in (store for store in found.stores if store.store in buildable):
+        way = best_way(found, store, standing, rates, only)
+        if isinstance(way, Refuse):
+            raise StartRefused(f"{way.reason}; {way.remedy}")
+        ways[store.store] = way
+        passed[store.store] = tuple(way.fault for way in weigh(found, store, standing, rates) if way.fault)
+    return TaskWays(found.task, standing, ways, passed)

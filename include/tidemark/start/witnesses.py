@@ -1,0 +1,136 @@
+"""Asking Kafka what it knows of tasks: committed offsets, commit records, watermarks (rules 1, 4, 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.changelog.policy import ChangelogPolicy
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitRecord
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TaskId, TopicPartition
+from tidemark.settings import Settings
+from tidemark.start.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.tasks.task import changelog_of
+from tidemark.tasks.values import value_layouts, value_signature
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+CommittedOffsets = Callable[[Sequence[TopicPartition], float], Mapping[TopicPartition, ClientPartition]]
+"""Asks the group for its stable committed offsets; the second argument is a time-out in seconds."""
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What Kafka says of one task; `changelogs` by store."""
+
+    task: TaskId
+    committed: Mapping[TopicPartition, ClientPartition]
+    record: CommitRecord | None
+    sources: Mapping[TopicPartition, Watermarks]
+    changelogs: Mapping[str, Watermarks]
+
+
+@dataclass(frozen=True)
+class Witnesses:
+    """Reads facts and makes evidence of them. `clock` gives epoch milliseconds."""
+
+    plan: TopologyPlan
+    settings: Settings
+    client_config: Mapping[str, Any]
+    ends: EndOffsets
+    policies: Mapping[str, ChangelogPolicy]
+    clock: Callable[[], int]
+
+    def sources_of(self, task: TaskId) -> list[TopicPartition]:
+        """The partitions that a task reads, the lead topic's first."""
+        return [TopicPartition(t, task.partition) for t in self.plan.subtopologies[task.subtopology].source_topics]
+
+    def changelog_of(self, task: TaskId, spec: StoreSpec) -> TopicPartition:
+        """The partition that a logged store of a task is rebuilt from."""
+        return TopicPartition(changelog_of(self.plan.application_id, spec), task.partition)
+
+    def logged_stores(self, task: TaskId) -> list[StoreSpec]:
+        """Stores that can be restored."""
+        return [spec for spec in self.plan.subtopologies[task.subtopology].stores if spec.is_logged]
+
+    def facts(self, tasks: Sequence[TaskId], committed_offsets: CommittedOffsets) -> dict[TaskId, TaskFacts]:
+        """Ask in the order of rule 1: offsets, records, then ends. Blocks; raises `OutcomeUnknown`."""
+        stalled_after_s = stalled_after(self.settings)
+        sources = [partition for task in tasks for partition in self.sources_of(task)]
+        try:
+            committed = committed_offsets(sources, stalled_after_s)
+        except KafkaException as error:
+            raise OutcomeUnknown(f"the group's committed offsets cannot be read: {error}") from error
+        records = last_commit_records(
+            self.client_config, self.ends, self.plan.application_id, tasks, stalled_after_s=stalled_after_s
+        )
+        changelogs = [self.changelog_of(task, spec) for task in tasks for spec in self.logged_stores(task)]
+        asked = [*sources, *changelogs]
+        lows, ends = self.ends.beginnings(asked), self.ends.of(asked)
+        watermarks = {partition: Watermarks(lows[partition], ends[partition]) for partition in asked}
+        return {
+            task: TaskFacts(
+                task,
+                {p: committed[p] for p in self.sources_of(task) if p in committed},
+                records.get(task),
+                {p: watermarks[p] for p in self.sources_of(task)},
+                {spec.name: watermarks[self.changelog_of(task, spec)] for spec in self.logged_stores(task)},
+            )
+            for task in tasks
+        }
+
+    def evidence(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> TaskEvidence:
+        """Facts and the copies of each store that were found, as the start plan wants them."""
+        task = facts.task
+        earliest = self.settings.auto_offset_reset == "earliest"
+        # Between two sub-topologies nothing may be left out.
+        internal = set(self.plan.repartition_topics)
+        lead = facts.committed.get(self.sources_of(task)[0])
+        return TaskEvidence(
+            application_id=self.plan.application_id,
+            task=task,
+            sources=tuple(
+                SourceEvidence(
+                    partition,
+                    facts.committed[partition].offset if partition in facts.committed else None,
+                    watermarks,
+                    watermarks.low if earliest or partition.topic in internal else watermarks.end,
+                )
+                for partition, watermarks in facts.sources.items()
+            ),
+            committed_metadata=None if lead is None else OffsetMetadata.decode(lead.metadata),
+            last_record=facts.record,
+            guarantee=self.plan.guarantee,
+            stores=tuple(self._store(facts, spec, copies.get(spec.name, ())) for spec in self.logged_stores(task)),
+            now_ms=self.clock(),
+        )
+
+    def _store(self, facts: TaskFacts, spec: StoreSpec, copies: Sequence[StateCopy]) -> StoreEvidence:
+        layout = value_layouts(self.plan.subtopologies[facts.task.subtopology])[spec.name]
+        policy = self.policies[spec.name]
+        return StoreEvidence(
+            store=spec.name,
+            value_layout=value_signature(spec, layout),
+            copies=tuple(copies),
+            changelog=self.changelog_of(facts.task, spec),
+            changelog_watermarks=facts.changelogs[spec.name],
+            delete_retention_ms=policy.delete_retention_ms,
+            store_retention_ms=spec.retention_ms,
+            changelog_retention_ms=policy.retention_ms,
+            is_source=spec.source_topic is not None,
+        )
+
+
+def stalled_after(settings: Settings) -> float:
+    """Seconds after which a reader that stands still gives up.
+
+    Longer than a dead transaction can stay open: its time-out, and the broker's next look for such (10 s).
+    """
+    return (settings.transaction_timeout_ms + 10_000 + settings.broker_timeout_ms) / 1000
