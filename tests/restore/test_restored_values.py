@@ -8,7 +8,7 @@ import pytest
 from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import RestoreJob, _writes
+from tidemark.restore.restore import RestoreJob, changelog_writes
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.stores.marker import Marker
 from tidemark.tasks.fold import fold_into
@@ -30,7 +30,7 @@ def writes(value, *aggregates):
     target = Marker("app", "1", "s", layout.signature, 1, 1, {}, 1, 1)
     changelog = TopicPartition("app-s-changelog", 0)
     job = RestoreJob(spec, changelog, 0, target, layout.value_bytes, None, layout)
-    return _writes(job, ChangelogBatch([b"k", b"gone"], [value, None], 2))
+    return changelog_writes(job, ChangelogBatch([b"k", b"gone"], [value, None], 2))
 
 
 @pytest.mark.parametrize("aggregates", [(COUNT,), (LAST,), (COUNT, LAST)], ids=["fixed", "variable", "both"])

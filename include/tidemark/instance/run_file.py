@@ -15,9 +15,9 @@ import psutil
 _REWRITE_S = 1.0
 
 
-def run_file_path(var_dir: Path, application_id: str, instance: int) -> Path:
-    """Where the file lies."""
-    return var_dir / "instances" / f"{application_id}-{instance}.json"
+def run_file_path(var_dir: Path, application_id: str, holder: int | str) -> Path:
+    """Where the file of an instance, by its number, or of `standby-<n>` lies."""
+    return var_dir / "instances" / f"{application_id}-{holder}.json"
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:

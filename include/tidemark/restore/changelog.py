@@ -30,6 +30,22 @@ class ChangelogBatch:
     next_offset: int
 
 
+def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Consumer:
+    """A consumer that joins no group, tells the next offset at a partition's end, and never skips what is deleted."""
+    return Consumer(
+        {
+            **client_config,
+            "group.id": name,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 65_536,
+        }
+    )
+
+
 def read_committed_until(
     client_config: Mapping[str, Any],
     partition: TopicPartition,
@@ -45,18 +61,7 @@ def read_committed_until(
     """
     if from_offset >= end_offset:
         return
-    consumer = Consumer(
-        {
-            **client_config,
-            "group.id": f"tidemark-read-{partition.topic}",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 50,
-            "queued.max.messages.kbytes": 65_536,
-        }
-    )
+    consumer = read_committed_consumer(client_config, f"tidemark-read-{partition.topic}")
     try:
         consumer.assign([ClientPartition(partition.topic, partition.partition, from_offset)])
         next_offset = from_offset

@@ -70,7 +70,7 @@ class Restorer:
         # A store that had no marker must not seem level before its last record is in.
         before = store.marker or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
         for batch in self._read(job, from_offset, go_on):
-            store.put_many(_writes(job, batch), before, None)
+            store.put_many(changelog_writes(job, batch), before, None)
             self.probe("restore-tail")
         store.put_many([], job.target, job.first_live_segment)
 
@@ -81,7 +81,7 @@ class Restorer:
         store = open_store(building)
         try:
             for batch in self._read(job, job.low_offset, go_on):
-                store.load_many(_writes(job, batch))
+                store.load_many(changelog_writes(job, batch))
                 self.probe("restore-whole")
             store.finish_load(job.target)
         finally:
@@ -115,7 +115,7 @@ class Restorer:
         self.listener.on_restore_end(progress)
 
 
-def _writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
+def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     """A changelog batch by segment, expired windows left out. Order within a key is kept."""
     if job.spec.source_topic is not None:
         batch = without_bad_records(batch)

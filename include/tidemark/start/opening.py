@@ -65,10 +65,14 @@ class TaskOpener:
         Blocks until every store is level with Kafka. Raises `StartRefused`, `OutcomeUnknown`, `TaskLocked`, or
         `RestoreSuspended` when `go_on` says no for a task.
         """
+        # Standbys go on moving: they are asked first, so that none seems to be beyond the ends that are read then.
+        elsewhere = {a.task: find_copies(self.builder.copies, a.task) for a in assignments}
         facts = self.witnesses.facts([a.task for a in assignments], self.member.committed)
         opened: list[OpenedTask] = []
         with ThreadPoolExecutor(self.settings.restore_threads, thread_name_prefix="restore") as pool:
-            futures = [pool.submit(self._open_one, a, facts[a.task], partial(go_on, a)) for a in assignments]
+            futures = [
+                pool.submit(self._open_one, a, facts[a.task], elsewhere[a.task], partial(go_on, a)) for a in assignments
+            ]
             failure: BaseException | None = None
             for future in futures:
                 failed = future.exception()
@@ -82,13 +86,20 @@ class TaskOpener:
             raise failure
         return opened
 
-    def _open_one(self, assignment: Assignment, facts: TaskFacts, go_on: Callable[[], bool]) -> OpenedTask:
+    def _open_one(
+        self,
+        assignment: Assignment,
+        facts: TaskFacts,
+        elsewhere: Mapping[str, Sequence[StateCopy]],
+        go_on: Callable[[], bool],
+    ) -> OpenedTask:
         directory = self.directory.open_task(assignment.task)
         stores: dict[str, Store] = {}
         try:
             for spec in self.plan.subtopologies[assignment.task.subtopology].stores:
                 stores[spec.name] = self.opener.open(directory.store_path(spec.name), spec)
-            standing, is_fresh = self._bring_level(facts, directory, stores, go_on)
+            copies = self._copies(assignment.task, directory, stores, elsewhere)
+            standing, is_fresh = self._bring_level(facts, directory, stores, copies, go_on)
         except BaseException:
             for store in stores.values():
                 store.close()
@@ -110,10 +121,14 @@ class TaskOpener:
         return OpenedTask(task, is_fresh)
 
     def _bring_level(
-        self, facts: TaskFacts, directory: TaskDirectory, stores: dict[str, Store], go_on: Callable[[], bool]
+        self,
+        facts: TaskFacts,
+        directory: TaskDirectory,
+        stores: dict[str, Store],
+        copies: dict[str, list[StateCopy]],
+        go_on: Callable[[], bool],
     ) -> tuple[Standing, bool]:
         """Replace or advance `stores` until they stand where Kafka stands; whether the task is fresh."""
-        copies = self._copies(facts.task, directory, stores)
         plan = self._plan(facts, copies)
         if isinstance(plan, Fresh):
             return Standing(plan.next_offsets, -1, NO_STREAM_TIME), True
@@ -147,17 +162,20 @@ class TaskOpener:
         return plan
 
     def _copies(
-        self, task: TaskId, directory: TaskDirectory, stores: Mapping[str, Store]
+        self,
+        task: TaskId,
+        directory: TaskDirectory,
+        stores: Mapping[str, Store],
+        elsewhere: Mapping[str, Sequence[StateCopy]],
     ) -> dict[str, list[StateCopy]]:
         """This folder's own stores, and copies elsewhere of those that RocksDB holds."""
-        found = find_copies(self.builder.copies, task)
         copies: dict[str, list[StateCopy]] = {}
         for spec in self.plan.subtopologies[task.subtopology].stores:
             marker = stores[spec.name].marker
             location = str(directory.store_path(spec.name))
             copies[spec.name] = [] if marker is None else [StateCopy(SourceOfState.LOCAL, marker, location)]
             if not spec.in_memory and spec.custom is None:
-                copies[spec.name] += found.get(spec.name, [])
+                copies[spec.name] += elsewhere.get(spec.name, [])
         return copies
 
     def _keep_or_empty(

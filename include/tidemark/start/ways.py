@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence
+from tidemark.names import TopicPartition
+from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.stores.marker import NO_STREAM_TIME, Marker
 
 
@@ -94,13 +95,24 @@ def _fault_of(
         return f"{copy.location} is ahead of the committed offset"
     if is_level:
         return None
-    if marker.changelog_offset < store.changelog_watermarks.low:
-        return f"{copy.location} is older than the beginning of {store.changelog}"
-    if marker.changelog_offset > store.changelog_watermarks.end:
-        return f"{copy.location} is beyond the end of {store.changelog}: the topic was made anew"
-    if found.now_ms - marker.commit_time_ms >= store.delete_retention_ms:
+    if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_time_ms:
+        # Windows that are live once more after a rewind may have expired there.
+        return f"{copy.location} is ahead of the committed stream time"
+    gap = gap_after(marker, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
+    return None if gap is None else f"{copy.location} {gap}"
+
+
+def gap_after(
+    marker: Marker, changelog: TopicPartition, watermarks: Watermarks, delete_retention_ms: int, now_ms: int
+) -> str | None:
+    """What reading the changelog from a marker on would miss, in words that follow a copy's name; None where nothing."""
+    if marker.changelog_offset < watermarks.low:
+        return f"is older than the beginning of {changelog}"
+    if marker.changelog_offset > watermarks.end:
+        return f"is beyond the end of {changelog}: the topic was made anew"
+    if now_ms - marker.commit_time_ms >= delete_retention_ms:
         # Tombstones may be gone by now: keys deleted since would come back.
-        return f"{copy.location} is older than delete.retention.ms"
+        return "is older than delete.retention.ms"
     return None
 
 

@@ -1,7 +1,8 @@
-"""Folders of tasks: `<state_dir>/<instance>/<application_id>/<subtopology>_<partition>/` (rule 21).
+"""Folders of tasks: `<state_dir>/<holder>/<application_id>/<subtopology>_<partition>/` (rule 21).
 
-A folder belongs to one process: `<state_dir>/<instance>/<application_id>/.lock` for all of an instance's tasks, and a
-`.lock` in each task's folder. Locks are the kernel's (`flock`), so a dead process holds none.
+A holder is an instance's number or `standby-<n>`. A folder belongs to one process: a `.lock` in a holder's folder of the
+application for all of its tasks, and one in each task's folder. Locks are the kernel's (`flock`), so a dead process holds
+none.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class FolderLock:
             holder = os.pread(self._descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._descriptor)
             raise TaskLocked(
-                f"{folder} is locked by process {holder}: stop that instance, or start this one with another "
-                "--instance number"
+                f"{folder} is locked by process {holder}: stop it, or start this one with another number "
+                "(--instance, --number)"
             ) from None
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -53,6 +54,21 @@ class FolderLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a live process holds the lock on a folder; takes nothing, never blocks."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 class TaskDirectory:
@@ -83,24 +99,23 @@ class TaskDirectory:
 
 
 class InstanceDirectory:
-    """All task folders of one instance of one application; the process lock (rule 21)."""
+    """All task folders of one holder of one application; the process lock (rule 21)."""
 
-    def __init__(self, state_dir: Path, application_id: str, instance: int) -> None:
-        """Take the process lock. Raises `TaskLocked` or `PreflightFailed`."""
+    def __init__(self, state_dir: Path, application_id: str, holder: int | str) -> None:
+        """Take the process lock; `holder` is an instance's number or `standby-<n>`. Raises `TaskLocked`, `PreflightFailed`."""
         self._state_dir = state_dir
         self._application_id = application_id
-        self._instance = instance
-        self.folder = state_dir / str(instance) / application_id
+        self.folder = state_dir / str(holder) / application_id
         self._lock = FolderLock(self.folder)
 
     def task_ids(self) -> list[TaskId]:
         """Tasks that have a folder here."""
         return _task_ids(self.folder)
 
-    def open_task(self, task: TaskId) -> TaskDirectory:
-        """Lock a task's folder, taking a dead peer's over when this instance has none itself."""
+    def open_task(self, task: TaskId, *, adopts: bool = True) -> TaskDirectory:
+        """Lock a task's folder; one who `adopts` takes a dead peer's over when it has none itself."""
         folder = self.folder / str(task)
-        if not (folder / STORES_FOLDER).exists():
+        if adopts and not (folder / STORES_FOLDER).exists():
             self._adopt(task, folder)
         return TaskDirectory(folder)
 
