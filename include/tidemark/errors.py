@@ -90,3 +90,9 @@ class BufferFull(TidemarkError):
     """The buffer of a suppress is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
 
     exit_code = ExitCode.REFUSED
+
+
+class FactsUnavailable(TidemarkError):
+    """The database of facts does not answer. A stream goes on without it; a command that reads it is tried again."""
+
+    exit_code = ExitCode.RETRY

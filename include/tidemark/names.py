@@ -69,6 +69,11 @@ def dlq_topic(application_id: str) -> Topic:
     return Topic(f"{application_id}-dlq")
 
 
+def events_topic(application_id: str) -> Topic:
+    """Name of the topic of what instances tell of themselves."""
+    return Topic(f"{application_id}-events")
+
+
 def transactional_id(application_id: str, instance: int) -> str:
     """Stable per application and instance, so that a second copy of an instance fences the first."""
     return f"{application_id}-{instance}"

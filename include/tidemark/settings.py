@@ -100,6 +100,15 @@ class Settings(BaseSettings):
     broker_timeout_ms: int = setting(15_000, "how long to wait for a broker before giving up", "request.timeout.ms")
 
     var_dir: Path = setting(Path("var"), "logs, facts and what runs; relative to the project", "")
+    facts_url: SecretStr = setting(
+        SecretStr(""),
+        "SQL database of events and other facts, as SQLAlchemy writes it; empty: SQLite in `<var_dir>/facts.db`; with a "
+        "password in the environment only",
+        "",
+    )
+    listeners: list[str] = setting(
+        [], "your own listeners, classes as `package.module:Name`, as a JSON list", "KafkaStreams.setStateListener"
+    )
     state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter")
@@ -157,7 +166,7 @@ class Settings(BaseSettings):
             value = getattr(self, name)
             if isinstance(value, SecretStr):
                 text = value.get_secret_value()
-            elif isinstance(value, dict):
+            elif isinstance(value, dict | list):
                 text = json.dumps(value)
             else:
                 text = str(value)

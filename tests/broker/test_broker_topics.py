@@ -38,6 +38,7 @@ def test_internal_topics_should_have_a_partition_per_task() -> None:
         ("app-total-changelog", 4),
         ("app-commits", 6),
         ("app-dlq", 6),
+        ("app-events", 1),
     ]
 
 
@@ -52,6 +53,7 @@ def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
         "app-total-changelog": changelog | {"cleanup.policy": "compact"},
         "app-commits": {"cleanup.policy": "compact", "min.compaction.lag.ms": "123"},
         "app-dlq": {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
+        "app-events": {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
     }
 
 

@@ -29,7 +29,13 @@ def test_should_name_a_setting_that_cannot_be_used(monkeypatch):
 
 
 def test_should_come_back_the_same_from_the_environment_of_another_process(monkeypatch):
-    settings = Settings.load(sasl_password="s3cret", spark_extra_conf={"spark.x": "1"}, commit_interval_ms=77)
+    settings = Settings.load(
+        sasl_password="s3cret",
+        facts_url="postgresql://me:s3cret@db/facts",
+        listeners=["alerts:Alert"],
+        spark_extra_conf={"spark.x": "1"},
+        commit_interval_ms=77,
+    )
     for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
     assert Settings.load() == settings

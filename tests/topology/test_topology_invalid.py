@@ -199,6 +199,7 @@ CASES: list[Case] = [
     ("sink is the changelog", lambda t: windowed(t).count(store="s").to("app-s-changelog"), ["store 's'", "another"]),
     ("sink is the commits topic", lambda t: stream(t).to("app-commits"), ["KSTREAM-SINK-" + FIRST, "commit records"]),
     ("source is the dead letters", lambda t: stream(t, topic="app-dlq").to("x"), [SOURCE, "bad records"]),
+    ("source is the events", lambda t: stream(t, topic="app-events").to("x"), [SOURCE, "events", "another"]),
 ]
 
 

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from tidemark.broker.cluster import TopicFacts, describe_topics, topic_configs, wait_until_led
-from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config, repartition_config
+from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config, events_config, repartition_config
 from tidemark.errors import PreflightFailed
-from tidemark.names import changelog_topic, commits_topic, dlq_topic
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
@@ -54,6 +54,8 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     most = max(counts[s.lead.topic] for s in plan.subtopologies)
     specs.append(TopicSpec(commits_topic(app), most, commits_config(settings)))
     specs.append(TopicSpec(dlq_topic(app), most, dlq_config()))
+    # One partition, so that the events of several instances have one order.
+    specs.append(TopicSpec(events_topic(app), 1, events_config()))
     return list({spec.name: spec for spec in specs}.values())
 
 

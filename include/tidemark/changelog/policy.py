@@ -80,3 +80,8 @@ def commits_config(settings: Settings) -> dict[str, str]:
 def dlq_config() -> dict[str, str]:
     """`<app>-dlq`: a week to look at what could not be processed."""
     return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
+
+
+def events_config() -> dict[str, str]:
+    """`<app>-events`: a week to look at what instances did."""
+    return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}

@@ -23,6 +23,7 @@ from tidemark.commit.commit import Committer, Probe, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import BatchAborted, TidemarkError
+from tidemark.instance.listening import instance_listeners
 from tidemark.instance.run_file import RunFile, run_file_path
 from tidemark.instance.source import BatchSource, SourceBatch
 from tidemark.instance.split import TransactionCapacity, split_by_capacity
@@ -30,7 +31,6 @@ from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
 from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.listener import LoggingRestoreListener, RestoreProgress
 from tidemark.restore.restore import Restorer, RestoreSuspended
 from tidemark.settings import Settings
 from tidemark.start.opening import Assignment, TaskOpener
@@ -46,6 +46,7 @@ _WAIT_S = 0.2
 _TICK_MS = 1000
 _LEAST_BATCH_RECORDS = 1000
 _COMMIT_TRIES = 5
+_LISTENERS_CLOSE_S = 5.0
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
 
 
@@ -92,8 +93,9 @@ class Instance:
             run_file_path(settings.var_dir, app, instance),
             {"application_id": app, "topology": topology_name, "topology_version": plan.version, "instance": instance},
         )
-        self.states = StateMachine(app, instance, self._state_changed)
-        self._state_changed(self.states.state, self.states.state)
+        self._listeners = instance_listeners(plan, settings, instance, client, self._run_file, clock)
+        self.states = StateMachine(app, instance, self._listeners.on_change)
+        self._listeners.on_change(self.states.state, self.states.state)
         member_config = {
             **client,
             "group.id": app,
@@ -119,7 +121,7 @@ class Instance:
             probe=probe,
         )
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
-        restorer = Restorer(client, stalled_after(settings), _RestoreToRunFile(self._run_file), probe)
+        restorer = Restorer(client, stalled_after(settings), self._listeners, probe)
         self._opener = TaskOpener(
             plan=plan,
             settings=settings,
@@ -201,8 +203,8 @@ class Instance:
                 return
         if self._tasks:
             self._start_source()
+        self._listeners.rebalanced(self._tasks)
         self.states.to(InstanceState.RUNNING)
-        self._run_file.update({"partitions": [str(p) for p in sorted(self._tasks)]}, now=True)
 
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
         subtopology = next(s for s in self._plan.subtopologies if s.lead.topic == partition.topic)
@@ -306,9 +308,6 @@ class Instance:
             }
         )
 
-    def _state_changed(self, new: InstanceState, _old: InstanceState) -> None:
-        self._run_file.update({"state": str(new), "since_ms": self._clock()}, now=True)
-
     def close(self, failure: BaseException | None) -> None:
         """Stop reading, close stores and member. Never raises over `failure`."""
         for what, closing in (
@@ -325,6 +324,7 @@ class Instance:
             self.states.to(InstanceState.NOT_RUNNING)
         elif self.states.state is not InstanceState.ERROR:
             self.states.to(InstanceState.ERROR)
+        self._listeners.close(_LISTENERS_CLOSE_S)
 
     def _close_tasks(self) -> None:
         for task in self._tasks.values():
@@ -389,26 +389,3 @@ class _Rate:
     def per_second(self, now_ms: int) -> float:
         self._samples = [s for s in self._samples if s[0] > now_ms - self._SPAN_MS]
         return round(sum(records for _, records in self._samples) * 1000 / self._SPAN_MS, 1)
-
-
-class _RestoreToRunFile(LoggingRestoreListener):
-    """Restore progress in the log and in the run file, where the supervisor shows it."""
-
-    def __init__(self, run_file: RunFile) -> None:
-        super().__init__()
-        self._run_file = run_file
-
-    def on_batch_restored(self, progress: RestoreProgress) -> None:
-        super().on_batch_restored(progress)
-        restoring: Mapping[str, Any] = {
-            "store": progress.store,
-            "changelog": str(progress.changelog),
-            "records": progress.records,
-            "records_per_second": round(progress.records_per_second),
-            "remaining_s": progress.remaining_s,
-        }
-        self._run_file.update({"restoring": restoring})
-
-    def on_restore_end(self, progress: RestoreProgress) -> None:
-        super().on_restore_end(progress)
-        self._run_file.update({"restoring": None})

@@ -33,16 +33,16 @@ _ALLOWED: dict[InstanceState, set[InstanceState]] = {
     _S.ERROR: set(),
 }
 
-StateListener = Callable[[InstanceState, InstanceState], None]
-"""Called with (new, old) after each transition; must not block."""
-
 
 class StateMachine:
     """Holds the state of one instance."""
 
-    def __init__(self, application_id: str, instance: int, listener: StateListener) -> None:
+    def __init__(
+        self, application_id: str, instance: int, on_change: Callable[[InstanceState, InstanceState], None]
+    ) -> None:
+        """`on_change` is called with (new, old) after each transition; must not block."""
         self._name = f"{application_id}-{instance}"
-        self._listener = listener
+        self._on_change = on_change
         self._lock = threading.Lock()
         self.state = InstanceState.CREATED
 
@@ -56,4 +56,4 @@ class StateMachine:
                 raise ValueError(f"instance {self._name} cannot go from {old} to {new}")
             self.state = new
         log.info("state: instance=%s from=%s to=%s", self._name, old, new)
-        self._listener(new, old)
+        self._on_change(new, old)

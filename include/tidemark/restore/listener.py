@@ -47,22 +47,40 @@ class RestoreListener(Protocol):
     def on_restore_suspended(self, progress: RestoreProgress) -> None: ...
 
 
+class BatchPace:
+    """Says which batches to tell, where one a second and store is enough."""
+
+    def __init__(self) -> None:
+        self._last_told_s: dict[TopicPartition, float] = {}
+
+    def start(self, progress: RestoreProgress) -> None:
+        """A restore starts, perhaps once more; its first batch is told after a second."""
+        self._last_told_s[progress.changelog] = progress.elapsed_s
+
+    def is_due(self, progress: RestoreProgress) -> bool:
+        """Whether the last batch told is a second old; then this one counts as told."""
+        if progress.elapsed_s - self._last_told_s.get(progress.changelog, 0.0) < 1.0:
+            return False
+        self._last_told_s[progress.changelog] = progress.elapsed_s
+        return True
+
+
 class LoggingRestoreListener:
     """Events in the log; batches at most once a second and store."""
 
     def __init__(self) -> None:
-        self._last_logged_s: dict[TopicPartition, float] = {}
+        self._pace = BatchPace()
 
     def on_restore_start(self, progress: RestoreProgress) -> None:
+        self._pace.start(progress)
         log.info(
             "restore start: store=%s changelog=%s from=%d to=%d",
             progress.store, progress.changelog, progress.start_offset, progress.end_offset,
         )  # fmt: skip
 
     def on_batch_restored(self, progress: RestoreProgress) -> None:
-        if progress.elapsed_s - self._last_logged_s.get(progress.changelog, 0.0) < 1.0:
+        if not self._pace.is_due(progress):
             return
-        self._last_logged_s[progress.changelog] = progress.elapsed_s
         log.info(
             "restore batch: store=%s changelog=%s at=%d to=%d records=%d rate=%.0f/s left=%.0fs",
             progress.store, progress.changelog, progress.next_offset, progress.end_offset, progress.records,

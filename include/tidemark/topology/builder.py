@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tidemark.errors import InvalidTopology
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, is_legal_name
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, is_legal_name
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.plan import Column, Guarantee, Source, TopologyPlan
@@ -199,6 +199,7 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
     application_id = plan.application_id
     internal: dict[str, str] = {changelog_topic(application_id, s.name): f"store '{s.name}'" for s in plan.stores}
     internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "bad records"}
+    internal[events_topic(application_id)] = "its instances' events"
     repartitions = dict.fromkeys(plan.repartition_topics, "a repartition")
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:

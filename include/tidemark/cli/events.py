@@ -1,0 +1,76 @@
+"""`tidemark events`: what the instances of an application did, from the database of facts (rows D4, D5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.events.event import Event
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import EventReader
+from tidemark.names import events_topic
+from tidemark.settings import Settings
+from tidemark.topology.durations import duration_ms
+from tidemark.topology.load import load
+
+_POLL_S = 1.0
+_HEADINGS = ("time", "instance", "kind", "what")
+
+
+def events(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on, until stopped, with what comes")] = False,
+    since: Annotated[str, typer.Option(help="how far back: 30m, 1h, 7d")] = "1h",
+    as_json: Annotated[bool, typer.Option("--json", help="one event per line, for a program")] = False,
+) -> None:
+    """State transitions, rebalances and restores of an application's instances."""
+    settings = Settings.load()
+    app = load(topology).plan().application_id
+    facts = FactsDatabase(settings)
+    reader = EventReader(facts, app, time.time_ns() // 1_000_000 - duration_ms(since, "--since"))
+    found = list(reader.new())
+    if not found:
+        topic = events_topic(app)
+        typer.echo(
+            f"no events of {app} in the last {since} in {facts.name}; the topic {topic} keeps 7 days: `tidemark kafka "
+            f"console-consumer --topic {topic} --from-beginning`",
+            err=True,
+        )
+    show: Callable[[Iterable[Event]], None] = print_json if as_json else print_lines if follow else print_table
+    if found:
+        show(found)
+    while follow:
+        time.sleep(_POLL_S)
+        show(reader.new())
+
+
+def print_json(found: Iterable[Event]) -> None:
+    """The JSON form of each on a line."""
+    for event in found:
+        print(event.to_json(), flush=True)
+
+
+def print_lines(found: Iterable[Event]) -> None:
+    """One line each; the last may come long after the first."""
+    for event in found:
+        when, instance, kind, what = _cells(event)
+        print(f"{when}  {instance:>3}  {kind:<17}  {what}", flush=True)
+
+
+def print_table(found: Iterable[Event]) -> None:
+    """All in one table."""
+    table = Table(*_HEADINGS)
+    for event in found:
+        table.add_row(*_cells(event))
+    Console(highlight=False, markup=False).print(table)
+
+
+def _cells(event: Event) -> tuple[str, str, str, str]:
+    when = datetime.fromtimestamp(event.time_ms / 1000, UTC).astimezone()
+    return when.strftime("%Y-%m-%d %H:%M:%S"), str(event.instance), str(event.kind), event.what

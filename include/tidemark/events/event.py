@@ -1,0 +1,128 @@
+"""One event of an instance, and its JSON form; `docs/events.md` lists the kinds with their fields, a test compares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.instance.state import InstanceState
+from tidemark.names import TopicPartition
+from tidemark.restore.listener import RestoreProgress
+
+
+class EventKind(StrEnum):
+    """What happened."""
+
+    STATE = "state"
+    REBALANCE = "rebalance"
+    RESTORE_START = "restore-start"
+    RESTORE_BATCH = "restore-batch"
+    RESTORE_END = "restore-end"
+    RESTORE_SUSPENDED = "restore-suspended"
+
+
+_PROGRESS = (
+    "store", "changelog", "partition", "start_offset", "next_offset", "end_offset", "records", "elapsed_s",
+    "records_per_second", "remaining_s",
+)  # fmt: skip
+
+BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
+    EventKind.STATE: ("new", "old"),
+    EventKind.REBALANCE: ("held", "gained", "lost"),
+    EventKind.RESTORE_START: _PROGRESS,
+    EventKind.RESTORE_BATCH: _PROGRESS,
+    EventKind.RESTORE_END: _PROGRESS,
+    EventKind.RESTORE_SUSPENDED: _PROGRESS,
+}
+"""The names in `body`, by kind."""
+
+
+@dataclass(frozen=True)
+class Rebalance:
+    """The source partitions whose tasks an instance holds, and how they differ from the time before."""
+
+    held: tuple[TopicPartition, ...]
+    gained: tuple[TopicPartition, ...]
+    lost: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """`time_ms` is the instance's wall clock in epoch milliseconds; `body` holds what JSON can."""
+
+    kind: EventKind
+    application_id: str
+    topology_version: str
+    instance: int
+    time_ms: int
+    body: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """One line, its names those of this class."""
+        return json.dumps(
+            {
+                "kind": self.kind,
+                "application_id": self.application_id,
+                "topology_version": self.topology_version,
+                "instance": self.instance,
+                "time_ms": self.time_ms,
+                "body": dict(self.body),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Event:
+        """Read what `to_json` wrote; raises `ValueError` on anything else."""
+        try:
+            read = json.loads(text)
+            return cls(**(read | {"kind": EventKind(read["kind"])}))
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not an event: {error}") from error
+
+    @property
+    def what(self) -> str:
+        """The body in a few words, for people."""
+        body = self.body
+        if self.kind is EventKind.STATE:
+            return f"{body['old']} → {body['new']}" if body["old"] != body["new"] else str(body["new"])
+        if self.kind is EventKind.REBALANCE:
+            told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
+            return "; ".join([f"holds {len(body['held'])}", *told])
+        place = f"{body['store']} from {body['changelog']}[{body['partition']}]"
+        if self.kind is EventKind.RESTORE_START:
+            return f"{place}: offsets {body['start_offset']} to {body['end_offset']}"
+        done = f"{place}: at offset {body['next_offset']} of {body['end_offset']}, {body['records']} records"
+        return f"{done} in {body['elapsed_s']:.1f} s, {body['records_per_second']:.0f}/s"
+
+
+def state_body(new: InstanceState, old: InstanceState) -> dict[str, Any]:
+    """Of `EventKind.STATE`; both are the same for an instance that was just made."""
+    return {"new": str(new), "old": str(old)}
+
+
+def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:
+    """Of `EventKind.REBALANCE`; partitions are written `topic[number]`."""
+    return {
+        "held": [str(p) for p in rebalance.held],
+        "gained": [str(p) for p in rebalance.gained],
+        "lost": [str(p) for p in rebalance.lost],
+    }
+
+
+def restore_body(progress: RestoreProgress) -> dict[str, Any]:
+    """Of every kind about a restore."""
+    return {
+        "store": progress.store,
+        "changelog": progress.changelog.topic,
+        "partition": progress.changelog.partition,
+        "start_offset": progress.start_offset,
+        "next_offset": progress.next_offset,
+        "end_offset": progress.end_offset,
+        "records": progress.records,
+        "elapsed_s": round(progress.elapsed_s, 3),
+        "records_per_second": round(progress.records_per_second, 1),
+        "remaining_s": None if progress.remaining_s is None else round(progress.remaining_s, 1),
+    }

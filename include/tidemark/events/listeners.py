@@ -1,0 +1,106 @@
+"""Who listens to an instance, and the one place that tells them all, in the words of Kafka Streams' listeners."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from tidemark.events.event import Rebalance
+from tidemark.instance.state import InstanceState
+from tidemark.names import TopicPartition
+from tidemark.restore.listener import LoggingRestoreListener, RestoreListener, RestoreProgress
+
+log = logging.getLogger(__name__)
+
+_GRACE_S = 0.5
+
+
+class StateListener(Protocol):
+    """Called from the thread that changed the state; must not block."""
+
+    def on_change(self, new: InstanceState, old: InstanceState) -> None:
+        """After each transition, and once with CREATED twice when the instance is made."""
+
+
+class RebalanceListener(Protocol):
+    """Called from the instance's loop; must not block."""
+
+    def on_rebalance(self, rebalance: Rebalance) -> None:
+        """The tasks of the new assignment are open."""
+
+
+class InstanceListener(StateListener, RebalanceListener, RestoreListener, Protocol):
+    """Everything that an instance tells. Restores tell it from several threads at once."""
+
+
+class Closable(Protocol):
+    """What has something left to write when an instance ends."""
+
+    def close(self, timeout_s: float) -> None:
+        """Blocks for `timeout_s` at most; raises nothing."""
+
+
+class Listeners:
+    """An `InstanceListener` that tells each of `listeners`, in their order; `closables` are closed at the end."""
+
+    def __init__(self, listeners: Sequence[InstanceListener], closables: Sequence[Closable]) -> None:
+        self._listeners = listeners
+        self._closables = closables
+        self._held: frozenset[TopicPartition] = frozenset()
+
+    def rebalanced(self, held: Iterable[TopicPartition]) -> None:
+        """Tell which partitions are held now, and what that changed."""
+        now = frozenset(held)
+        gained, lost = now - self._held, self._held - now
+        self._held = now
+        self.on_rebalance(Rebalance(tuple(sorted(now)), tuple(sorted(gained)), tuple(sorted(lost))))
+
+    def on_change(self, new: InstanceState, old: InstanceState) -> None:
+        for listener in self._listeners:
+            listener.on_change(new, old)
+
+    def on_rebalance(self, rebalance: Rebalance) -> None:
+        for listener in self._listeners:
+            listener.on_rebalance(rebalance)
+
+    def on_restore_start(self, progress: RestoreProgress) -> None:
+        for listener in self._listeners:
+            listener.on_restore_start(progress)
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        for listener in self._listeners:
+            listener.on_batch_restored(progress)
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        for listener in self._listeners:
+            listener.on_restore_end(progress)
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None:
+        for listener in self._listeners:
+            listener.on_restore_suspended(progress)
+
+    def close(self, timeout_s: float) -> None:
+        """Let all write, side by side, what they still have. Blocks for `timeout_s` at most, or hardly longer."""
+        threads = [
+            threading.Thread(target=closable.close, args=(timeout_s,), daemon=True) for closable in self._closables
+        ]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + timeout_s + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+class LoggingListener(LoggingRestoreListener):
+    """The log; transitions are told there by the state machine itself."""
+
+    def on_change(self, new: InstanceState, old: InstanceState) -> None: ...
+
+    def on_rebalance(self, rebalance: Rebalance) -> None:
+        log.info(
+            "rebalance: held=%d gained=%s lost=%s",
+            len(rebalance.held), ",".join(map(str, rebalance.gained)), ",".join(map(str, rebalance.lost)),
+        )  # fmt: skip

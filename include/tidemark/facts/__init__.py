@@ -1,0 +1,1 @@
+"""The facts of a deployment, in one SQL database."""

@@ -1,0 +1,148 @@
+"""The one SQL database of a deployment. A module with a `Table` on `METADATA` adds a table to it.
+
+Used by several processes at once; the database is a record of what happened and never what a stream stands on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, MetaData, Row, Select, Table, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from tidemark.errors import FactsUnavailable, InvalidSettings
+from tidemark.settings import Settings
+
+METADATA = MetaData()
+
+_BUSY_TIMEOUT_S = 10
+_CONNECT_TIMEOUT_S = 5
+_CREATE_TRIES = 3
+
+
+class FactsDatabase:
+    """Reads and writes in short transactions. Safe to use from several threads; connects when first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises `InvalidSettings` when `facts_url` cannot be used, without showing it."""
+        self._url = facts_url(settings)
+        self._secrets = [text for text in (settings.facts_url.get_secret_value(), self._url.password) if text]
+        self._engine = _engine(self._url)
+        self._made: set[str] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """Where the database is, for messages; without user and password."""
+        place = self._url.database if self._url.host is None else f"{self._url.host}/{self._url.database}"
+        return f"{self._url.get_backend_name()} {place}"
+
+    def insert(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, all or none. Blocks. Raises `FactsUnavailable`."""
+        with self._transaction() as connection:
+            connection.execute(table.insert(), [dict(row) for row in rows])
+
+    def read(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """All rows of a query. Blocks. Raises `FactsUnavailable`."""
+        with self._transaction() as connection:
+            return connection.execute(query).all()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            self._make_tables()
+            with self._engine.begin() as connection:
+                yield connection
+        except (SQLAlchemyError, OSError) as error:
+            raise FactsUnavailable(
+                f"the database of facts, {self.name}, does not answer: {self._told(error)}; start it, or set "
+                "TIDEMARK_FACTS_URL"
+            ) from None
+
+    def _make_tables(self) -> None:
+        """Create what is missing; another process may be doing the same."""
+        with self._lock:
+            missing = [table for table in METADATA.sorted_tables if table.name not in self._made]
+            if not missing:
+                return
+            for left in reversed(range(_CREATE_TRIES)):
+                try:
+                    _create(self._engine, missing)
+                    break
+                except (IntegrityError, ProgrammingError):
+                    # Postgres refuses one of two that create a table at the same moment, IF NOT EXISTS or not.
+                    if not left:
+                        raise
+            self._made |= {table.name for table in missing}
+
+    def _told(self, error: Exception) -> str:
+        """The driver's own words in one line, whatever is secret taken out."""
+        text = " ".join(str(getattr(error, "orig", None) or error).split())
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def facts_url(settings: Settings) -> URL:
+    """What `facts_url` says, by default SQLite in the folder of what runs. Raises `InvalidSettings`."""
+    given = settings.facts_url.get_secret_value()
+    if not given:
+        return URL.create("sqlite", database=str(settings.var_dir / "facts.db"))
+    try:
+        return make_url(given)
+    except (ArgumentError, ValueError):
+        raise InvalidSettings(
+            "setting facts_url: not a database URL; write TIDEMARK_FACTS_URL as "
+            "'postgresql+psycopg2://user:password@host/database' or 'sqlite:////folder/facts.db'"
+        ) from None
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        if url.get_backend_name() == "sqlite":
+            # A connection per transaction is cheap there, and none is left open in a process that only told something.
+            engine = create_engine(
+                url, hide_parameters=True, connect_args={"timeout": _BUSY_TIMEOUT_S}, poolclass=NullPool
+            )
+            event.listen(engine, "do_connect", lambda *_: _make_folder(url))
+            event.listen(engine, "connect", _set_up_sqlite)
+            return engine
+        timeout = {"connect_timeout": _CONNECT_TIMEOUT_S} if url.get_backend_name() == "postgresql" else {}
+        return create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_size=1, connect_args=timeout)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise InvalidSettings(
+            f"setting facts_url: no driver for {url.drivername} ({type(error).__name__}); install it, or name another in "
+            "TIDEMARK_FACTS_URL"
+        ) from None
+
+
+def _make_folder(url: URL) -> None:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    """Readers and a writer side by side; a commit may be lost with the power, never the file."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.close()
+
+
+def _create(engine: Engine, tables: Sequence[Table]) -> None:
+    with engine.begin() as connection:
+        for table in tables:
+            connection.execute(CreateTable(table, if_not_exists=True))
+            for index in table.indexes:
+                connection.execute(CreateIndex(index, if_not_exists=True))

@@ -1,0 +1,83 @@
+"""Events into the database of facts, from a thread of its own: a database that is away never stops a stream."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+
+from tidemark.errors import FactsUnavailable
+from tidemark.events.event import Event, EventKind
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import write_event
+
+log = logging.getLogger(__name__)
+
+_QUEUED_EVENTS = 1000
+_RETRY_S = 5.0
+
+
+class EventWriter:
+    """An `EventSink`. While the database is away, events wait, as many as the queue holds; one warning, and a count."""
+
+    def __init__(self, facts: FactsDatabase, *, queued_events: int = _QUEUED_EVENTS, retry_s: float = _RETRY_S) -> None:
+        self._facts = facts
+        self._retry_s = retry_s
+        self._events: queue.Queue[Event | None] = queue.Queue(queued_events)
+        self._closing = threading.Event()
+        self._is_away = False
+        self._published = 0
+        self._written = 0
+        self._thread = threading.Thread(target=self._run, name="facts", daemon=True)
+        self._thread.start()
+
+    @property
+    def unwritten(self) -> int:
+        """Events dropped, and those that wait."""
+        return self._published - self._written
+
+    def publish(self, event: Event) -> None:
+        """Queue the event, dropped where the queue is full; batches of a restore are not for the database."""
+        if event.kind is EventKind.RESTORE_BATCH:
+            return
+        self._published += 1
+        try:
+            self._events.put_nowait(event)
+        except queue.Full:
+            # The database is away or slow; the first failure has been told, the count follows at the end.
+            return
+
+    def close(self, timeout_s: float) -> None:
+        """Write what waits; what cannot be written now is dropped."""
+        until = time.monotonic() + timeout_s
+        self._closing.set()
+        try:
+            self._events.put(None, timeout=timeout_s)
+        except queue.Full:
+            log.debug("the queue of events is full at the end")
+        self._thread.join(max(0.0, until - time.monotonic()))
+        if self.unwritten:
+            log.warning("%d events were not written to the database of facts", self.unwritten)
+        if not self._thread.is_alive():
+            self._facts.close()
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            while not self._write(event):
+                if self._closing.wait(self._retry_s):
+                    return
+
+    def _write(self, event: Event) -> bool:
+        try:
+            write_event(self._facts, event)
+        except FactsUnavailable as error:
+            if not self._is_away:
+                log.warning("%s; the stream goes on, its events wait", error)
+            self._is_away = True
+            return False
+        if self._is_away:
+            log.info("events are written to the database of facts again")
+        self._is_away = False
+        self._written += 1
+        return True

@@ -1,0 +1,74 @@
+"""The table `events`: what instances told, batches of restores left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, Text, select
+
+from tidemark.events.event import Event, EventKind
+from tidemark.facts.database import METADATA, FactsDatabase
+
+EVENTS = Table(
+    "events",
+    METADATA,
+    # SQLite numbers rows by itself only under this type.
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("application_id", String(200), nullable=False),
+    Column("topology_version", String(200), nullable=False),
+    Column("instance", Integer, nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("kind", String(40), nullable=False),
+    Column("body", Text, nullable=False),
+    Index("events_of_application", "application_id", "time_ms"),
+)
+
+_LATE_IDS = 1000
+
+
+def write_event(facts: FactsDatabase, event: Event) -> None:
+    """Add one row. Blocks. Raises `FactsUnavailable`."""
+    row = {
+        "application_id": event.application_id,
+        "topology_version": event.topology_version,
+        "instance": event.instance,
+        "time_ms": event.time_ms,
+        "kind": str(event.kind),
+        "body": json.dumps(dict(event.body)),
+    }
+    facts.insert(EVENTS, [row])
+
+
+class EventReader:
+    """Gives the events of an application since `since_ms`, each once, in the order in which they were written."""
+
+    def __init__(self, facts: FactsDatabase, application_id: str, since_ms: int) -> None:
+        self._facts = facts
+        self._application_id = application_id
+        self._since_ms = since_ms
+        self._seen: set[int] = set()
+
+    def new(self) -> Iterator[Event]:
+        """Those that were not given yet. Blocks. Raises `FactsUnavailable`."""
+        # A row with a smaller id may be committed after one with a larger: the last ids are read again.
+        after = max(self._seen, default=0) - _LATE_IDS
+        columns = EVENTS.c
+        query = (
+            select(EVENTS)
+            .where(columns.application_id == self._application_id, columns.time_ms >= self._since_ms)
+            .where(columns.id > after)
+            .order_by(columns.id)
+        )
+        for row in self._facts.read(query):
+            if row.id not in self._seen:
+                self._seen.add(row.id)
+                yield _event(row)
+        self._seen = {seen for seen in self._seen if seen > after}
+
+
+def _event(row: Any) -> Event:
+    return Event(
+        EventKind(row.kind), row.application_id, row.topology_version, row.instance, row.time_ms, json.loads(row.body)
+    )

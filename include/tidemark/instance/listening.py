@@ -1,0 +1,72 @@
+"""Who listens to an instance: log, run file, events topic, database of facts, and the user's own listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidemark.events.event import Rebalance
+from tidemark.events.listeners import Listeners, LoggingListener
+from tidemark.events.recorder import EventRecorder
+from tidemark.events.topic import EventTopic
+from tidemark.events.user_listener import load_listeners
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.event_writer import EventWriter
+from tidemark.instance.run_file import RunFile
+from tidemark.instance.state import InstanceState
+from tidemark.names import events_topic
+from tidemark.restore.listener import RestoreProgress
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+
+def instance_listeners(
+    plan: TopologyPlan,
+    settings: Settings,
+    instance: int,
+    client_config: Mapping[str, Any],
+    run_file: RunFile,
+    clock: Callable[[], int],
+) -> Listeners:
+    """All of them, to be closed with the instance; waits for neither broker nor database.
+
+    Raises `InvalidSettings` for a `listeners` or `facts_url` that cannot be used.
+    """
+    app = plan.application_id
+    facts = FactsDatabase(settings)
+    users = load_listeners(settings.listeners, app, instance)
+    sinks = (EventTopic(client_config, events_topic(app)), EventWriter(facts))
+    recorder = EventRecorder(app, plan.version, instance, clock, sinks)
+    return Listeners((LoggingListener(), RunFileListener(run_file, clock), recorder, *users), (*sinks, *users))
+
+
+class RunFileListener:
+    """State, partitions and the restore that runs, in the run file, where the supervisor shows them."""
+
+    def __init__(self, run_file: RunFile, clock: Callable[[], int]) -> None:
+        self._run_file = run_file
+        self._clock = clock
+
+    def on_change(self, new: InstanceState, old: InstanceState) -> None:
+        self._run_file.update({"state": str(new), "since_ms": self._clock()}, now=True)
+
+    def on_rebalance(self, rebalance: Rebalance) -> None:
+        self._run_file.update({"partitions": [str(p) for p in rebalance.held]}, now=True)
+
+    def on_restore_start(self, progress: RestoreProgress) -> None: ...
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        restoring = {
+            "store": progress.store,
+            "changelog": str(progress.changelog),
+            "records": progress.records,
+            "records_per_second": round(progress.records_per_second),
+            "remaining_s": progress.remaining_s,
+        }
+        self._run_file.update({"restoring": restoring})
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        self._run_file.update({"restoring": None})
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None:
+        self._run_file.update({"restoring": None})

@@ -1,0 +1,92 @@
+"""`tidemark events`: from the database of facts to a table, lines, JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from tests.events.made import state_event
+from typer.testing import CliRunner
+
+from tidemark.cli import events as command
+from tidemark.cli import main
+from tidemark.errors import InvalidTopology
+from tidemark.events.event import Event
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import write_event
+from tidemark.settings import Settings
+
+APP = "patient-monitoring"
+
+
+@pytest.fixture
+def facts(tmp_path, monkeypatch):
+    """The database that the command finds."""
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    return FactsDatabase(Settings.load())
+
+
+def at(minutes_ago, new="RUNNING", old="RESTORING", app=APP):
+    return state_event(new, old, 1, time.time_ns() // 1_000_000 - minutes_ago * 60_000, app)
+
+
+def run(*arguments):
+    return CliRunner().invoke(main.build(["events"]), ["events", "patient_monitoring", *arguments])
+
+
+def test_should_show_time_instance_kind_and_what(facts):
+    write_event(facts, at(5))
+    write_event(facts, at(5, app="other"))
+    done = run()
+    assert done.exit_code == 0, done.output
+    (row,) = [line for line in done.output.splitlines() if "RUNNING" in line]
+    when, instance, kind, what = (cell.strip() for cell in row.strip("│").split("│"))
+    assert len(when) == len("2026-01-01 00:00:00")
+    assert (instance, kind, what) == ("1", "state", "RESTORING → RUNNING")
+
+
+@pytest.mark.parametrize(("since", "shown"), [("30m", 1), ("2h", 2), ("1d", 3)])
+def test_should_go_back_as_far_as_asked(facts, since, shown):
+    for minutes_ago in (300, 90, 5):
+        write_event(facts, at(minutes_ago))
+    assert run("--since", since).output.count("→ RUNNING") == shown
+
+
+def test_should_print_events_for_a_program_one_a_line(facts):
+    told = [at(5), at(4, "ERROR", "RUNNING")]
+    for event in told:
+        write_event(facts, event)
+    assert [Event.from_json(line) for line in run("--json").stdout.splitlines()] == told
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_should_say_where_it_looked_and_where_else_to_look_when_there_is_nothing(facts, tmp_path, arguments):
+    done = run("--since", "2h", *arguments)
+    assert done.exit_code == 0
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    for part in (APP, "the last 2h", f"sqlite {tmp_path}/facts.db", f"--topic {APP}-events"):
+        assert part in line
+
+
+def test_should_go_on_with_what_comes(facts, monkeypatch):
+    write_event(facts, at(5))
+    arriving = iter([[at(1, "ERROR", "RUNNING")], [], [at(0, "CREATED", "CREATED")]])
+
+    def pass_time(seconds):
+        for event in next(arriving, None) or []:
+            write_event(facts, event)
+        pass_time.calls += 1
+        if pass_time.calls > 4:
+            raise KeyboardInterrupt
+
+    pass_time.calls = 0
+    monkeypatch.setattr(command.time, "sleep", pass_time)
+    done = run("--follow", "--json")
+    assert [json.loads(line)["body"]["new"] for line in done.stdout.splitlines()] == ["RUNNING", "ERROR", "CREATED"]
+
+
+def test_should_refuse_a_span_that_is_none(facts):
+    assert isinstance(run("--since", "yesterday").exception, InvalidTopology)

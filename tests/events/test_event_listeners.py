@@ -1,0 +1,224 @@
+"""Telling all listeners; a user's own that raises, blocks or cannot be loaded."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from types import ModuleType
+
+import pytest
+from tests.events.made import progress
+
+from tidemark.errors import ExitCode, InvalidSettings
+from tidemark.events.event import Rebalance
+from tidemark.events.listeners import Listeners
+from tidemark.events.user_listener import METHODS, UserListener, load_listeners
+from tidemark.instance.state import InstanceState
+from tidemark.names import TopicPartition
+
+NEW, OLD = InstanceState.RUNNING, InstanceState.REBALANCING
+A, B, C = (TopicPartition("in", number) for number in range(3))
+BOUND_S = 10.0
+
+
+heard_by_raising = []
+
+
+class Recording:
+    """Keeps every call of a listener."""
+
+    def __init__(self, *_: object) -> None:
+        self.calls = []
+
+    def __getattr__(self, name):
+        if name not in METHODS:
+            raise AttributeError(name)
+        return lambda *arguments: self.calls.append((name, *arguments))
+
+
+class Waiting:
+    """A user's listener that blocks in its first call until it is let go."""
+
+    let_go: threading.Event
+    entered: threading.Event
+    heard: list
+
+    def __init__(self, application_id, instance):
+        self.of = (application_id, instance)
+
+    def on_change(self, new, old):
+        type(self).entered.set()
+        assert type(self).let_go.wait(60)
+        self.heard.append((self.of, "on_change"))
+
+    def on_batch_restored(self, told):
+        self.heard.append((self.of, "on_batch_restored"))
+
+    def on_restore_end(self, told):
+        self.heard.append((self.of, "on_restore_end"))
+
+
+@pytest.fixture
+def waiting():
+    """A class of its own for each test; nothing is left blocked."""
+    made = type("Waiting", (Waiting,), {"let_go": threading.Event(), "entered": threading.Event(), "heard": []})
+    yield made
+    made.let_go.set()
+
+
+class Raising:
+    """A user's listener that fails in every call but the last."""
+
+    def __init__(self, application_id, instance): ...
+
+    def on_change(self, new, old):
+        raise RuntimeError("no chat today")
+
+    def on_restore_end(self, told):
+        heard_by_raising.append(told)
+
+
+def tell_all(listeners):
+    listeners.on_change(NEW, OLD)
+    listeners.on_rebalance(Rebalance((A,), (A,), ()))
+    listeners.on_restore_start(progress())
+    listeners.on_batch_restored(progress(60))
+    listeners.on_restore_end(progress(110))
+    listeners.on_restore_suspended(progress(60))
+
+
+def test_should_tell_each_listener_everything_in_order():
+    first, second = Recording(), Recording()
+    tell_all(Listeners((first, second), ()))
+    assert [call[0] for call in first.calls] == list(METHODS)
+    assert first.calls == second.calls
+    assert first.calls[0] == ("on_change", NEW, OLD)
+
+
+def test_should_tell_what_a_rebalance_gained_and_lost():
+    listener = Recording()
+    listeners = Listeners((listener,), ())
+    for held in ([B, A], [B, C], [B, C], []):
+        listeners.rebalanced(held)
+    assert [call[1] for call in listener.calls] == [
+        Rebalance((A, B), (A, B), ()),
+        Rebalance((B, C), (C,), (A,)),
+        Rebalance((B, C), (), ()),
+        Rebalance((), (), (B, C)),
+    ]
+
+
+def test_should_close_all_side_by_side_within_the_bound():
+    closed = []
+
+    class Slow:
+        def close(self, timeout_s):
+            assert all_in.wait(timeout=timeout_s) is not None
+            closed.append(timeout_s)
+
+    all_in = threading.Barrier(3)
+    Listeners((), (Slow(), Slow(), Slow())).close(BOUND_S)
+    assert closed == [BOUND_S] * 3, "each waited for the others to be closed as well"
+
+
+def test_should_leave_behind_what_does_not_close():
+    forever = threading.Event()
+
+    class Stuck:
+        def close(self, timeout_s):
+            forever.wait(60)
+
+    started = time.monotonic()
+    Listeners((), (Stuck(),)).close(0.1)
+    assert time.monotonic() - started < BOUND_S
+    forever.set()
+
+
+def test_a_users_listener_should_hear_what_it_has_methods_for(waiting):
+    waiting.let_go.set()
+    user = UserListener("own:Waiting", waiting, "app", 4)
+    tell_all(user)
+    user.close(BOUND_S)
+    assert waiting.heard == [(("app", 4), name) for name in ("on_change", "on_batch_restored", "on_restore_end")]
+    assert (user.dropped, user.failed) == (0, 0)
+
+
+def test_a_users_listener_that_raises_should_be_told_once_by_name_and_go_on(caplog):
+    heard_by_raising.clear()
+    user = UserListener("own:Raising", Raising, "app", 0)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            user.on_change(NEW, OLD)
+        user.on_restore_end(progress(110))
+        user.close(BOUND_S)
+    assert heard_by_raising == [progress(110)]
+    assert user.failed == 5
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "own:Raising: on_change: RuntimeError: no chat today" in told[0]
+    assert "0 calls dropped, 5 failed" in told[1]
+
+
+def test_a_users_listener_that_cannot_be_made_should_stop_nothing(caplog):
+    class NotMade(Raising):
+        def __init__(self, application_id, instance):
+            raise OSError("no such host")
+
+    user = UserListener("own:NotMade", NotMade, "app", 0)
+    with caplog.at_level(logging.WARNING):
+        user.on_restore_end(progress(110))
+        user.close(BOUND_S)
+    assert "own:NotMade: on_restore_end: OSError: no such host" in caplog.text
+
+
+def test_a_users_listener_that_blocks_should_not_hold_up_the_stream_nor_grow_without_end(waiting, caplog):
+    user = UserListener("own:Waiting", waiting, "app", 0, queued_calls=10)
+    user.on_change(NEW, OLD)
+    assert waiting.entered.wait(BOUND_S)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            user.on_batch_restored(progress(60))
+        for _ in range(7):
+            user.on_restore_end(progress(110))
+    assert user.dropped == 97, "batches fill half of the queue, five ends the rest"
+    assert caplog.text.count("slower than the stream") == 1
+    waiting.let_go.set()
+    user.close(BOUND_S)
+    assert [name for _, name in waiting.heard].count("on_batch_restored") == 5
+    assert [name for _, name in waiting.heard].count("on_restore_end") == 5
+
+
+@pytest.mark.parametrize("queued_calls", [1, 10])
+def test_a_users_listener_that_does_not_come_back_should_be_left_behind(waiting, queued_calls):
+    user = UserListener("own:Waiting", waiting, "app", 0, queued_calls=queued_calls)
+    user.on_change(NEW, OLD)
+    assert waiting.entered.wait(BOUND_S)
+    user.on_restore_end(progress(110))
+    started = time.monotonic()
+    user.close(0.1)
+    assert time.monotonic() - started < BOUND_S
+    assert waiting.heard == []
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("own_listeners", "not an import path"),
+        ("no.such.module:Own", "does not import"),
+        ("own_listeners:Missing", "has no such name"),
+        ("own_listeners:function", "is no class; name a class with on_change"),
+        ("own_listeners:Nothing", "has none of on_change, on_rebalance"),
+    ],
+)
+def test_a_path_that_cannot_be_used_should_be_refused_at_the_start(monkeypatch, path, says):
+    module = ModuleType("own_listeners")
+    module.function, module.Nothing = (lambda: None), type("Nothing", (), {})
+    monkeypatch.setitem(sys.modules, "own_listeners", module)
+    with pytest.raises(InvalidSettings) as refused:
+        load_listeners([path], "app", 0)
+    assert str(refused.value).startswith("setting listeners: ")
+    assert path in str(refused.value)
+    assert says in str(refused.value)
+    assert refused.value.exit_code is ExitCode.USAGE

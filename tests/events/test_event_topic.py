@@ -1,0 +1,64 @@
+"""Events on a real broker, and without one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.events.made import state_event
+from tests.truth.topics import read_all
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.events.event import Event
+from tidemark.events.topic import EventTopic
+
+NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_topic_should_get_every_event_in_the_order_of_its_instance(settings, create_topic, unique, partitions):
+    topic = create_topic(unique("app-events"), partitions)
+    writers = [EventTopic(librdkafka_config(settings), topic) for _ in range(2)]
+    told = {n: [state_event("RUNNING", instance=n, time_ms=at) for at in range(500)] for n in range(2)}
+
+    def write(number):
+        for event in told[number]:
+            writers[number].publish(event)
+        writers[number].close(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, told))
+    assert [writer.undelivered for writer in writers] == [0, 0]
+    found = {n: [] for n in told}
+    for rows in read_all(settings.bootstrap_servers, [topic]).values():
+        for row in sorted(rows, key=lambda row: row.offset):
+            event = Event.from_json(row.value)
+            assert row.key == str(event.instance).encode()
+            found[event.instance].append(event)
+    assert found == told
+
+
+def test_an_absent_broker_should_cost_the_events_one_warning_and_no_time(caplog):
+    topic = EventTopic(NOBODY, "app-events", max_queued_events=20, delivery_timeout_ms=300)
+    with caplog.at_level(logging.WARNING):
+        started = time.monotonic()
+        for at in range(50):
+            topic.publish(state_event("RUNNING", time_ms=at))
+        assert time.monotonic() - started < 5
+        assert caplog.text.count("events are dropped") == 1
+        assert "Queue full" in caplog.text
+        topic.close(10)
+    assert caplog.text.count("events are dropped") == 1
+    assert "50 events were not written" in caplog.text
+
+
+def test_closing_should_not_wait_longer_than_told():
+    topic = EventTopic(NOBODY, "app-events", delivery_timeout_ms=60_000)
+    topic.publish(state_event("RUNNING"))
+    started = time.monotonic()
+    topic.close(0.2)
+    assert time.monotonic() - started < 10
+    assert topic.undelivered == 1

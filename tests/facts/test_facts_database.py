@@ -1,0 +1,154 @@
+"""The database of facts: its tables, several processes at once, what is said of one that is away."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+
+import pytest
+from sqlalchemy import Column, Integer, Table, select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+from tests.events.made import state_event
+from tests.facts.writing import write
+
+from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
+from tidemark.facts import events as events_module
+from tidemark.facts.database import METADATA, FactsDatabase
+from tidemark.facts.events import EVENTS, EventReader, write_event
+from tidemark.settings import Settings
+
+PASSWORD = "hunter2"
+PROCESSES, EACH = 4, 60
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """No broker is needed here; the folder does not exist yet."""
+    return Settings.load(var_dir=tmp_path / "not" / "yet")
+
+
+@pytest.fixture
+def facts(settings):
+    return FactsDatabase(settings)
+
+
+def with_url(settings, url):
+    return Settings.load(var_dir=settings.var_dir, facts_url=url)
+
+
+def test_should_be_a_file_in_the_folder_of_what_runs_that_readers_do_not_lock(facts, settings):
+    write_event(facts, state_event("RUNNING"))
+    file = settings.var_dir / "facts.db"
+    assert facts.name == f"sqlite {file}"
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("SELECT kind, instance FROM events").fetchall() == [("state", 0)]
+
+
+def test_should_be_written_by_several_processes_at_once(facts, settings):
+    context = multiprocessing.get_context("spawn")
+    at_once = context.Barrier(PROCESSES)
+    writers = [
+        context.Process(target=write, args=(str(settings.var_dir), number, EACH, at_once))
+        for number in range(PROCESSES)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0] * PROCESSES
+    found = list(EventReader(facts, "app", 0).new())
+    for number in range(PROCESSES):
+        assert [event.time_ms for event in found if event.instance == number] == list(range(EACH))
+
+
+def test_should_get_the_table_of_a_module_that_comes_later(facts):
+    write_event(facts, state_event("RUNNING"))
+    drills = Table("drills_of_a_test", METADATA, Column("id", Integer, primary_key=True), Column("keys", Integer))
+    try:
+        facts.insert(drills, [{"keys": 3}, {"keys": 4}])
+        assert [row.keys for row in facts.read(select(drills).order_by(drills.c.id))] == [3, 4]
+    finally:
+        METADATA.remove(drills)
+
+
+def test_should_write_all_rows_or_none(facts):
+    row = {"application_id": "app", "topology_version": "1", "instance": 0, "time_ms": 1, "kind": "state", "body": "{}"}
+    with pytest.raises(FactsUnavailable):
+        facts.insert(EVENTS, [row, row | {"kind": None}])
+    assert facts.read(select(EVENTS)) == []
+
+
+def test_should_read_its_events_once_each_in_the_order_of_writing(facts):
+    written = [state_event("RUNNING", time_ms=at, instance=at % 2) for at in (30, 10, 20)]
+    for event in [*written, state_event("RUNNING", app="other"), state_event("RUNNING", time_ms=9)]:
+        write_event(facts, event)
+    reader = EventReader(facts, "app", 10)
+    assert list(reader.new()) == written
+    assert list(reader.new()) == []
+    later = state_event("ERROR", time_ms=40)
+    write_event(facts, later)
+    assert list(reader.new()) == [later]
+
+
+def test_should_give_a_row_that_is_committed_after_one_with_a_larger_number(facts, monkeypatch):
+    monkeypatch.setattr(events_module, "_LATE_IDS", 2)
+    row = {"application_id": "app", "topology_version": "1", "instance": 0, "kind": "state", "body": "{}"}
+    reader = EventReader(facts, "app", 0)
+
+    def read(*ids):
+        if ids:
+            facts.insert(EVENTS, [row | {"id": number, "time_ms": number} for number in ids])
+        return [event.time_ms for event in reader.new()]
+
+    assert read(1, 3, 4, 6) == [1, 3, 4, 6]
+    assert read(5) == [5]
+    assert read(2) == [], "too late"
+    assert read() == []
+
+
+def test_should_say_in_one_line_that_it_is_away_and_what_to_do(settings, tmp_path):
+    (tmp_path / "file").write_text("")
+    facts = FactsDatabase(with_url(settings, f"sqlite:///{tmp_path}/file/facts.db"))
+    with pytest.raises(
+        FactsUnavailable, match=r"sqlite .*file/facts\.db, does not answer: .*TIDEMARK_FACTS_URL"
+    ) as away:
+        facts.read(select(EVENTS))
+    assert "\n" not in str(away.value)
+    assert away.value.exit_code is ExitCode.RETRY
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (f"no url {PASSWORD}", "not a database URL"),
+        (f"postgresql://me:{PASSWORD}@db:port/facts", "not a database URL"),
+        (f"nosuchdatabase://me:{PASSWORD}@db/facts", "no driver for nosuchdatabase"),
+        (f"mysql+nosuchdriver://me:{PASSWORD}@db/facts", "no driver for mysql\\+nosuchdriver"),
+    ],
+)
+def test_should_refuse_an_address_that_cannot_be_used_without_showing_it(settings, url, says):
+    with pytest.raises(InvalidSettings, match=f"setting facts_url: {says}") as refused:
+        FactsDatabase(with_url(settings, url))
+    assert PASSWORD not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_should_not_repeat_a_secret_that_the_driver_repeats(settings, tmp_path, monkeypatch):
+    secret = f"sqlite:///{tmp_path}/{PASSWORD}"
+    facts = FactsDatabase(with_url(settings, secret))
+
+    def repeats(*_):
+        raise OSError(f"cannot reach {secret}")
+
+    monkeypatch.setattr(facts, "_make_tables", repeats)
+    with pytest.raises(FactsUnavailable) as away:
+        facts.read(select(EVENTS))
+    assert "cannot reach ***" in str(away.value)
+
+
+def test_should_number_rows_by_itself_in_postgres_too():
+    made = str(CreateTable(EVENTS, if_not_exists=True).compile(dialect=postgresql.dialect()))
+    assert "CREATE TABLE IF NOT EXISTS events" in made
+    assert "id BIGSERIAL NOT NULL" in made
