@@ -9,29 +9,14 @@ import random
 
 import pytest
 from tests.crash.bench import Bench
-from tests.crash.run import FAST_ABORT
-from tests.crash.scenarios import SCENARIOS, Tally, kill_at
-
-from tidemark.local.broker import EmbeddedBroker
+from tests.crash.scenarios import SCENARIOS, kill_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def bench(mark, kafka_jars, spark_jars, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("crash")
-    with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
-        made = Bench(broker.bootstrap, folder / "bench", seed=7)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def tally(bench):
-    counted = Tally()
-    yield counted
-    bench.end_all()
-    assert counted.exact, "\n".join([counted.line(), *counted.report])
+def make_bench():
+    return lambda bootstrap, folder: Bench(bootstrap, folder, seed=7)
 
 
 def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):

@@ -10,10 +10,7 @@ import random
 import pytest
 from spark_jobs.testing import spark
 from tests.crash.nodes import NodesBench
-from tests.crash.run import FAST_ABORT
-from tests.crash.scenarios import SCENARIOS, Tally, kill_at
-
-from tidemark.local.broker import EmbeddedBroker
+from tests.crash.scenarios import SCENARIOS, kill_at
 
 __all__ = ["spark"]
 
@@ -21,20 +18,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.m
 
 
 @pytest.fixture(scope="module")
-def bench(mark, kafka_jars, spark_jars, tmp_path_factory, spark):
-    folder = tmp_path_factory.mktemp("crash-nodes")
-    with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
-        made = NodesBench(broker.bootstrap, folder / "bench", seed=7, spark=spark)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def tally(bench):
-    counted = Tally()
-    yield counted
-    bench.end_all()
-    assert counted.exact, "\n".join([counted.line(), *counted.report])
+def make_bench(spark):
+    return lambda bootstrap, folder: NodesBench(bootstrap, folder, seed=7, spark=spark)
 
 
 def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_two_stores(bench, tally):

@@ -198,14 +198,14 @@ class GroupedStream:
                 raise InvalidTopology(
                     f"{node}: '{column.name}' is the name of the window in the emitted record; give the column another name"
                 )
-        spec = self._store(node, name, kept, window, retention, columns)
+        spec = self._store(node, name, kept, retention, columns)
         emitted = _emitted(stream.key_name, columns, window is not None)
         stream.enter(node)
         reduce = Reduce(
             node, (stream.node,), emitted, with_order(spec, stream.draft, node), path, start, window, stream.key_name
         )
         stream.draft.add_node(reduce, is_end=True)
-        return self._table(reduce, spec, window)
+        return self._table(reduce, spec)
 
     def _one(
         self,
@@ -258,35 +258,33 @@ class GroupedStream:
                 )
             emitted[built.name.casefold()] = "another aggregate"
         window = self.windows.plan() if self.windows else None
-        spec = self._store(node, store, kept, window, retention, ())
+        spec = self._store(node, store, kept, retention, ())
         values = tuple(Column(a.name, _EMITTED_TYPE[a.number]) for a in aggregates)
         columns = _emitted(stream.key_name, values, window is not None)
         aggregation = Aggregation(node, spec, window, stream.key_name, aggregates, columns)
         stream.draft.dead_ends.pop(stream.node, None)
         (topic,) = stream.topics
         stream.draft.branches.append(BranchDraft(topic, stream.node, stream.steps, stream.columns, aggregation))
-        return self._table(aggregation, spec, window)
+        return self._table(aggregation, spec)
 
     def _store(
         self,
         node: str,
         name: str,
         kept: Materialized,
-        window: object,
         retention: Duration | None,
         columns: tuple[Column, ...],
     ) -> StoreSpec:
-        draft = self.stream.draft
         if self.windows is None:
             if retention is not None:
                 raise InvalidTopology(
                     f"{node}: retention is for windows, and this store keeps every key; remove it or use windowed_by()"
                 )
-            return key_value_store(draft, kept, name, node, columns)
-        spec = window_store(draft, kept, name, node, self.windows.plan(), retention)
+            return key_value_store(kept, name, node, columns)
+        spec = window_store(kept, name, node, self.windows.plan(), retention)
         return spec if not columns else StoreSpec(**{**vars(spec), "columns": columns})
 
-    def _table(self, node: Aggregation | TaskNode, spec: StoreSpec, window: object) -> Table:
+    def _table(self, node: Aggregation | TaskNode, spec: StoreSpec) -> Table:
         stream = self.stream
         windowed = self.windows.plan() if self.windows else None
         return Table(

@@ -81,7 +81,7 @@ def _stream_stream(
     ]
     if kind is not JoinKind.INNER:
         outer = draft.store_name(f"{label}-outer-store", node)
-        stores.append(key_value_store(draft, Materialized(outer), outer, node, columns))
+        stores.append(key_value_store(Materialized(outer), outer, node, columns))
     draft.add_node(
         StreamStreamJoin(
             node,

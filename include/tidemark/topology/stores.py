@@ -85,9 +85,7 @@ def import_path(text: str, where: str) -> str:
     return text
 
 
-def window_store(
-    draft: Draft, kept: Materialized, name: str, where: str, window: AnyWindow, retention: Duration | None
-) -> StoreSpec:
+def window_store(kept: Materialized, name: str, where: str, window: AnyWindow, retention: Duration | None) -> StoreSpec:
     """A window or session store; segments of half the retention, a minute at least, as in Kafka Streams."""
     if kept.ttl is not None or kept.max_entries is not None:
         raise InvalidTopology(
@@ -99,7 +97,6 @@ def window_store(
 
 
 def key_value_store(
-    draft: Draft,
     kept: Materialized,
     name: str,
     where: str,
@@ -118,7 +115,7 @@ def declared_store(draft: Draft, declared: DeclaredStore, where: str) -> StoreSp
     name = draft.store_name(declared.materialized.name or "", where)
     columns = parse_schema(declared.schema, f"{where}: store '{name}'")
     check_row_columns(columns, f"{where}: store '{name}'", are_declared=True)
-    return key_value_store(draft, declared.materialized, name, where, columns)
+    return key_value_store(declared.materialized, name, where, columns)
 
 
 def with_order(spec: StoreSpec, draft: Draft, where: str) -> tuple[StoreSpec, ...]:

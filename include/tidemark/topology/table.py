@@ -99,7 +99,7 @@ class Table:
                 f"until_window_closes(max_records=...)"
             )
         name = self.draft.store_name(kept.name or f"{node}-STATE-STORE", node)
-        spec = key_value_store(self.draft, kept, name, node, self.columns)
+        spec = key_value_store(kept, name, node, self.columns)
         grace_ms = self.window.grace_ms
         # A session may still grow by a record that comes a gap behind its end.
         grace_ms += getattr(self.window, "gap_ms", 0)
@@ -136,7 +136,7 @@ def table_of(
     draft = stream.draft
     node = draft.node_name(kind)
     name = draft.store_name(kept.name or draft.node_name(f"{kind}-STATE-STORE"), node)
-    spec = key_value_store(draft, kept, name, node, stream.columns, source_topic)
+    spec = key_value_store(kept, name, node, stream.columns, source_topic)
     stream.enter(node)
     stores = with_order(spec, draft, node)
     draft.add_node(TableSource(node, (stream.node,), stream.columns, stores), is_end=True)

@@ -11,17 +11,8 @@ from tests.tasks.nodes.batches import Batches
 from tidemark.stores.layout import split_window_key
 from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
 from tidemark.tasks.rows import rows_schema
-from tidemark.topology.plan import (
-    Aggregate,
-    Aggregation,
-    Column,
-    Fold,
-    Number,
-    SessionWindow,
-    StoreKind,
-    StoreSpec,
-    Window,
-)  # fmt: skip
+from tidemark.topology.plan import Aggregate, Aggregation, Fold, Number, SessionWindow, StoreKind, StoreSpec, Window
+from tidemark.topology.schema import parse_schema
 
 MINUTE = 60_000
 GRACE = 5_000
@@ -31,15 +22,11 @@ WINDOWED = Aggregation(
     Window(MINUTE, MINUTE, GRACE),
     "id",
     (Aggregate("n", Fold.COUNT, None, Number.LONG), Aggregate("mean", Fold.MEAN, "x", Number.DOUBLE)),
-    tuple(
-        Column(*c)
-        for c in (("id", "STRING"), ("window_start", "BIGINT"), ("window_end", "BIGINT"), ("n", "BIGINT"),
-                  ("mean", "DOUBLE"))
-    ),
-)  # fmt: skip
+    parse_schema("id STRING, window_start BIGINT, window_end BIGINT, n BIGINT, mean DOUBLE", "emitted"),
+)
 PLAIN = Aggregation(
     "AGG", StoreSpec("counts", StoreKind.KEY_VALUE, None, None), None, "id",
-    (Aggregate("n", Fold.COUNT, None, Number.LONG),), (Column("id", "STRING"), Column("n", "BIGINT")),
+    (Aggregate("n", Fold.COUNT, None, Number.LONG),), parse_schema("id STRING, n BIGINT", "emitted"),
 )  # fmt: skip
 
 

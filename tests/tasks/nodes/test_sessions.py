@@ -13,17 +13,8 @@ from tests.tasks.nodes.batches import Batches
 from tidemark.stores.session_keys import split_session_key
 from tidemark.tasks.nodes.sessions import SessionAggregateOperator
 from tidemark.tasks.rows import rows_schema
-from tidemark.topology.plan import (
-    Aggregate,
-    Aggregation,
-    Column,
-    Fold,
-    Number,
-    SessionWindow,
-    StoreKind,
-    StoreSpec,
-    Window,
-)  # fmt: skip
+from tidemark.topology.plan import Aggregate, Aggregation, Fold, Number, SessionWindow, StoreKind, StoreSpec, Window
+from tidemark.topology.schema import parse_schema
 
 GAP, GRACE = 10, 5
 RETENTION = 200
@@ -38,12 +29,8 @@ AGGREGATION = Aggregation(
         Aggregate("least", Fold.MIN, "x", Number.LONG),
         Aggregate("most", Fold.MAX, "x", Number.DOUBLE),
     ),
-    tuple(
-        Column(*c)
-        for c in (("id", "STRING"), ("window_start", "BIGINT"), ("window_end", "BIGINT"), ("n", "BIGINT"),
-                  ("least", "BIGINT"), ("most", "DOUBLE"))
-    ),
-)  # fmt: skip
+    parse_schema("id STRING, window_start BIGINT, window_end BIGINT, n BIGINT, least BIGINT, most DOUBLE", "emitted"),
+)
 Session = tuple[int, int, list[int]]
 
 
