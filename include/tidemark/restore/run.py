@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
@@ -19,7 +20,7 @@ from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.broker.topics import partition_counts, tasks_of
 from tidemark.changelog.policy import changelog_policies
 from tidemark.commit.commit import Probe
-from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused, TaskCorrupted
+from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.fence import fenced, holders
@@ -38,8 +39,6 @@ from tidemark.stores.directory import STORES_FOLDER
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
-
-_LAG_ONE = 1
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class RestoreRun:
         return (self.workspace.state_dir / move.previous).exists()
 
     @contextmanager
-    def _held(self, plan: RestorePlan):  # type: ignore[no-untyped-def]
+    def _held(self, plan: RestorePlan) -> Iterator[RestoreProgress]:
         kit = self.kit
         lock = self.workspace.lock()
         try:
@@ -220,9 +219,9 @@ class RestoreRun:
             self.workspace.drop_built()
             self.workspace.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
             raise
-        except OSError as error:
+        except (OSError, StoreFailed) as error:
             self.workspace.drop_built()
-            message = f"building failed: {error.strerror} ({error.filename}); the old state is in place"
+            message = f"{error}; the old state is in place, free the disk and plan again"
             self.workspace.finish(progress, RestoreState.FAILED, message)
             raise StartRefused(message) from error
         except StartRefused as error:
@@ -311,7 +310,7 @@ class RestoreRun:
             )
         return verdict
 
-    def _stands(self, builder: StoreBuilder, folder, standing: Standing) -> bool:  # type: ignore[no-untyped-def]
+    def _stands(self, builder: StoreBuilder, folder: Path, standing: Standing) -> bool:
         try:
             store = builder.opener.rocks(folder)
         except TaskCorrupted:
@@ -322,7 +321,9 @@ class RestoreRun:
             store.close()
         return marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets)
 
-    def _verify(self, builder: StoreBuilder, job: RestoreJob, task: str, folder, go_on) -> Verdict:  # type: ignore[no-untyped-def]
+    def _verify(
+        self, builder: StoreBuilder, job: RestoreJob, task: str, folder: Path, go_on: Callable[[], bool]
+    ) -> Verdict:
         scratch = folder.with_name(f"{folder.name}.verify")
         scratch.mkdir(parents=True, exist_ok=True)
         store = builder.opener.rocks(folder)

@@ -14,8 +14,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tidemark.errors import StoreFailed
 from tidemark.restore.changelog import read_committed_until
-from tidemark.restore.restore import RestoreJob, without_bad_records
+from tidemark.restore.restore import RestoreJob, RestoreSuspended, without_bad_records
 from tidemark.stores.protocol import Store
 from tidemark.tasks.values import segments_of
 
@@ -66,25 +67,29 @@ def verify_store(
 ) -> Verdict:
     """Fold the changelog up to `job.target.changelog_offset` and compare. Blocks; spills to `scratch`, which exists.
 
-    Raises `OutcomeUnknown` where the changelog cannot be read to its end.
+    Raises `OutcomeUnknown` where the changelog cannot be read to its end, `RestoreSuspended` when `go_on` says no, and
+    `StoreFailed` where the disk is full.
     """
-    with duckdb.connect(str(scratch / "verify.duckdb")) as database:
-        database.execute("set threads = 2")
-        database.execute("create table log (at bigint, segment bigint, key blob, value blob)")
-        database.execute("create table store (segment bigint, key blob, value blob)")
-        for rows in _changelog_rows(client_config, job, stalled_after_s, go_on):
-            database.register("rows", rows)
-            database.execute("insert into log select * from rows")
-        for rows in _store_rows(store):
-            database.register("rows", rows)
-            database.execute("insert into store select * from rows")
-        return _compare(database, task, job)
+    try:
+        with duckdb.connect(str(scratch / "verify.duckdb")) as database:
+            database.execute("set threads = 2")
+            database.execute("create table log (position bigint, segment bigint, key blob, value blob)")
+            database.execute("create table store (segment bigint, key blob, value blob)")
+            for rows in _changelog_rows(client_config, job, stalled_after_s, go_on):
+                database.register("rows", rows)
+                database.execute("insert into log select * from rows")
+            for rows in _store_rows(store):
+                database.register("rows", rows)
+                database.execute("insert into store select * from rows")
+            return _compare(database, task, job)
+    except duckdb.Error as error:
+        raise StoreFailed(f"store {job.spec.name} of task {task} cannot be verified: {error}") from error
 
 
 def _changelog_rows(
     client_config: Mapping[str, Any], job: RestoreJob, stalled_after_s: float, go_on: Callable[[], bool]
 ) -> Iterator[pa.Table]:
-    position = 0
+    position, reached = 0, job.low_offset
     batches = read_committed_until(
         client_config,
         job.changelog,
@@ -94,18 +99,21 @@ def _changelog_rows(
         go_on=go_on,
     )
     for batch in batches:
+        reached = batch.next_offset
         if job.spec.source_topic is not None:
             batch = without_bad_records(batch)
         count = len(batch.keys)
         yield pa.table(
             {
-                "at": pa.array(range(position, position + count), pa.int64()),
+                "position": pa.array(range(position, position + count), pa.int64()),
                 "segment": pa.array(segments_of(job.spec, batch.keys)),
                 "key": pa.array(batch.keys, pa.binary()),
                 "value": pa.array(batch.values, pa.binary()),
             }
         )
         position += count
+    if reached < job.target.changelog_offset:
+        raise RestoreSuspended(f"verifying {job.changelog} at {reached} of {job.target.changelog_offset}")
 
 
 def _store_rows(store: Store) -> Iterator[pa.Table]:
@@ -135,7 +143,7 @@ def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob) ->
         create table pairs as
         select coalesce(f.key, s.key) as key, f.last.v as expected, s.value as found,
                coalesce(f.segment, s.segment) < $live or (f.key is null and $low > 0) as left_out
-        from (select key, any_value(segment) as segment, max_by({'v': value}, at) as last from log group by key) f
+        from (select key, any_value(segment) as segment, max_by({'v': value}, position) as last from log group by key) f
         full join store s on f.key = s.key
         """,
         {"live": live, "low": job.low_offset},

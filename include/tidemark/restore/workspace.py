@@ -117,6 +117,25 @@ class Workspace:
         except TaskLocked as error:
             raise TaskLocked(f"restore {self.folder.name} is being worked on: {error}") from error
 
+    def abort(self) -> str:
+        """Ask the process that works on it to end, or clean up after one that is gone; says which. Raises `StartRefused`."""
+        progress = self.progress()
+        if progress.state in (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK):
+            raise StartRefused(
+                f"restore {self.folder.name} is {progress.state}: it cannot be aborted; `tidemark restore rollback` undoes it"
+            )
+        try:
+            lock = self.lock()
+        except TaskLocked:
+            self.abort_file.touch()
+            return f"restore {self.folder.name} was asked to end"
+        try:
+            self.drop_built()
+            self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
+        finally:
+            lock.release()
+        return f"restore {self.folder.name} aborted; the old state is in place"
+
     def swap(self, moves: tuple[Move, ...], probe: Callable[[str], None]) -> None:
         """Each old task folder aside, each new one in its place. May be repeated after a crash in the middle."""
         for move in moves:

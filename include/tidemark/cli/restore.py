@@ -1,0 +1,201 @@
+"""Rebuild the state of a stopped application from the best source there is, verified before it is swapped in."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.errors import StartRefused, TidemarkError
+from tidemark.events.progress import RichRestoreListener
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
+from tidemark.restore.sources import copy_sources
+from tidemark.restore.workspace import RestoreProgress, Workspace, workspaces
+from tidemark.settings import Settings
+from tidemark.start.evidence import SourceOfState
+from tidemark.topology.load import load
+
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+_From = Annotated[
+    SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest that will do")
+]
+_Id = Annotated[str | None, typer.Argument(help="a restore's id; default: the newest")]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@app.command()
+def plan(
+    topology: _Topology,
+    source: _From = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
+    out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
+) -> None:
+    """What would be rebuilt from where, how long it takes and what it touches; changes nothing, the stream may run."""
+    made = make_plan(_kit(topology), _new_id(), source)
+    if out is not None:
+        try:
+            out.write_text(made.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise TidemarkError(f"cannot write {out}: {error.strerror}; give a file in a folder that exists") from error
+    typer.echo(made.to_json()) if as_json else _show(made)
+
+
+@app.command()
+def run(
+    topology: _Topology,
+    source: _From = None,
+    plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
+    resume: Annotated[str | None, typer.Option(help="go on with the restore of this id")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap."""
+    kit = _kit(topology)
+    settings = kit.settings
+    if resume is not None:
+        workspace = Workspace(settings.state_dir, kit.plan.application_id, resume)
+        made = workspace.plan()
+    else:
+        made = _planned(kit, plan_file, source)
+        workspace = Workspace(settings.state_dir, kit.plan.application_id, made.restore_id)
+    _show(made)
+    if not yes and not typer.confirm("replace the state as planned?"):
+        raise typer.Exit(1)
+    if resume is None:
+        workspace.create(made)
+    console = Console()
+    try:
+        with RichRestoreListener() as listener:
+            done = RestoreRun(kit, workspace, listener, lambda _point: None, console.print).run()
+    except RestoreSuspended:
+        console.print(f"restore {made.restore_id} aborted; the old state is in place")
+        raise typer.Exit(1) from None
+    _show_progress(made, done)
+
+
+@app.command()
+def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    """All restores of the application, the newest first."""
+    settings = Settings.load()
+    found = workspaces(settings.state_dir, load(topology).plan().application_id)
+    states = [(workspace.folder.name, workspace.plan(), workspace.progress()) for workspace in found]
+    if as_json:
+        rows = [
+            {"id": name, "state": progress.state, "stores": len(made.stores), "verified": len(progress.verdicts or {}),
+             "message": progress.message, "created_ms": made.created_ms, "ended_ms": progress.ended_ms}
+            for name, made, progress in states
+        ]  # fmt: skip
+        typer.echo(json.dumps(rows))
+        return
+    table = Table("restore", "planned", "state", "stores verified", "message")
+    for name, made, progress in states:
+        verified = f"{len(progress.verdicts or {})} of {len(made.stores)}"
+        table.add_row(name, _told_time(made.created_ms), str(progress.state), verified, progress.message)
+    Console().print(table if states else "no restore has been run here")
+
+
+@app.command()
+def abort(topology: _Topology, restore_id: _Id = None) -> None:
+    """End a restore that runs or was left half; what it built is deleted, the old state stays in place."""
+    workspace = _workspace(topology, restore_id)
+    typer.echo(workspace.abort())
+
+
+@app.command()
+def rollback(topology: _Topology, restore_id: _Id = None) -> None:
+    """Bring the state folders back that a restore replaced."""
+    workspace = _workspace(topology, restore_id)
+    with RichRestoreListener() as listener:
+        RestoreRun(_kit(topology), workspace, listener, lambda _point: None, Console().print).roll_back()
+    typer.echo(f"restore {workspace.folder.name} rolled back; the next start replays what came since")
+
+
+def _kit(topology: str) -> RestoreKit:
+    settings = Settings.load()
+    plan_of = load(topology).plan()
+    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), _now_ms)
+
+
+def _workspace(topology: str, restore_id: str | None) -> Workspace:
+    settings = Settings.load()
+    application_id = load(topology).plan().application_id
+    if restore_id is not None:
+        workspace = Workspace(settings.state_dir, application_id, restore_id)
+        workspace.plan()
+        return workspace
+    found = workspaces(settings.state_dir, application_id)
+    if not found:
+        raise StartRefused(f"no restore of {application_id} has been run here")
+    return found[0]
+
+
+def _planned(kit: RestoreKit, plan_file: Path | None, source: SourceOfState | None) -> RestorePlan:
+    if plan_file is None:
+        return make_plan(kit, _new_id(), source)
+    try:
+        made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TidemarkError(f"cannot read {plan_file}: {error.strerror}") from error
+    if made.application_id != kit.plan.application_id:
+        raise StartRefused(f"{plan_file} is a plan of {made.application_id}, not of {kit.plan.application_id}")
+    return made
+
+
+def _new_id() -> str:
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def _told_time(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _show(made: RestorePlan) -> None:
+    """The plan with its blast radius, to people."""
+    console = Console()
+    table = Table(title=f"restore {made.restore_id} of {made.application_id}")
+    for heading in ("task", "store", "from", "changelog offsets", "MB to copy", "ETA, s"):
+        table.add_column(heading, justify="left" if heading in ("task", "store", "from") else "right")
+    for store in made.stores:
+        offsets = f"{store.from_offset} … {store.end_offset}"
+        megabytes = f"{store.bytes_to_copy / 1e6:.1f}"
+        table.add_row(store.task, store.store, store.source.value, offsets, megabytes, f"{store.eta_s:.1f}")
+    console.print(table)
+    for store in made.stores:
+        for fault in store.passed_over:
+            console.print(f"passed over for {store.task}/{store.store}: {fault}")
+    for told in made.not_rebuilt:
+        console.print(f"not rebuilt: {told}")
+    console.print(
+        f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
+        f"changelog is read once more to verify). {len(made.tasks)} task folders are replaced and kept aside for `tidemark "
+        f"restore rollback`. No output is written; {made.source_lag} source offsets wait meanwhile."
+    )
+
+
+def _show_progress(made: RestorePlan, done: RestoreProgress) -> None:
+    console = Console()
+    table = Table("task", "store", "keys", "checksum", "left out", "different")
+    for verdict in (done.verdicts or {}).values():
+        table.add_row(
+            verdict.task, verdict.store, str(verdict.keys), verdict.checksum[:16], str(verdict.left_out),
+            str(verdict.different),
+        )  # fmt: skip
+    console.print(table)
+    seconds = (done.ended_ms - done.started_ms) / 1000
+    keys = sum(verdict.keys for verdict in (done.verdicts or {}).values())
+    console.print(
+        f"restore {made.restore_id}: {done.state}, {keys} keys verified, {seconds:.1f} s; start the application"
+    )
+    sys.stdout.flush()

@@ -1,0 +1,13 @@
+"""Every place where copies of an application's stores may lie, in one list."""
+
+from __future__ import annotations
+
+from tidemark.restore.local_copies import LocalCopies
+from tidemark.settings import Settings
+from tidemark.start.copies import CopySource
+from tidemark.topology.plan import TopologyPlan
+
+
+def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
+    """For a restore, which looks at the state folders too; an instance opens its own folder itself."""
+    return [LocalCopies(settings.state_dir, plan.application_id)]

@@ -1,0 +1,128 @@
+"""An application that counts records per key, its batches made in plain Python instead of by Spark: state for restores."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from tests.truth.topics import end_offsets
+
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.tasks.task import Status
+from tidemark.topology.builder import Topology
+from tidemark.topology.plan import TopologyPlan
+
+PARTITIONS = 2
+NO_PROBE = lambda _point: None  # noqa: E731
+
+
+class CountingSource:
+    """A `BatchSource`: what Spark would hand over for a count by key. Sets `stop` once everything was handed over."""
+
+    def __init__(self, bootstrap: str, topic: str, stop: threading.Event, batch_records: int = 500) -> None:
+        self._bootstrap, self._topic, self._stop, self._most = bootstrap, topic, stop, batch_records
+        self._next: dict[TopicPartition, int] = {}
+        self._consumer: Consumer | None = None
+
+    def start(self, next_offsets, max_batch_records):
+        self.stop()
+        self._next = dict(next_offsets)
+        self._consumer = Consumer(
+            {"bootstrap.servers": self._bootstrap, "group.id": "counting", "enable.auto.commit": False}
+        )
+        self._consumer.assign([ClientPartition(p.topic, p.partition, at) for p, at in self._next.items()])
+
+    def next(self, timeout_s):
+        if self._consumer is None:
+            return None
+        messages = self._consumer.consume(self._most, timeout_s)
+        if not messages:
+            ends = end_offsets(self._bootstrap, [(p.topic, p.partition) for p in self._next], "read_committed")
+            if len(self._next) == PARTITIONS and all(
+                ends[(p.topic, p.partition)] == at for p, at in self._next.items()
+            ):
+                self._stop.set()
+            return None
+        starts, ends = dict(self._next), dict(self._next)
+        counted: Counter[tuple[int, str]] = Counter()
+        for message in messages:
+            counted[(message.partition(), message.key().decode())] += 1
+            ends[TopicPartition(self._topic, message.partition())] = message.offset() + 1
+        self._next = ends
+        rows = [(p, Status.GOOD, n, 1, key, n) for (p, key), n in sorted(counted.items())]
+        names = ("p", "status", "rows", "max_ts", "k", "n")
+        table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        return SourceBatch(0, starts, ends, [table], ())
+
+    def stop(self):
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+
+def counting(name: str) -> Topology:
+    """Records of `<name>-in` counted by key in the store `n`, sent to `<name>-out`."""
+    topology = Topology(name)
+    source = topology.stream(f"{name}-in", schema="id STRING", key="id")
+    source.group_by_key().count(name="n", store="n").to(f"{name}-out")
+    return topology
+
+
+@dataclass
+class CountingApp:
+    """Feed, run until drained, look. `expected` is what each key's count must be."""
+
+    settings: Settings
+    admin: AdminClient
+    name: str
+    expected: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.settings = self.settings.model_copy(
+            update={"num_partitions": PARTITIONS, "session_timeout_ms": 6000, "transaction_timeout_ms": 6000}
+        )
+        self.plan: TopologyPlan = counting(self.name).plan()
+        ensure_user_topics(self.plan, self.settings, self.admin)
+
+    @property
+    def state(self) -> Path:
+        """Instance 0's folder."""
+        return self.settings.state_dir / "0" / self.name
+
+    def store_folder(self, partition: int) -> Path:
+        return self.state / f"0_{partition}" / "rocksdb" / "n"
+
+    def feed(self, records: int, keys: int = 200) -> None:
+        producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers, "partitioner": "murmur2_random"})
+        for number in range(records):
+            key = f"k{(number * 7919) % keys:05d}"
+            self.expected[key] += 1
+            producer.produce(f"{self.name}-in", b"{}", key.encode())
+        assert producer.flush(30) == 0
+
+    def run(self, probe=NO_PROBE, settings: Settings | None = None, number: int = 0) -> None:
+        """One instance until all input is committed."""
+        used = settings or self.settings
+        stop = threading.Event()
+        instance = Instance(self.plan, used, number, "counting", probe)
+        too_long = threading.Timer(90, stop.set)
+        too_long.start()
+        failure: BaseException | None = None
+        try:
+            instance.run(CountingSource(used.bootstrap_servers, f"{self.name}-in", stop), stop)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            too_long.cancel()
+            instance.close(failure)

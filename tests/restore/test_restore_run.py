@@ -1,0 +1,336 @@
+"""Restores of a stopped application on a real broker: from each source, killed at each step, refused, undone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp
+
+from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
+from tidemark.instance.instance import Instance, wall_clock_ms
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.local_copies import LocalCopies
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
+from tidemark.restore.workspace import RestoreState, Workspace, workspaces
+from tidemark.start.evidence import SourceOfState
+from tidemark.stores.layout import ValueLayout
+from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.tasks.values import value_layouts
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Counted(LoggingRestoreListener):
+    """Remembers how many records were read."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = 0
+
+    def on_restore_end(self, progress):
+        super().on_restore_end(progress)
+        self.records += progress.records
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """Two partitions, 200 keys, everything committed, nothing running."""
+    made = CountingApp(settings, admin, unique("counting"))
+    made.feed(2000)
+    made.run()
+    return made
+
+
+def kit_of(app):
+    copies = [LocalCopies(app.settings.state_dir, app.name)]
+    return RestoreKit.of(app.plan, app.settings, copies, wall_clock_ms)
+
+
+def planned(app, asked=None, name=None):
+    kit = kit_of(app)
+    made = make_plan(kit, name or f"r{time.time_ns()}", asked)
+    workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
+    workspace.create(made)
+    return kit, workspace
+
+
+def restore(app, asked=None, probe=NO_PROBE, said=None, listener=None):
+    kit, workspace = planned(app, asked)
+    run = RestoreRun(
+        kit, workspace, listener or LoggingRestoreListener(), probe, (said if said is not None else []).append
+    )
+    return run.run(), workspace, run
+
+
+def counts_of(app, folder=None):
+    layout: ValueLayout = value_layouts(app.plan.subtopologies[0])["n"]
+    found = {}
+    for partition in range(PARTITIONS):
+        store = RocksStore(folder(partition) if folder else app.store_folder(partition), write_buffer_bytes=1 << 20)
+        try:
+            items = list(store.items(WHOLE))
+        finally:
+            store.close()
+        decoded = layout.decode([value for _, value in items])
+        found |= {key.decode(): int(n) for (key, _), n in zip(items, decoded[decoded.dtype.names[-1]], strict=True)}
+    return found
+
+
+def test_should_plan_from_the_local_store_and_change_nothing(app):
+    made = make_plan(kit_of(app), "r1", None)
+    assert [(s.task, s.store, s.source) for s in made.stores] == [
+        ("0_0", "n", SourceOfState.LOCAL), ("0_1", "n", SourceOfState.LOCAL),
+    ]  # fmt: skip
+    assert workspaces(app.settings.state_dir, app.name) == []
+
+
+def test_should_plan_while_the_application_runs(app):
+    stop, instance = threading.Event(), Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    try:
+        made = make_plan(kit_of(app), "r1", None)
+        assert {s.source for s in made.stores} == {SourceOfState.LOCAL}
+    finally:
+        stop.set()
+        instance.close(None)
+
+
+@pytest.mark.parametrize("asked", [None, SourceOfState.LOCAL, SourceOfState.CHANGELOG])
+def test_should_rebuild_and_verify_every_key_and_go_on(app, asked):
+    done, _, _ = restore(app, asked)
+    assert done.state is RestoreState.DONE
+    assert sum(verdict.keys for verdict in done.verdicts.values()) == len(app.expected)
+    assert counts_of(app) == app.expected
+    app.feed(500)
+    app.run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_rebuild_a_state_that_is_gone(app):
+    shutil.rmtree(app.settings.state_dir)
+    listener = Counted()
+    done, _, _ = restore(app, listener=listener)
+    assert done.state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+    assert listener.records >= len(app.expected)
+
+
+def test_should_read_only_the_tail_where_the_local_store_is_behind(app):
+    saved = app.settings.state_dir.with_name("saved")
+    shutil.copytree(app.settings.state_dir, saved)
+    app.feed(300, keys=10)
+    app.run()
+    shutil.rmtree(app.settings.state_dir)
+    saved.rename(app.settings.state_dir)
+    listener = Counted()
+    restore(app, SourceOfState.LOCAL, listener=listener)
+    assert counts_of(app) == app.expected
+    assert 0 < listener.records < len(app.expected)
+
+
+def test_should_pass_over_a_damaged_store(app, caplog):
+    for table in app.store_folder(0).glob("*.sst"):
+        table.write_bytes(table.read_bytes()[: table.stat().st_size // 2])
+    (app.store_folder(0) / "CURRENT").write_text("nonsense\n")
+    said = []
+    restore(app, said=said)
+    assert counts_of(app) == app.expected
+    assert "cannot open the store" in caplog.text
+
+
+def test_should_refuse_a_source_that_was_asked_for_and_is_not_there(app):
+    with pytest.raises(StartRefused, match="there is no savepoint copy"):
+        planned(app, SourceOfState.SAVEPOINT)
+
+
+def test_should_stop_at_one_different_key_name_it_and_leave_the_old_state(app):
+    before = counts_of(app)
+
+    def tamper(point):
+        if point != "restore-built" or changed:
+            return
+        for folder in workspace.built.glob("0_0/rocksdb/n"):
+            store = RocksStore(folder, write_buffer_bytes=1 << 20)
+            key, _ = next(store.items(WHOLE))
+            store.put_many([Writes(WHOLE, [key], [b"wrong"])], store.marker, None)
+            changed.append(key)
+            store.close()
+
+    changed: list[bytes] = []
+    # One store after the other, so that only one is built when it is changed.
+    app.settings = app.settings.model_copy(update={"restore_threads": 1})
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    run = RestoreRun(kit, workspace, LoggingRestoreListener(), tamper, [].append)
+    with pytest.raises(StartRefused, match="differs from its changelog in 1 keys") as refused:
+        run.run()
+    assert changed[0].hex() in str(refused.value)
+    assert workspace.progress().state is RestoreState.FAILED
+    assert counts_of(app) == before
+
+
+@pytest.mark.parametrize("point", ["restore-whole", "restore-built", "swap-between", "swap-one"])
+def test_should_go_on_where_a_crash_left_it(app, point):
+    passed = []
+
+    def crash(at):
+        if at == point:
+            passed.append(at)
+            if len(passed) == 1:
+                raise Crash
+
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+    done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    assert done.state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+
+
+def test_should_not_build_again_what_was_verified_before_a_crash(app):
+    def crash(at):
+        if at == "swap-between":
+            raise Crash
+
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+    listener = Counted()
+    RestoreRun(kit, workspace, listener, NO_PROBE, [].append).run()
+    assert listener.records == 0
+
+
+@pytest.mark.parametrize("point", ["swap-between", "swap-one"])
+def test_should_run_an_application_that_was_started_in_the_middle_of_a_swap(app, point):
+    def crash(at):
+        if at == point:
+            raise Crash
+
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+    app.feed(300)
+    app.run()
+    assert counts_of(app) == app.expected
+    RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    app.run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_roll_back_to_the_very_folders_it_replaced(app):
+    (app.state / "0_0" / "witness").write_text("old")
+    _, _, run = restore(app, SourceOfState.CHANGELOG)
+    assert not (app.state / "0_0" / "witness").exists()
+    assert run.roll_back().state is RestoreState.ROLLED_BACK
+    assert (app.state / "0_0" / "witness").read_text() == "old"
+    app.feed(100)
+    app.run()
+    assert counts_of(app) == app.expected
+    with pytest.raises(StartRefused, match="replaced nothing"):
+        run.roll_back()
+
+
+def test_should_abort_and_leave_nothing_but_the_record_of_it(app):
+    before = counts_of(app)
+
+    def ask_to_end(at):
+        if at == "restore-whole":
+            workspace.abort()
+
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(RestoreSuspended):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), ask_to_end, [].append).run()
+    assert workspace.progress().state is RestoreState.ABORTED
+    assert not workspace.built.exists()
+    assert counts_of(app) == before
+
+
+def test_should_refuse_while_an_instance_holds_the_folder(app):
+    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    try:
+        with pytest.raises(TaskLocked, match="pause its DAG"):
+            restore(app)
+    finally:
+        instance.close(None)
+
+
+def test_should_refuse_while_a_member_runs_on_another_machine(app):
+    elsewhere = app.settings.model_copy(update={"state_dir": app.settings.state_dir.with_name("elsewhere")})
+    running = threading.Event()
+    stop = threading.Event()
+
+    class Idle:
+        def start(self, next_offsets, max_batch_records):
+            running.set()
+
+        def next(self, timeout_s):
+            stop.wait(timeout_s)
+
+        def stop(self):
+            return
+
+    instance = Instance(app.plan, elsewhere, 3, "counting", NO_PROBE)
+    thread = threading.Thread(target=instance.run, args=(Idle(), stop))
+    thread.start()
+    try:
+        assert running.wait(60)
+        impatient = app.settings.model_copy(update={"broker_timeout_ms": 2000, "session_timeout_ms": 1000})
+        app.settings = impatient
+        with pytest.raises(PreflightFailed, match=f"{app.name}-3"):
+            restore(app)
+    finally:
+        stop.set()
+        thread.join(30)
+        instance.close(None)
+
+
+_ON_A_FULL_DISK = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+sys.argv = ["tidemark", "restore", "run", "made_counting", "--from", "changelog", "--yes"]
+from tidemark.cli.main import run
+run()
+"""
+
+
+def test_should_fail_in_one_line_and_keep_the_old_state_when_the_disk_is_full(app, tmp_path):
+    """A limit on the size of files stands for the full disk: RocksDB's writes fail in the same way."""
+    app.feed(6000, keys=6000)
+    app.run()
+    (tmp_path / "made_counting.py").write_text(
+        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
+    )
+    environment = {
+        **os.environ, **app.settings.as_environment(),
+        "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
+    }  # fmt: skip
+    ended = subprocess.run(
+        [sys.executable, "-c", _ON_A_FULL_DISK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 30, ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert "the old state is in place" in ended.stderr
+    (workspace,) = workspaces(app.settings.state_dir, app.name)
+    assert workspace.progress().state is RestoreState.FAILED
+    assert not workspace.built.exists()
+    assert counts_of(app) == app.expected
