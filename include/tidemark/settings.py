@@ -110,6 +110,10 @@ class Settings(BaseSettings):
         [], "your own listeners, classes as `package.module:Name`, as a JSON list", "KafkaStreams.setStateListener"
     )
     state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
+    savepoint_location: str = setting(
+        "", "folder or fsspec URL (`s3://…`, `memory://…`) of savepoints; if empty, `savepoints` in `var_dir`", ""
+    )
+    savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter")
     store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter")
@@ -153,11 +157,11 @@ class Settings(BaseSettings):
                 f"(docs/settings.md lists them)"
             ) from None
         root = project_root()
-        return read.model_copy(
-            update={
-                name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")
-            }
-        )
+        folders = {name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")}
+        savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
+        if "://" not in savepoints:
+            savepoints = str(root / Path(savepoints).expanduser())
+        return read.model_copy(update={**folders, "savepoint_location": savepoints})
 
     def as_environment(self) -> dict[str, str]:
         """These settings as environment variables, for a process started from this one. Contains the password."""

@@ -32,6 +32,9 @@ from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.taking import SavepointTaker
 from tidemark.settings import Settings
 from tidemark.start.opening import Assignment, TaskOpener
 from tidemark.start.witnesses import Witnesses, stalled_after
@@ -122,6 +125,10 @@ class Instance:
         )
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
         restorer = Restorer(client, stalled_after(settings), self._listeners, probe)
+        copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
+        self._savepoints = SavepointTaker(
+            app, plan.version, instance, settings.var_dir, self._directory.folder, self._run_file, clock
+        )
         self._opener = TaskOpener(
             plan=plan,
             settings=settings,
@@ -129,7 +136,7 @@ class Instance:
             member=self._member,
             witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock),
             opener=stores,
-            builder=StoreBuilder(stores, restorer, ()),
+            builder=StoreBuilder(stores, restorer, [copies]),
             sink_partitions=partitions,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
@@ -166,6 +173,7 @@ class Instance:
                 self._changed.wait(_WAIT_S)
             elif self._clock() - self._ticked_ms >= _TICK_MS:
                 self._tick()
+            self._savepoints.run(self._tasks.values())
             self._purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
             self._run_file.update({"records_per_second": self._rate.per_second(self._clock())})
         self.states.to(InstanceState.PENDING_SHUTDOWN)
@@ -312,6 +320,7 @@ class Instance:
         """Stop reading, close stores and member. Never raises over `failure`."""
         for what, closing in (
             ("source", self._source.stop),
+            ("savepoint", self._savepoints.close),
             ("tasks", self._close_tasks),
             ("member", self._member.close),
             ("folder", self._directory.close),
@@ -320,6 +329,8 @@ class Instance:
                 closing()
             except (TidemarkError, OSError, RuntimeError) as error:
                 log.warning("closing the %s: %s", what, error)
+        if failure is not None:
+            self._listeners.on_failure(failure)
         if failure is None and self.states.state is InstanceState.PENDING_SHUTDOWN:
             self.states.to(InstanceState.NOT_RUNNING)
         elif self.states.state is not InstanceState.ERROR:

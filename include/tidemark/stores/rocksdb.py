@@ -21,12 +21,13 @@ from rocksdict import (
     WriteOptions,
 )
 
-from tidemark.errors import TaskCorrupted
+from tidemark.errors import SavepointFailed, TaskCorrupted
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
 MARKER_KEY = b"marker"
 _SEGMENT_PREFIX = "segment-"
+_BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
 
 
 class RocksStore:
@@ -131,17 +132,38 @@ class RocksStore:
                 return
             yield key, value
 
-    def checkpoint(self, folder: Path) -> None:
-        """A copy of the store as it is now in `folder`, which must not exist: hard links, so it takes milliseconds."""
-        self._flush()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        taken = Checkpoint(self._db)
-        taken.create_checkpoint(str(folder))
-
     def _flush(self) -> None:
         self._db.flush(True)
         for family, _ in self._segments.values():
             family.flush(True)
+
+    def begin_flush(self) -> None:
+        """Let RocksDB write what is only in memory to files; returns at once. Raises `SavepointFailed`."""
+        try:
+            for family in self._families():
+                family.flush(False)
+        except Exception as error:
+            raise SavepointFailed(f"the store in {self.folder} cannot be flushed: {error}") from error
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether something is still being written out."""
+        return any(family.property_int_value(_BEING_FLUSHED) for family in self._families())
+
+    def _families(self) -> list[Rdict]:
+        return [self._db, *(family for family, _ in self._segments.values())]
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make `folder`, which does not exist, a copy of this store as it stands, by hard links on the same file system.
+
+        Flushes first, so the copy opens with the same contents and marker. Blocks for tens of milliseconds, longer where
+        much was only in memory (see `begin_flush`). Raises `SavepointFailed`.
+        """
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            Checkpoint(self._db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise SavepointFailed(f"the store in {self.folder} cannot be checkpointed to {folder}: {error}") from error
 
     def close(self) -> None:
         if not self._closed:

@@ -100,6 +100,11 @@ class Task:
         ]
 
     @property
+    def stores(self) -> Mapping[str, Store]:
+        """Its open stores by name."""
+        return self._stores
+
+    @property
     def ticks(self) -> bool:
         """Whether the clock alone can change something."""
         return self._graph.ticks

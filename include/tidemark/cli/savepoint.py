@@ -1,0 +1,161 @@
+"""Savepoints of an application: take, list, verify, expire."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topics import partition_counts
+from tidemark.errors import PreflightFailed, SavepointFailed
+from tidemark.names import TaskId
+from tidemark.savepoints import expiring, verifying
+from tidemark.savepoints.command import Copied, SavepointCommand
+from tidemark.savepoints.manifest import begun_ms
+from tidemark.savepoints.repository import Savepoint, SavepointRepository
+from tidemark.settings import Settings
+from tidemark.topology.durations import duration_ms
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+
+
+@app.command()
+def take(topology: _Topology) -> None:
+    """Take a savepoint of all tasks without stopping the stream; where nothing runs, of the state folders here."""
+    settings = Settings.load()
+    plan = load(topology).plan()
+    tasks = _tasks(plan, partition_counts(AdminClient(librdkafka_config(settings)), settings))
+    with _progress() as progress:
+        bar = progress.add_task("savepoint", total=None)
+
+        def watch(copied: Copied) -> None:
+            progress.update(bar, total=copied.total_bytes or None, completed=copied.done_bytes)
+
+        taken = SavepointCommand(plan, settings, tasks, watch, _now_ms).take()
+    manifest = taken.manifest
+    print(
+        f"savepoint {manifest.savepoint_id}: {len(manifest.tasks)} tasks, {decimal(manifest.total_bytes)}, of which "
+        f"{decimal(taken.copied_bytes)} are new; the stream stood still for {taken.held_ms} ms"
+    )
+
+
+@app.command("list")
+def list_savepoints(
+    topology: _Topology, as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False
+) -> None:
+    """All savepoints, the newest first."""
+    repository = _repository(topology)
+    found = repository.savepoints()
+    if as_json:
+        print(json.dumps([_row(savepoint) for savepoint in found], indent=2))
+        return
+    if not found:
+        print(
+            f"no savepoints of {repository.application_id} in {repository.location}: `tidemark savepoint take` makes one"
+        )
+        return
+    table = Table("savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}")
+    for savepoint in found:
+        manifest = savepoint.manifest
+        age_s = (_now_ms() - (begun_ms(savepoint.savepoint_id) or 0)) // 1000
+        table.add_row(
+            savepoint.savepoint_id,
+            f"{age_s // 3600}:{age_s // 60 % 60:02d}:{age_s % 60:02d}",
+            str(len(savepoint.tasks)),
+            decimal(manifest.total_bytes) if manifest else "",
+            manifest.topology_version if manifest else "",
+            "whole" if manifest else f"not whole: {savepoint.fault}",
+        )
+    Console(highlight=False).print(table)
+
+
+@app.command()
+def verify(
+    topology: _Topology, savepoint_id: Annotated[str, typer.Argument(help="default: the newest that is whole")] = ""
+) -> None:
+    """Read every file of a savepoint and compare it with its checksum; ends with 1 when one is wrong."""
+    repository = _repository(topology)
+    chosen = savepoint_id or _newest(repository)
+    manifest = repository.manifest(chosen)
+    with _progress() as progress:
+        bar = progress.add_task("reading", total=manifest.total_bytes)
+        found = verifying.verify(repository, chosen, lambda size: progress.advance(bar, size))
+    for fault in found.faults:
+        print(f"savepoint {chosen}: {fault}")
+    if found.faults:
+        sys.exit(1)
+    print(
+        f"savepoint {chosen}: {found.tasks} tasks, {found.files} files, {decimal(found.bytes)}, all as they were saved"
+    )
+
+
+@app.command()
+def expire(
+    topology: _Topology,
+    keep: Annotated[
+        int | None, typer.Option(min=0, help="whole savepoints that stay; default: the setting savepoints_kept")
+    ] = None,
+    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: older ones go, too")] = None,
+) -> None:
+    """Remove savepoints by count and age, then the files that no other savepoint names."""
+    settings = Settings.load()
+    repository = _repository(topology)
+    max_age_ms = None if max_age is None else duration_ms(max_age, "--max-age")
+    gone = expiring.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, _now_ms())
+    print(f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}")
+    if gone.files_kept is not None:
+        print(f"files stay this time: {gone.files_kept}")
+
+
+def _tasks(plan: TopologyPlan, partitions: dict[str, int]) -> list[TaskId]:
+    missing = [s.lead.topic for s in plan.subtopologies if s.lead.topic not in partitions]
+    if missing:
+        raise PreflightFailed(f"topic {', '.join(missing)} of {plan.application_id} does not exist: it has never run")
+    return [TaskId(s.index, number) for s in plan.subtopologies for number in range(partitions[s.lead.topic])]
+
+
+def _repository(topology: str) -> SavepointRepository:
+    return SavepointRepository(Settings.load().savepoint_location, load(topology).plan().application_id)
+
+
+def _newest(repository: SavepointRepository) -> str:
+    whole = [savepoint.savepoint_id for savepoint in repository.savepoints() if savepoint.is_complete]
+    if not whole:
+        raise SavepointFailed(f"no whole savepoint of {repository.application_id} in {repository.location}")
+    return whole[0]
+
+
+def _row(savepoint: Savepoint) -> dict[str, object]:
+    manifest = savepoint.manifest
+    begun = datetime.fromtimestamp((begun_ms(savepoint.savepoint_id) or 0) / 1000, UTC)
+    return {
+        "id": savepoint.savepoint_id,
+        "begun": begun.isoformat(),
+        "is_complete": savepoint.is_complete,
+        "fault": savepoint.fault,
+        "tasks": list(savepoint.tasks),
+        "total_bytes": manifest.total_bytes if manifest else None,
+        "topology_version": manifest.topology_version if manifest else None,
+    }
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,151 @@
+"""`tidemark savepoint take`: ask every instance, wait for all, and say that the savepoint is whole."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tidemark.errors import SavepointFailed, TaskLocked
+from tidemark.names import TaskId
+from tidemark.savepoints.asking import (
+    Answer,
+    LiveInstance,
+    Request,
+    Saving,
+    live_instances,
+    request_path,
+    write_request,
+)
+from tidemark.savepoints.copying import CopyCount, copy_linked
+from tidemark.savepoints.manifest import SavepointManifest, new_savepoint_id
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.stopped import StoppedFolders, raise_if_nothing
+from tidemark.settings import Settings
+from tidemark.stores.directory import FolderLock
+from tidemark.topology.plan import TopologyPlan
+
+_LOOK_S = 0.1
+_SILENT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How far a savepoint is, over all instances. Bytes: in all, checked, and those of them that had to be copied."""
+
+    total_bytes: int
+    done_bytes: int
+    copied_bytes: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A whole savepoint. `held_ms`: the longest that an instance stood still for it; 0 where none ran."""
+
+    manifest: SavepointManifest
+    copied_bytes: int
+    held_ms: int
+
+
+@dataclass(frozen=True)
+class SavepointCommand:
+    """Takes one savepoint. `tasks` are all tasks of the application; `watch` is told how far it is."""
+
+    plan: TopologyPlan
+    settings: Settings
+    tasks: Sequence[TaskId]
+    watch: Callable[[Copied], None]
+    clock: Callable[[], int]
+
+    def take(self) -> Taken:
+        """Blocks until the savepoint is whole. Raises `SavepointFailed` naming the instance, or the tasks that lack."""
+        app = self.plan.application_id
+        repository = SavepointRepository(self.settings.savepoint_location, app)
+        with self._alone():
+            live = live_instances(self.settings.var_dir, app)
+            for one in live:
+                answer = Answer.of(one.said() or {})
+                if answer is not None and answer.state is Saving.COPYING:
+                    raise SavepointFailed(
+                        f"instance {one.instance} of {app} still copies savepoint {answer.savepoint_id}: wait for it"
+                    )
+            savepoint_id = new_savepoint_id(self.clock())
+            repository.begin(savepoint_id)
+            taken_ms = self.clock()
+            if live:
+                copied_bytes, held_ms = self._ask(live, savepoint_id)
+            else:
+                copied_bytes, held_ms = self._take_stopped(repository, savepoint_id, taken_ms), 0
+            return Taken(
+                repository.complete(savepoint_id, self.plan.version, taken_ms, self.tasks), copied_bytes, held_ms
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """An instance has room for one request."""
+        try:
+            lock = FolderLock(self.settings.var_dir / "savepoint-commands" / self.plan.application_id)
+        except TaskLocked as error:
+            raise SavepointFailed(
+                f"another `tidemark savepoint take` of {self.plan.application_id} is at work: wait for it"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _take_stopped(self, repository: SavepointRepository, savepoint_id: str, taken_ms: int) -> int:
+        linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)
+        raise_if_nothing(linked, self.settings.state_dir)
+        total = linked.size_bytes
+        count = CopyCount(lambda: self.watch(Copied(total, count.done_bytes, count.copied_bytes)))
+        copy_linked(linked, repository, count)
+        return count.copied_bytes
+
+    def _ask(self, live: Sequence[LiveInstance], savepoint_id: str) -> tuple[int, int]:
+        """Ask all, wait for all: bytes copied, and the longest that one stood still in ms."""
+        app = self.plan.application_id
+        paths = [request_path(self.settings.var_dir, app, one.instance) for one in live]
+        try:
+            for path in paths:
+                write_request(path, Request(savepoint_id, self.settings.savepoint_location))
+            answers = self._wait(live, savepoint_id)
+        finally:
+            for path in paths:
+                path.unlink(missing_ok=True)
+        return sum(a.bytes_copied for a in answers), max(a.held_ms for a in answers)
+
+    def _wait(self, live: Sequence[LiveInstance], savepoint_id: str) -> list[Answer]:
+        pause = threading.Event()
+        while True:
+            answers = [self._answer(one, savepoint_id) for one in live]
+            said = [answer for answer in answers if answer is not None]
+            self.watch(
+                Copied(
+                    sum(a.bytes_total for a in said), sum(a.bytes_done for a in said), sum(a.bytes_copied for a in said)
+                )
+            )
+            if len(said) == len(live) and all(answer.state is Saving.DONE for answer in said):
+                return said
+            pause.wait(_LOOK_S)
+
+    def _answer(self, one: LiveInstance, savepoint_id: str) -> Answer | None:
+        """None where it has not come to it yet."""
+        who = f"instance {one.instance} of {self.plan.application_id}"
+        said = one.said()
+        if said is None:
+            raise SavepointFailed(
+                f"{who} (process {one.identity.pid}) ended before savepoint {savepoint_id} was whole; take another"
+            )
+        if time.time() - one.run_file.stat().st_mtime > _SILENT_S:
+            raise SavepointFailed(
+                f"{who} (process {one.identity.pid}) has said nothing for {_SILENT_S:.0f} s: see its log"
+            )
+        answer = Answer.of(said)
+        if answer is None or answer.savepoint_id != savepoint_id:
+            return None
+        if answer.state is Saving.FAILED:
+            raise SavepointFailed(f"{who}: {answer.error}")
+        return answer

@@ -1,0 +1,82 @@
+"""Savepoints as a source of state for tasks that start (rows A3, B5)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from tidemark.errors import CopyUnusable, SavepointFailed
+from tidemark.names import TaskId
+from tidemark.savepoints.manifest import SavepointManifest
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.start.evidence import SourceOfState, StateCopy
+
+log = logging.getLogger(__name__)
+
+_NEWEST = 3
+
+
+@dataclass(frozen=True)
+class SavepointCopies:
+    """Implements `CopySource` with the newest few whole savepoints. Safe to use from several threads."""
+
+    repository: SavepointRepository
+
+    @property
+    def kind(self) -> SourceOfState:
+        """A savepoint."""
+        return SourceOfState.SAVEPOINT
+
+    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+        """The newest savepoint first, by store; what cannot be read is left out, with a line in the log."""
+        found: dict[str, list[StateCopy]] = {}
+        try:
+            for manifest in self._newest():
+                if str(task) in manifest.tasks:
+                    self._add(found, manifest.savepoint_id, str(task))
+        except SavepointFailed as error:
+            log.warning("no savepoint is considered: %s", error)
+        return found
+
+    def _newest(self) -> list[SavepointManifest]:
+        whole: list[SavepointManifest] = []
+        for savepoint_id in self.repository.ids():
+            try:
+                whole.append(self.repository.manifest(savepoint_id))
+            except CopyUnusable as error:
+                log.warning("savepoint left out: %s", error)
+            if len(whole) == _NEWEST:
+                break
+        return whole
+
+    def _add(self, found: dict[str, list[StateCopy]], savepoint_id: str, task: str) -> None:
+        try:
+            manifest = self.repository.task(savepoint_id, task)
+        except CopyUnusable as error:
+            log.warning("savepoint left out: %s", error)
+            return
+        location = self.repository.url(savepoint_id, f"{task}.json")
+        for store in manifest.stores:
+            copy = StateCopy(SourceOfState.SAVEPOINT, store.marker, location, store.size_bytes)
+            found.setdefault(store.store, []).append(copy)
+
+    def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
+        """Download into `folder`, which does not exist, each file checked against its checksum. Raises `CopyUnusable`."""
+        savepoint_id = PurePosixPath(copy.location).parent.name
+        try:
+            saved = self.repository.task(savepoint_id, str(task)).store(store)
+        except SavepointFailed as error:
+            raise CopyUnusable(str(error)) from error
+        if saved is None:
+            raise CopyUnusable(f"{copy.location}: it holds no store {store}")
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise CopyUnusable(f"{copy.location} cannot be copied to {folder}: {error.strerror}") from error
+        for file in saved.files:
+            try:
+                self.repository.fetch_file(file, folder / file.name)
+            except CopyUnusable as error:
+                raise CopyUnusable(f"{copy.location}: {file.name} of store {store}: {error}") from error

@@ -1,0 +1,91 @@
+"""Which savepoints go, by count and age, and which files go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from tidemark.errors import CopyUnusable
+from tidemark.savepoints.manifest import begun_ms
+from tidemark.savepoints.repository import Savepoint, SavepointRepository
+
+GIVEN_UP_MS = 3_600_000
+"""A savepoint that is not whole after this time will never be."""
+_FILES_AT_ONCE = 100
+
+
+@dataclass(frozen=True)
+class Expired:
+    """What went. `files_kept` says why no file was taken away this time, None where those without a savepoint were."""
+
+    savepoints: tuple[str, ...]
+    files: int
+    bytes: int
+    files_kept: str | None
+
+
+def expired_ids(
+    savepoints: Sequence[Savepoint], keep: int | None, max_age_ms: int | None, now_ms: int
+) -> tuple[str, ...]:
+    """Of `savepoints`, the newest first, those to remove. Reads nothing.
+
+    A whole one goes when `keep` newer ones are whole, or when it is older than `max_age_ms`; one that is not whole goes
+    when it was begun an hour ago.
+    """
+    gone: list[str] = []
+    whole = 0
+    for savepoint in savepoints:
+        age_ms = now_ms - (begun_ms(savepoint.savepoint_id) or 0)
+        if not savepoint.is_complete:
+            if age_ms >= GIVEN_UP_MS:
+                gone.append(savepoint.savepoint_id)
+            continue
+        whole += 1
+        if (keep is not None and whole > keep) or (max_age_ms is not None and age_ms > max_age_ms):
+            gone.append(savepoint.savepoint_id)
+    return tuple(gone)
+
+
+def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | None, now_ms: int) -> Expired:
+    """Remove manifests, then files that none names any more. Blocks; raises `SavepointFailed`.
+
+    While another savepoint is being written, and while a manifest cannot be read, all files stay.
+    """
+    gone = expired_ids(repository.savepoints(), keep, max_age_ms, now_ms)
+    for savepoint_id in gone:
+        repository.remove(savepoint_id)
+    reason = _being_written(repository, now_ms)
+    if reason is not None:
+        return Expired(gone, 0, 0, reason)
+    sizes = repository.file_sizes()
+    try:
+        named = _named_files(repository)
+    except CopyUnusable as error:
+        return Expired(gone, 0, 0, f"what it names is not known: {error}")
+    unnamed = iter(sorted(sizes.keys() - named))
+    files = size = 0
+    while some := list(islice(unnamed, _FILES_AT_ONCE)):
+        # Asked again and again: a savepoint that is begun meanwhile may count on a file that is about to go.
+        reason = _being_written(repository, now_ms)
+        if reason is not None:
+            return Expired(gone, files, size, reason)
+        repository.remove_files(some)
+        files, size = files + len(some), size + sum(sizes[name] for name in some)
+    repository.remove_unfinished()
+    return Expired(gone, files, size, None)
+
+
+def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:
+    for savepoint in repository.savepoints():
+        if not savepoint.is_complete and now_ms - (begun_ms(savepoint.savepoint_id) or 0) < GIVEN_UP_MS:
+            return f"savepoint {savepoint.savepoint_id} is being written"
+    return None
+
+
+def _named_files(repository: SavepointRepository) -> set[str]:
+    named: set[str] = set()
+    for savepoint in repository.savepoints():
+        for task in savepoint.tasks:
+            named.update(file.sha256 for file in repository.task(savepoint.savepoint_id, task).files)
+    return named

@@ -1,0 +1,163 @@
+"""What a savepoint says of itself: a manifest per task, and one over all tasks, written last (row B5)."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.errors import CopyUnusable, TaskCorrupted
+from tidemark.names import TaskId, is_legal_name
+from tidemark.stores.marker import Marker
+from tidemark.topology.plan import StoreSpec
+
+MANIFEST_VERSION = 1
+_ID_TIME = "%Y%m%dT%H%M%S"
+
+
+def new_savepoint_id(now_ms: int) -> str:
+    """An id that no other savepoint has; ids in order are savepoints in the order of time."""
+    return f"{datetime.fromtimestamp(now_ms // 1000, UTC):{_ID_TIME}}-{secrets.token_hex(3)}"
+
+
+def begun_ms(savepoint_id: str) -> int | None:
+    """When a savepoint was begun, to the second, in epoch milliseconds; None for what is no savepoint's id."""
+    try:
+        return int(datetime.strptime(savepoint_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC).timestamp()) * 1000
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """One file of a store's RocksDB folder. `sha256` is hexadecimal, and the file's name in the repository."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SavedStore:
+    """One store as it stood at `marker`."""
+
+    store: str
+    marker: Marker
+    files: tuple[SavedFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A store that the savepoint does not hold, and why."""
+
+    store: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TaskManifest:
+    """One task's part of a savepoint; written when all of its files are there."""
+
+    savepoint_id: str
+    application_id: str
+    topology_version: str
+    task: str
+    taken_ms: int
+    stores: tuple[SavedStore, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def store(self, name: str) -> SavedStore | None:
+        """The store of that name, None where it is left out."""
+        return next((store for store in self.stores if store.store == name), None)
+
+    @property
+    def files(self) -> list[SavedFile]:
+        """Of all stores."""
+        return [file for store in self.stores for file in store.files]
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return _encoded(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> TaskManifest:
+        """Read what `to_bytes` wrote; raises `CopyUnusable`."""
+        try:
+            body = _decoded(data)
+            body["stores"] = tuple(_saved_store(store) for store in body["stores"])
+            body["left_out"] = tuple(LeftOut(**store) for store in body["left_out"])
+            return cls(**body)
+        except (ValueError, KeyError, TypeError, TaskCorrupted) as error:
+            raise CopyUnusable(f"it cannot be read ({error})") from error
+
+
+@dataclass(frozen=True)
+class SavepointManifest:
+    """The whole of a savepoint: its presence says that every task named in it is there with all of its files."""
+
+    savepoint_id: str
+    application_id: str
+    topology_version: str
+    taken_ms: int
+    tasks: tuple[str, ...]
+    total_bytes: int
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        return _encoded(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SavepointManifest:
+        """Read what `to_bytes` wrote; raises `CopyUnusable`."""
+        try:
+            body = _decoded(data)
+            body["tasks"] = tuple(body["tasks"])
+            for task in body["tasks"]:
+                TaskId.parse(task)
+            return cls(**body)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CopyUnusable(f"it cannot be read ({error})") from error
+
+
+def left_out(spec: StoreSpec) -> LeftOut | None:
+    """Why a store of this kind is in no savepoint; None for one that is."""
+    if spec.in_memory:
+        return LeftOut(spec.name, "in memory")
+    if spec.custom is not None:
+        return LeftOut(spec.name, "custom")
+    if not spec.is_logged:
+        return LeftOut(spec.name, "not logged")
+    return None
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": MANIFEST_VERSION, **body}, indent=1).encode()
+
+
+def _decoded(data: bytes) -> dict[str, Any]:
+    body = json.loads(data)
+    if not isinstance(body, dict) or body.pop("version") != MANIFEST_VERSION:
+        raise ValueError("it is of another version")
+    return body
+
+
+def _saved_store(body: Mapping[str, Any]) -> SavedStore:
+    marker = Marker.from_bytes(json.dumps(body["marker"]).encode())
+    return SavedStore(body["store"], marker, _saved_files(body["files"]))
+
+
+def _saved_files(body: Sequence[Mapping[str, Any]]) -> tuple[SavedFile, ...]:
+    files = tuple(SavedFile(**file) for file in body)
+    for file in files:
+        # Names become paths: nothing may lead out of the store's folder.
+        if not (is_legal_name(file.name) and len(file.sha256) == 64 and file.sha256.isalnum()):
+            raise ValueError(f"{file.name!r} is no file of a store")
+    return files

@@ -1,0 +1,301 @@
+"""Where savepoints lie: any location that fsspec knows, laid out as `docs/savepoints.md` says.
+
+Nothing counts before it is whole: each file is written under another name and moved, a task's manifest follows its
+files, the savepoint's manifest follows those of its tasks. Files are named by their SHA-256, so that a savepoint copies
+only what no other one has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, TidemarkError
+from tidemark.names import TaskId
+from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest, begun_ms
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+BEGUN = "begun"
+_CHUNK_BYTES = 4 << 20
+
+Progress = Callable[[int], None]
+"""Told the number of bytes of each chunk; may raise `SavepointFailed` to stop."""
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """One savepoint as it is listed. `manifest` is None while it is not whole; `fault` says why it is not, in a line."""
+
+    savepoint_id: str
+    tasks: tuple[str, ...]
+    manifest: SavepointManifest | None
+    fault: str | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every task is there."""
+        return self.manifest is not None
+
+
+class SavepointRepository:
+    """All savepoints of one application at one location. Safe to use from several threads; every method blocks."""
+
+    def __init__(self, location: str, application_id: str) -> None:
+        """`location` is a folder or a URL. Raises `InvalidSettings` for one that fsspec does not know; asks nothing yet."""
+        self.location = location.rstrip("/")
+        self.application_id = application_id
+        try:
+            self._fs, root = fsspec.url_to_fs(location)
+        except (ValueError, ImportError, OSError) as error:
+            raise InvalidSettings(
+                f"setting savepoint_location: {location} cannot be used ({error}); set TIDEMARK_SAVEPOINT_LOCATION to a "
+                f"folder, or to a URL whose fsspec package is installed"
+            ) from error
+        self._root = f"{root.rstrip('/')}/{application_id}"
+
+    def url(self, savepoint_id: str, name: str = MANIFEST) -> str:
+        """Where a manifest lies, for people."""
+        return f"{self.location}/{self.application_id}/savepoints/{savepoint_id}/{name}"
+
+    def _path(self, *parts: str) -> str:
+        return "/".join((self._root, *parts))
+
+    @contextmanager
+    def _reaching(self, what: str, missing: type[TidemarkError] = CopyUnusable) -> Iterator[None]:
+        """Every file system has errors of its own; `missing` is raised where there is nothing."""
+        try:
+            yield
+        except (SavepointFailed, CopyUnusable):
+            raise
+        except FileNotFoundError as error:
+            raise missing(f"{what} is missing") from error
+        except Exception as error:
+            raise SavepointFailed(f"{what} cannot be reached: {_told(error)}") from error
+
+    def begin(self, savepoint_id: str) -> None:
+        """Say that a savepoint is being written, so that no file is taken away meanwhile. Raises `SavepointFailed`."""
+        self._write(self._path("savepoints", savepoint_id, BEGUN), savepoint_id.encode())
+
+    def put_file(self, source: Path, tick: Progress) -> tuple[SavedFile, int]:
+        """Copy a file unless it is there already; also the number of bytes that were copied.
+
+        `tick` is told each chunk of the checksumming, so every byte once. Raises `SavepointFailed`, and `OSError` where
+        `source` cannot be read.
+        """
+        digest, size = hashlib.sha256(), 0
+        with source.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                size += len(chunk)
+                tick(len(chunk))
+        saved = SavedFile(source.name, size, digest.hexdigest())
+        target = self._path("files", saved.sha256)
+        with self._reaching(f"{self.location}/{self.application_id}/files", SavepointFailed):
+            self._fs.invalidate_cache()
+            if self._fs.exists(target) and self._fs.size(target) == size:
+                return saved, 0
+        with source.open("rb") as file:
+            self._write(target, iter(lambda: file.read(_CHUNK_BYTES), b""), tick)
+        return saved, size
+
+    def put_task(self, manifest: TaskManifest) -> None:
+        """Write a task's manifest; all of its files are there. Raises `SavepointFailed`."""
+        path = self._path("savepoints", manifest.savepoint_id, f"{manifest.task}.json")
+        self._write(path, manifest.to_bytes())
+
+    def complete(
+        self, savepoint_id: str, topology_version: str, taken_ms: int, tasks: Collection[TaskId]
+    ) -> SavepointManifest:
+        """Write the savepoint's manifest, after a look at everything it names.
+
+        Raises `SavepointFailed` naming the tasks or files that are missing.
+        """
+        there = self._tasks_of(savepoint_id)
+        missing = sorted(task for task in tasks if str(task) not in there)
+        if missing:
+            raise SavepointFailed(
+                f"savepoint {savepoint_id} of {self.application_id} lacks task {', '.join(map(str, missing))}: "
+                "nobody here held them; take another once `tidemark status` shows every instance RUNNING"
+            )
+        manifests = [self.task(savepoint_id, str(task)) for task in sorted(tasks)]
+        sizes = self.file_sizes()
+        for manifest in manifests:
+            for file in manifest.files:
+                if sizes.get(file.sha256) != file.size_bytes:
+                    raise SavepointFailed(f"savepoint {savepoint_id}: {file.name} of task {manifest.task} was not kept")
+        whole = SavepointManifest(
+            savepoint_id,
+            self.application_id,
+            topology_version,
+            taken_ms,
+            tuple(manifest.task for manifest in manifests),
+            sum(file.size_bytes for manifest in manifests for file in manifest.files),
+        )
+        self._write(self._path("savepoints", savepoint_id, MANIFEST), whole.to_bytes())
+        with suppress(CopyUnusable, SavepointFailed):
+            self._remove(self._path("savepoints", savepoint_id, BEGUN))
+        return whole
+
+    def ids(self) -> list[str]:
+        """Of all savepoints, whole or not, the newest first. Raises `SavepointFailed`."""
+        found = (name for name in self._names("savepoints") if begun_ms(name) is not None)
+        return sorted(found, reverse=True)
+
+    def savepoints(self) -> list[Savepoint]:
+        """All savepoints, the newest first. Raises `SavepointFailed`."""
+        return [self.savepoint(savepoint_id) for savepoint_id in self.ids()]
+
+    def savepoint(self, savepoint_id: str) -> Savepoint:
+        """One savepoint. Raises `SavepointFailed`."""
+        tasks = tuple(self._tasks_of(savepoint_id))
+        try:
+            return Savepoint(savepoint_id, tasks, self.manifest(savepoint_id), None)
+        except CopyUnusable as error:
+            return Savepoint(savepoint_id, tasks, None, str(error))
+
+    def manifest(self, savepoint_id: str) -> SavepointManifest:
+        """Raises `CopyUnusable` where it is missing, unreadable, or of another application; `SavepointFailed`."""
+        where = self.url(savepoint_id)
+        try:
+            found = SavepointManifest.from_bytes(self._read(savepoint_id, MANIFEST))
+        except CopyUnusable as error:
+            raise CopyUnusable(f"{where}: {error}") from error
+        self._check_owner(where, found, savepoint_id)
+        return found
+
+    def task(self, savepoint_id: str, task: str) -> TaskManifest:
+        """Raises `CopyUnusable` where it is missing, unreadable, or of another application or task; `SavepointFailed`."""
+        where = self.url(savepoint_id, f"{task}.json")
+        try:
+            found = TaskManifest.from_bytes(self._read(savepoint_id, f"{task}.json"))
+        except CopyUnusable as error:
+            raise CopyUnusable(f"{where}: {error}") from error
+        self._check_owner(where, found, savepoint_id)
+        if found.task != task:
+            raise CopyUnusable(f"{where}: it is of task {found.task}")
+        return found
+
+    def _check_owner(self, where: str, found: SavepointManifest | TaskManifest, savepoint_id: str) -> None:
+        if found.application_id != self.application_id:
+            raise CopyUnusable(f"{where}: it is of application {found.application_id}")
+        if found.savepoint_id != savepoint_id:
+            raise CopyUnusable(f"{where}: it is of savepoint {found.savepoint_id}")
+
+    def fetch_file(self, file: SavedFile, target: Path | None, tick: Progress = lambda _: None) -> None:
+        """Read a file, into `target` where one is given, and check it. Raises `CopyUnusable` with what is wrong."""
+        digest, size = hashlib.sha256(), 0
+        try:
+            with (
+                self._reaching("it"),
+                self._fs.open(self._path("files", file.sha256), "rb") as source,
+                (target or Path(os.devnull)).open("wb") as copied,
+            ):
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    tick(len(chunk))
+                    copied.write(chunk)
+        except SavepointFailed as error:
+            raise CopyUnusable(str(error)) from error
+        if size != file.size_bytes:
+            raise CopyUnusable(f"it has {size} bytes instead of {file.size_bytes}")
+        if digest.hexdigest() != file.sha256:
+            raise CopyUnusable("its sha256 is another: it was changed")
+
+    def _read(self, savepoint_id: str, name: str) -> bytes:
+        with self._reaching("it"):
+            data: bytes = self._fs.cat_file(self._path("savepoints", savepoint_id, name))
+            return data
+
+    def _write(self, path: str, chunks: bytes | Iterator[bytes], tick: Progress = lambda _: None) -> None:
+        """Under another name first, so that whatever ends this leaves nothing half that counts."""
+        temporary = self._path("unfinished", uuid.uuid4().hex)
+        with self._reaching(f"{self.location}/{self.application_id}", SavepointFailed):
+            try:
+                for parent in (self._path("unfinished"), path.rpartition("/")[0]):
+                    self._fs.makedirs(parent, exist_ok=True)
+                with self._fs.open(temporary, "wb") as file:
+                    for chunk in [chunks] if isinstance(chunks, bytes) else chunks:
+                        file.write(chunk)
+                        tick(0)
+                    if isinstance(self._fs, LocalFileSystem):
+                        # A name that outlives a power loss must not stand on contents that do not.
+                        file.flush()
+                        os.fsync(file.fileno())
+                self._fs.mv(temporary, path)
+            except BaseException:
+                with suppress(Exception):
+                    self._fs.rm_file(temporary)
+                raise
+
+    def remove(self, savepoint_id: str) -> None:
+        """Take the manifests of a savepoint away, the one over all tasks first. Raises `SavepointFailed`."""
+        names = self._names("savepoints", savepoint_id)
+        for name in sorted(names, key=lambda name: name != MANIFEST):
+            with suppress(CopyUnusable):
+                self._remove(self._path("savepoints", savepoint_id, name))
+        # Object stores have no folders to remove.
+        with suppress(OSError, NotImplementedError):
+            self._fs.rmdir(self._path("savepoints", savepoint_id))
+
+    def remove_files(self, names: Collection[str]) -> None:
+        """Take files away that no savepoint names. Raises `SavepointFailed`."""
+        for name in names:
+            with suppress(CopyUnusable):
+                self._remove(self._path("files", name))
+
+    def remove_unfinished(self) -> None:
+        """Take away what writers that were killed left behind; nobody may be writing. Raises `SavepointFailed`."""
+        for name in self._names("unfinished"):
+            with suppress(CopyUnusable):
+                self._remove(self._path("unfinished", name))
+
+    def _remove(self, path: str) -> None:
+        with self._reaching(path):
+            self._fs.rm_file(path)
+
+    def _entries(self, *folder: str) -> list[dict[str, Any]]:
+        """What lies in a folder; nothing where there is none."""
+        path = self._path(*folder)
+        with suppress(CopyUnusable), self._reaching(f"{self.location}/{self.application_id}"):
+            self._fs.invalidate_cache()
+            found: list[dict[str, Any]] = self._fs.ls(path, detail=True)
+            return found
+        return []
+
+    def _names(self, *folder: str) -> list[str]:
+        return [entry["name"].rstrip("/").rpartition("/")[2] for entry in self._entries(*folder)]
+
+    def _tasks_of(self, savepoint_id: str) -> list[str]:
+        found = [name.removesuffix(".json") for name in self._names("savepoints", savepoint_id)]
+        return sorted(name for name in found if _is_task(name))
+
+    def file_sizes(self) -> dict[str, int]:
+        """Bytes of every file by its SHA-256, whether a savepoint names it or not. Raises `SavepointFailed`."""
+        entries = [entry for entry in self._entries("files") if entry["type"] == "file"]
+        return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in entries}
+
+
+def _is_task(name: str) -> bool:
+    try:
+        TaskId.parse(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _told(error: BaseException) -> str:
+    strerror = getattr(error, "strerror", None)
+    return " ".join(str(strerror or error or type(error).__name__).split())

@@ -1,0 +1,112 @@
+"""A savepoint of an application that does not run: checkpoints of the state folders on this disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.errors import SavepointFailed, TaskCorrupted, TaskLocked
+from tidemark.names import TaskId
+from tidemark.savepoints.copying import LinkedSavepoint, LinkedTask, link_task
+from tidemark.savepoints.manifest import left_out
+from tidemark.settings import Settings
+from tidemark.stores.directory import STORES_FOLDER, FolderLock
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoppedFolders:
+    """Every folder of the application below `state_dir`, instances' and standbys'."""
+
+    plan: TopologyPlan
+    settings: Settings
+
+    def link(self, savepoint_id: str, taken_ms: int) -> LinkedSavepoint:
+        """Checkpoint every store that is here; of a store that is here twice, the one that is furthest.
+
+        Holds the folders' process locks meanwhile, which takes milliseconds; a folder that something else holds is left
+        out with a line in the log, and so is a store that cannot be read. Raises `SavepointFailed`.
+        """
+        app = self.plan.application_id
+        links = self.settings.state_dir / f".savepoints-of-{app}"
+        # Whatever an earlier command left: the caller sees to it that there is one at a time.
+        shutil.rmtree(links, ignore_errors=True)
+        with ExitStack() as opened:
+            found = self._stores(opened)
+            linked = [self._link_task(task, stores, links / savepoint_id) for task, stores in sorted(found.items())]
+        tasks = tuple(task for task in linked if task is not None)
+        return LinkedSavepoint(savepoint_id, app, self.plan.version, taken_ms, links / savepoint_id, tasks)
+
+    def _link_task(self, task: TaskId, stores: Mapping[str, RocksStore], links: Path) -> LinkedTask | None:
+        """None where a store lacks that should be there."""
+        specs = self.plan.subtopologies[task.subtopology].stores
+        lacking = [spec.name for spec in specs if left_out(spec) is None and spec.name not in stores]
+        if lacking:
+            log.warning("task %s is left out: no store %s here that can be read", task, ", ".join(lacking))
+            return None
+        by_spec: dict[StoreSpec, RocksStore | None] = {spec: stores.get(spec.name) for spec in specs}
+        return link_task(task, by_spec, links)
+
+    def _stores(self, opened: ExitStack) -> dict[TaskId, dict[str, RocksStore]]:
+        """The furthest copy of each store, open until `opened` ends, and its folder locked."""
+        found: dict[TaskId, dict[str, RocksStore]] = {}
+        for folder in self._locked(opened):
+            for path in sorted(folder.glob(f"*/{STORES_FOLDER}")):
+                task = self._task(path.parent.name)
+                if task is None:
+                    continue
+                held = found.setdefault(task, {})
+                for spec in self.plan.subtopologies[task.subtopology].stores:
+                    store = self._open(path / spec.name, spec, opened)
+                    if store is not None and (spec.name not in held or _place(store) > _place(held[spec.name])):
+                        held[spec.name] = store
+        return found
+
+    def _locked(self, opened: ExitStack) -> list[Path]:
+        folders: list[Path] = []
+        for folder in sorted(self.settings.state_dir.glob(f"*/{self.plan.application_id}")):
+            try:
+                opened.callback(FolderLock(folder).release)
+            except TaskLocked as error:
+                log.warning("%s is left out: %s", folder, error)
+                continue
+            folders.append(folder)
+        return folders
+
+    def _task(self, name: str) -> TaskId | None:
+        try:
+            task = TaskId.parse(name)
+        except ValueError:
+            return None
+        return task if task.subtopology < len(self.plan.subtopologies) else None
+
+    def _open(self, folder: Path, spec: StoreSpec, opened: ExitStack) -> RocksStore | None:
+        if spec.in_memory or spec.custom is not None or not (folder / "CURRENT").exists():
+            return None
+        try:
+            store = RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes)
+        except TaskCorrupted as error:
+            log.warning("a store is left out: %s", error)
+            return None
+        opened.callback(store.close)
+        return store
+
+
+def _place(store: RocksStore) -> tuple[int, int]:
+    return (store.marker.batch, store.marker.changelog_offset) if store.marker else (-1, -1)
+
+
+def raise_if_nothing(linked: LinkedSavepoint, state_dir: Path) -> None:
+    """Raises `SavepointFailed` where there was nothing to checkpoint."""
+    if not any(task.stores for task in linked.tasks):
+        raise SavepointFailed(
+            f"no instance of {linked.application_id} runs, and nothing in {state_dir} could be taken: start the "
+            "application, or set TIDEMARK_STATE_DIR to where its state is"
+        )

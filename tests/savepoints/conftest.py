@@ -1,0 +1,41 @@
+"""Two tasks' stores, and a repository on each kind of file system."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from tests.savepoints.made import APP, TASKS, open_store, put
+
+from tidemark.savepoints.repository import SavepointRepository
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """Two tasks' stores with two segments of contents each."""
+    opened = {task: open_store(tmp_path / "state" / str(task) / "counts") for task in TASKS}
+    for number, store in enumerate(opened.values(), 1):
+        put(store, number, {1: 500 * number, 2: 300})
+    yield opened
+    for store in opened.values():
+        store.close()
+
+
+@pytest.fixture(params=["folder", "file", "memory"])
+def location(request, tmp_path):
+    """A repository's location: a folder, the same as a URL, and a file system that is none of this machine's."""
+    if request.param == "memory":
+        return f"memory://{uuid.uuid4()}/savepoints"
+    folder = tmp_path / "savepoints"
+    return f"file://{folder}" if request.param == "file" else str(folder)
+
+
+@pytest.fixture
+def repository(location):
+    return SavepointRepository(location, APP)
+
+
+@pytest.fixture
+def local(tmp_path):
+    """A repository in a folder, to be damaged."""
+    return SavepointRepository(str(tmp_path / "savepoints"), APP)

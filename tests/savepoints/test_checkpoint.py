@@ -1,0 +1,55 @@
+"""A checkpoint is the store as it stood, while the store goes on (rule 12)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.savepoints.made import a_marker, contents, open_store, put
+
+from tidemark.errors import SavepointFailed
+
+
+@pytest.fixture
+def store(tmp_path):
+    opened = open_store(tmp_path / "counts")
+    yield opened
+    opened.close()
+
+
+def test_should_open_with_the_contents_and_marker_of_its_moment_while_the_store_goes_on(store, tmp_path):
+    put(store, 1, {1: 4000, 2: 10})
+    # The last batch is in the memtable and the write-ahead log alone.
+    put(store, 2, {2: 20, 3: 5})
+    stood = contents(store)
+    store.checkpoint(tmp_path / "links" / "counts")
+    put(store, 3, {1: 4000, 4: 7})
+    store.put_many([], a_marker(4), 3)
+    copy = open_store(tmp_path / "links" / "counts")
+    assert copy.marker == a_marker(2)
+    assert contents(copy) == stood
+    put(copy, 9, {3: 5, 8: 1})
+    copy.close()
+    assert (store.marker, store.segments()) == (a_marker(4), [3, 4])
+
+
+def test_should_hold_the_same_files_as_the_store_and_not_copy_them(store, tmp_path):
+    put(store, 1, {1: 4000})
+    store.checkpoint(tmp_path / "links")
+    tables = list((tmp_path / "links").glob("*.sst"))
+    assert tables
+    assert all(path.samefile(tmp_path / "counts" / path.name) for path in tables)
+
+
+def test_should_have_nothing_left_to_flush_once_a_flush_was_begun_and_is_over(store):
+    put(store, 1, {1: 4000, 2: 4000})
+    assert not list(store.folder.glob("*.sst"))
+    store.begin_flush()
+    while store.is_flushing:
+        pass
+    assert len(list(store.folder.glob("*.sst"))) == 3, "the marker's family and two segments"
+
+
+def test_should_say_that_a_checkpoint_cannot_be_made_where_something_lies(store, tmp_path):
+    put(store, 1, {1: 1})
+    (tmp_path / "links").mkdir()
+    with pytest.raises(SavepointFailed, match=r"counts cannot be checkpointed to .*links"):
+        store.checkpoint(tmp_path / "links")

@@ -1,0 +1,247 @@
+"""Savepoints in a folder and on another file system: what is copied, when it counts, what goes."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from tests.savepoints.made import APP, SPEC, TASKS, contents, open_store, put, save
+
+from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed
+from tidemark.names import TaskId
+from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
+from tidemark.savepoints.expiring import GIVEN_UP_MS, expire, expired_ids
+from tidemark.savepoints.manifest import SavepointManifest, TaskManifest, begun_ms, new_savepoint_id
+from tidemark.savepoints.repository import Savepoint, SavepointRepository
+from tidemark.savepoints.verifying import verify
+from tidemark.topology.plan import StoreKind, StoreSpec
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_800_000_000_000
+
+
+def an_id(hours_ago: float) -> str:
+    return new_savepoint_id(NOW_MS - round(hours_ago * HOUR_MS))
+
+
+def test_should_give_back_what_was_saved(repository, stores, tmp_path):
+    saved = an_id(0)
+    save(repository, stores, tmp_path / "links", saved)
+    copies = SavepointCopies(SavepointRepository(repository.location, APP))
+    for task, store in stores.items():
+        (copy,) = copies.find(task)["counts"]
+        assert copy.marker == store.marker
+        copies.fetch(copy, task, "counts", tmp_path / "fetched" / str(task))
+        opened = open_store(tmp_path / "fetched" / str(task))
+        assert (opened.marker, contents(opened)) == (store.marker, contents(store))
+        opened.close()
+        files = list((tmp_path / "fetched" / str(task)).iterdir())
+        assert copy.bytes_to_copy > 0
+        assert files
+
+
+def test_should_list_and_verify_what_was_saved(repository, stores, tmp_path):
+    saved = an_id(0)
+    count = save(repository, stores, tmp_path / "links", saved)
+    (found,) = repository.savepoints()
+    assert (found.savepoint_id, found.tasks, found.is_complete) == (saved, ("0_0", "0_1"), True)
+    assert found.manifest.total_bytes == count.done_bytes
+    verified = verify(repository, saved)
+    assert (verified.tasks, verified.faults) == (2, ())
+    assert verified.files == len(repository.file_sizes())
+
+
+def test_should_copy_only_what_is_new(repository, stores, tmp_path):
+    first = save(repository, stores, tmp_path / "links", an_id(2))
+    put(stores[TASKS[0]], 9, {5: 3})
+    second = save(repository, stores, tmp_path / "links", an_id(1))
+    assert first.copied_bytes > 0
+    assert 0 < second.copied_bytes < first.copied_bytes
+    assert second.done_bytes > second.copied_bytes
+    tables = list((tmp_path / "state" / "0_1" / "counts").glob("*.sst"))
+    assert tables, "the other task's tables are those of the first savepoint"
+
+
+def test_should_leave_no_link_behind(repository, stores, tmp_path):
+    save(repository, stores, tmp_path / "links", an_id(0))
+    assert list((tmp_path / "links").rglob("*")) == []
+
+
+def test_should_not_count_before_every_task_is_there(repository, stores, tmp_path):
+    saved = an_id(0)
+    with pytest.raises(SavepointFailed, match="lacks task 0_2, 1_0"):
+        _save_but_expect(repository, stores, tmp_path, saved, [*stores, TaskId(0, 2), TaskId(1, 0)])
+    (found,) = repository.savepoints()
+    assert (found.is_complete, found.tasks) == (False, ("0_0", "0_1"))
+    assert SavepointCopies(repository).find(TASKS[0]) == {}
+
+
+def _save_but_expect(repository, stores, tmp_path, saved, tasks):
+    folder = tmp_path / "links" / saved
+    linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
+    copy_linked(LinkedSavepoint(saved, APP, "1", 5, folder, linked), repository, CopyCount(lambda: None))
+    repository.complete(saved, "1", 5, tasks)
+
+
+def test_should_not_count_when_a_file_went_away_while_it_was_written(local, stores, tmp_path):
+    saved = an_id(0)
+    folder = tmp_path / "links" / saved
+    linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
+    copy_linked(LinkedSavepoint(saved, APP, "1", 5, folder, linked), local, CopyCount(lambda: None))
+    gone = max(local.file_sizes().items(), key=lambda entry: entry[1])[0]
+    local.remove_files([gone])
+    with pytest.raises(SavepointFailed, match="was not kept"):
+        local.complete(saved, "1", 5, list(stores))
+    assert not local.savepoint(saved).is_complete
+
+
+@pytest.mark.parametrize("stopped_at", [0, 1, 2, 5])
+def test_should_leave_nothing_that_counts_when_it_is_stopped_in_the_middle(local, stores, tmp_path, stopped_at):
+    calls = []
+
+    def stop():
+        calls.append(1)
+        if len(calls) > stopped_at:
+            raise SavepointFailed("stopped")
+
+    saved = an_id(0)
+    folder = tmp_path / "links" / saved
+    linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
+    with pytest.raises(SavepointFailed, match="stopped"):
+        copy_linked(LinkedSavepoint(saved, APP, "1", 5, folder, linked), local, CopyCount(stop))
+    assert not folder.exists()
+    assert all(not savepoint.is_complete for savepoint in local.savepoints())
+    assert not list((tmp_path / "savepoints" / APP).glob("unfinished/*"))
+
+
+def test_should_leave_nothing_half_when_the_disk_is_full(local, stores, tmp_path, monkeypatch):
+    folder = tmp_path / "links" / "x"
+    linked = tuple(link_task(task, {SPEC: store}, folder) for task, store in stores.items())
+
+    def full(path, mode="rb", **_):
+        opened = real(path, mode)
+        if mode == "wb":
+            opened.write = _no_space
+        return opened
+
+    real = local._fs.open
+    monkeypatch.setattr(local._fs, "open", full)
+    with pytest.raises(SavepointFailed, match="No space left on device"):
+        copy_linked(LinkedSavepoint("x", APP, "1", 5, folder, linked), local, CopyCount(lambda: None))
+    assert sum(local.file_sizes().values()) == 0
+    assert local.savepoints() == []
+    assert not list((tmp_path / "savepoints" / APP).glob("unfinished/*"))
+
+
+def _no_space(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("location", ["no-such-protocol://bucket/x", "s3nothing://x"])
+def test_should_name_a_location_that_cannot_be_used(location):
+    with pytest.raises(InvalidSettings, match="TIDEMARK_SAVEPOINT_LOCATION"):
+        SavepointRepository(location, APP)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (StoreSpec("s", StoreKind.KEY_VALUE, None, None, in_memory=True), "in memory"),
+        (StoreSpec("s", StoreKind.KEY_VALUE, None, None, custom="a:B"), "custom"),
+        (StoreSpec("s", StoreKind.KEY_VALUE, None, None, is_logged=False), "not logged"),
+    ],
+)
+def test_should_name_the_stores_that_are_left_out(stores, tmp_path, spec, reason):
+    (store, _) = stores.values()
+    linked = link_task(TASKS[0], {SPEC: store, spec: None}, tmp_path / "links")
+    assert [(left.store, left.reason) for left in linked.left_out] == [("s", reason)]
+    assert [kept.store for kept in linked.stores] == ["counts"]
+
+
+def test_should_read_manifests_back(repository, stores, tmp_path):
+    saved = an_id(0)
+    save(repository, stores, tmp_path / "links", saved)
+    task = repository.task(saved, "0_0")
+    assert TaskManifest.from_bytes(task.to_bytes()) == task
+    whole = repository.manifest(saved)
+    assert SavepointManifest.from_bytes(whole.to_bytes()) == whole
+
+
+@pytest.mark.parametrize("name", ["../counts", "a/b", "..", "", "/etc/passwd"])
+def test_should_not_take_a_name_that_leads_out_of_the_folder(local, stores, tmp_path, name):
+    saved = an_id(0)
+    save(local, stores, tmp_path / "links", saved)
+    manifest = local.task(saved, "0_0")
+    first = manifest.stores[0].files[0].name
+    changed = manifest.to_bytes().replace(f'"name": "{first}"'.encode(), f'"name": "{name}"'.encode())
+    with pytest.raises(CopyUnusable, match="is no file of a store"):
+        TaskManifest.from_bytes(changed)
+
+
+def listed(*hours_ago: float, not_whole: tuple[float, ...] = ()) -> list[Savepoint]:
+    whole = {an_id(hours): SavepointManifest("", APP, "1", 0, (), 0) for hours in hours_ago}
+    every = {**whole, **{an_id(hours): None for hours in not_whole}}
+    return [Savepoint(name, (), every[name], None) for name in sorted(every, reverse=True)]
+
+
+@pytest.mark.parametrize(
+    ("savepoints", "keep", "max_age_h", "left_h", "why"),
+    [
+        (listed(1, 2, 3), 3, None, [1, 2, 3], "as many as are to stay"),
+        (listed(1, 2, 3), 2, None, [1, 2], "one too many: the oldest goes"),
+        (listed(1, 2, 3), 0, None, [], "none is to stay"),
+        (listed(1, 2, 3), None, None, [1, 2, 3], "no bound"),
+        (listed(1, 2, 3), None, 2, [1, 2], "exactly as old as it may be stays"),
+        (listed(1, 2, 3), 1, 2, [1], "both bounds hold"),
+        (listed(1, not_whole=(0.5, 0.9)), 1, None, [0.5, 0.9, 1], "unfinished ones count for nothing, and may be at work"),
+        (listed(3, not_whole=(1, 2)), 1, None, [3], "an hour after its beginning a savepoint is given up"),
+    ],
+)  # fmt: skip
+def test_should_expire_by_count_and_age(savepoints, keep, max_age_h, left_h, why):
+    max_age_ms = None if max_age_h is None else max_age_h * HOUR_MS
+    gone = expired_ids(savepoints, keep, max_age_ms, NOW_MS)
+    left = sorted((NOW_MS - begun_ms(s.savepoint_id)) / HOUR_MS for s in savepoints if s.savepoint_id not in gone)
+    assert left == left_h, why
+
+
+def test_should_take_files_away_that_only_expired_savepoints_name(repository, stores, tmp_path):
+    old, new = an_id(2), an_id(1)
+    save(repository, stores, tmp_path / "links", old)
+    put(stores[TASKS[0]], 9, {5: 3})
+    save(repository, stores, tmp_path / "links", new)
+    before = repository.file_sizes()
+    gone = expire(repository, 1, None, NOW_MS)
+    after = repository.file_sizes()
+    assert gone.savepoints == (old,)
+    assert gone.files_kept is None
+    assert gone.files == len(before) - len(after) > 0
+    assert gone.bytes == sum(before.values()) - sum(after.values())
+    assert verify(repository, new).faults == ()
+    assert [savepoint.savepoint_id for savepoint in repository.savepoints()] == [new]
+    assert expire(repository, 0, None, NOW_MS).savepoints == (new,)
+    assert repository.file_sizes() == {}
+
+
+@pytest.mark.parametrize(("age_ms", "stay"), [(GIVEN_UP_MS - 1000, True), (GIVEN_UP_MS, False), (0, True)])
+def test_should_keep_all_files_while_another_savepoint_is_being_written(repository, stores, tmp_path, age_ms, stay):
+    save(repository, stores, tmp_path / "links", an_id(3))
+    writing = new_savepoint_id(NOW_MS - age_ms)
+    repository.begin(writing)
+    before = repository.file_sizes()
+    gone = expire(repository, 0, None, NOW_MS)
+    assert (writing in gone.savepoints) is not stay
+    assert repository.file_sizes() == (before if stay else {})
+    assert (gone.files_kept is not None) is stay
+
+
+def test_should_keep_all_files_when_a_manifest_cannot_be_read(local, stores, tmp_path):
+    old, new = an_id(2), an_id(1)
+    save(local, stores, tmp_path / "links", old)
+    save(local, stores, tmp_path / "links", new)
+    (tmp_path / "savepoints" / APP / "savepoints" / new / "0_1.json").write_text("{")
+    before = local.file_sizes()
+    gone = expire(local, 1, None, NOW_MS)
+    assert gone.savepoints == (old,)
+    assert "0_1.json: it cannot be read" in gone.files_kept
+    assert local.file_sizes() == before

@@ -1,0 +1,212 @@
+"""An application whose state folder is gone starts from a savepoint and the changelog's tail, on a real broker.
+
+The instance's batches are made by hand instead of by Spark: what a key counts follows from the offsets alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from tests.truth.compare import CHANGELOG_VALUE
+
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.errors import SavepointFailed
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import SourceBatch
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId, TopicPartition
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.topology.builder import Topology
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+PARTITIONS = 2
+KEYS = 700
+BATCH = 100
+TASKS = [TaskId(0, number) for number in range(PARTITIONS)]
+
+
+def key_of(place: TopicPartition, offset: int) -> str:
+    return f"{place.partition}-{offset * 7 % KEYS}"
+
+
+class Counting:
+    """A `BatchSource` that goes on to the offset `limit`, and waits there until it is raised."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._next_offsets = {}
+        self._pause = threading.Event()
+
+    def start(self, next_offsets, max_batch_records):
+        self._next_offsets = dict(next_offsets)
+
+    def next(self, timeout_s):
+        if min(self._next_offsets.values(), default=self.limit) >= self.limit:
+            self._pause.wait(0.01)
+            return None
+        starts = self._next_offsets
+        ends = {place: min(offset + BATCH, self.limit) for place, offset in starts.items()}
+        counted = [
+            (place.partition, key, count)
+            for place, start in starts.items()
+            for key, count in Counter(key_of(place, offset) for offset in range(start, ends[place])).items()
+        ]
+        numbers, keys, counts = map(list, zip(*counted, strict=True))
+        flat = {"status": [0] * len(keys), "rows": counts, "max_ts": [1] * len(keys)}
+        self._next_offsets = ends
+        return SourceBatch(0, starts, ends, [pa.table({"p": numbers, **flat, "k": keys, "n": counts})], ())
+
+    def stop(self):
+        self._next_offsets = {}
+
+
+class Run:
+    """An instance at work in a thread of its own."""
+
+    def __init__(self, plan, settings, limit):
+        self.source = Counting(limit)
+        self.stop = threading.Event()
+        self.failure = None
+        self.instance = Instance(plan, settings, 0, "made", lambda point: None)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            self.instance.run(self.source, self.stop)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.instance.close(self.failure)
+
+    def drained(self):
+        tasks = list(self.instance._tasks.values())
+        at_end = len(tasks) == PARTITIONS and all(
+            offset == self.source.limit for task in tasks for offset in task.next_offsets.values()
+        )
+        assert self.failure is None
+        return at_end
+
+    def counts(self):
+        """What the stores hold, once everything up to the limit is committed."""
+        assert wait_until(self.drained, 90)
+        return {
+            key.decode(): CHANGELOG_VALUE.unpack(value)[2]
+            for task in self.instance._tasks.values()
+            for key, value in task.stores["n"].items(0)
+        }
+
+
+@contextmanager
+def running(plan, settings, limit):
+    run = Run(plan, settings, limit)
+    try:
+        yield run
+    finally:
+        run.stop.set()
+        run.thread.join(60)
+    assert not run.thread.is_alive()
+    assert run.failure is None
+
+
+def truth(limit: int) -> dict[str, int]:
+    return dict(Counter(key_of(TopicPartition("", p), offset) for p in range(PARTITIONS) for offset in range(limit)))
+
+
+@pytest.fixture
+def plan(settings, admin, unique):
+    """The plan of a count over two partitions of 3000 records each."""
+    topology = Topology(unique("app"))
+    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
+        unique("out")
+    )
+    made = topology.plan()
+    ensure_user_topics(made, settings.model_copy(update={"num_partitions": PARTITIONS}), admin)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for partition in range(PARTITIONS):
+        for _ in range(3000):
+            producer.produce(unique("in"), b"{}", b"k", partition=partition)
+    assert producer.flush(20) == 0
+    return made
+
+
+def take(plan, settings, tasks=TASKS):
+    seen = []
+    command = SavepointCommand(plan, settings, tasks, seen.append, lambda: 1_800_000_000_000 + len(seen))
+    taken = command.take()
+    assert seen, "progress is told"
+    return taken
+
+
+def starts_of_restores(caplog) -> list[int]:
+    return [int(found[1]) for found in re.finditer(r"restore start: .* from=(\d+)", caplog.text)]
+
+
+def test_should_start_from_a_savepoint_and_the_tail_when_the_state_folder_is_gone(plan, settings, caplog):
+    caplog.set_level(logging.INFO)
+    with running(plan, settings, 1000) as run:
+        assert run.counts() == truth(1000)
+        run.source.limit = 1500
+        taken = take(plan, settings)
+        assert run.counts() == truth(1500)
+        assert list(run.instance.folder.glob(".savepoints/*")) == []
+    (held,) = re.findall(r"savepoint: id=(\S+) tasks=(\S+) held_ms=(\d+)", caplog.text)
+    assert held == (taken.manifest.savepoint_id, "0_0,0_1", str(taken.held_ms))
+    repository = SavepointRepository(settings.savepoint_location, plan.application_id)
+    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].marker for task in TASKS]
+
+    shutil.rmtree(settings.state_dir)
+    caplog.clear()
+    with running(plan, settings, 1500) as run:
+        assert run.counts() == truth(1500)
+        run.source.limit = 2000
+        assert run.counts() == truth(2000)
+    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert sorted(starts_of_restores(caplog)) == sorted(marker.changelog_offset for marker in saved)
+    assert min(marker.changelog_offset for marker in saved) > 500
+
+
+def test_should_pass_a_damaged_savepoint_over_for_the_changelog(plan, settings, caplog):
+    caplog.set_level(logging.INFO)
+    with running(plan, settings, 1000) as run:
+        run.counts()
+        take(plan, settings)
+    for path in (Path(settings.savepoint_location) / plan.application_id / "files").iterdir():
+        data = bytearray(path.read_bytes())
+        path.write_bytes(bytes([*data[:-1], data[-1] ^ 1]) if data else b"")
+    shutil.rmtree(settings.state_dir)
+    caplog.clear()
+    with running(plan, settings, 1000) as run:
+        assert run.counts() == truth(1000)
+    passed_over = [line for line in caplog.messages if "the next source of state is taken" in line]
+    assert len(passed_over) == PARTITIONS
+    assert all("its sha256 is another" in line for line in passed_over)
+    assert starts_of_restores(caplog) == [0] * PARTITIONS
+    assert list(settings.state_dir.rglob("*.restoring")) == []
+
+
+def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, settings, caplog):
+    caplog.set_level(logging.INFO)
+    with running(plan, settings, 1000) as run:
+        run.counts()
+        with pytest.raises(SavepointFailed, match="lacks task 0_2"):
+            take(plan, settings, [*TASKS, TaskId(0, 2)])
+    taken = take(plan, settings)
+    assert taken.held_ms == 0
+    shutil.rmtree(settings.state_dir)
+    caplog.clear()
+    with running(plan, settings, 1000) as run:
+        assert run.counts() == truth(1000)
+    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert starts_of_restores(caplog) == [], "the savepoint stands where Kafka stands"

@@ -1,0 +1,285 @@
+"""The taker inside an instance, and the command that asks it: who failed is said, and no link stays."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from tests.savepoints.made import APP, SPEC, TASKS, open_store, put
+
+from tidemark.errors import SavepointFailed
+from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
+from tidemark.instance.state import InstanceState
+from tidemark.local.processes import wait_until
+from tidemark.savepoints.asking import Answer, Request, Saving, live_instances, request_path, write_request
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.taking import LINKS_FOLDER, SavepointTaker
+from tidemark.settings import Settings
+from tidemark.stores.directory import FolderLock
+
+PLAN = SimpleNamespace(application_id=APP, version="1", subtopologies=(SimpleNamespace(stores=(SPEC,)),))
+
+
+class Bench:
+    """An instance without Kafka: tasks with real stores, a run file, and a taker."""
+
+    def __init__(self, tmp_path, stores):
+        self.settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
+        self.folder = tmp_path / "state" / "0" / APP
+        self.tasks = [
+            SimpleNamespace(id=task, stores={"counts": store}, subtopology=PLAN.subtopologies[0])
+            for task, store in stores.items()
+        ]
+        self.run_path = run_file_path(self.settings.var_dir, APP, 0)
+        self.request_path = request_path(self.settings.var_dir, APP, 0)
+        self.run_file = RunFile(self.run_path, {"application_id": APP, "instance": 0})
+        self.run_file.update({"state": InstanceState.RUNNING}, now=True)
+        self.repository = SavepointRepository(self.settings.savepoint_location, APP)
+        self.taker = self.make_taker()
+
+    def make_taker(self):
+        return SavepointTaker(APP, "1", 0, self.settings.var_dir, self.folder, self.run_file, lambda: 5)
+
+    def ask(self, savepoint_id, location=None):
+        write_request(self.request_path, Request(savepoint_id, location or self.settings.savepoint_location))
+
+    def answer(self):
+        return Answer.of(read_run_file(self.run_path) or {})
+
+    def run_until(self, state):
+        """Go round as the instance's loop does."""
+
+        def reached():
+            self.taker.run(self.tasks)
+            answer = self.answer()
+            return answer is not None and answer.state is state
+
+        assert wait_until(reached, 20)
+        return self.answer()
+
+    def links(self):
+        return list((self.folder / LINKS_FOLDER).rglob("*"))
+
+    def command(self, tasks=TASKS):
+        return SavepointCommand(PLAN, self.settings, tasks, lambda copied: None, lambda: 1_800_000_000_000)
+
+
+@pytest.fixture
+def bench(tmp_path, stores):
+    made = Bench(tmp_path, stores)
+    yield made
+    made.taker.close()
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """Copying waits until the event is set."""
+    go_on, real = threading.Event(), SavepointRepository.put_file
+
+    def wait(self, source, tick):
+        assert go_on.wait(20)
+        return real(self, source, tick)
+
+    monkeypatch.setattr(SavepointRepository, "put_file", wait)
+    yield go_on
+    go_on.set()
+
+
+def test_should_do_nothing_without_a_request(bench):
+    bench.taker.run(bench.tasks)
+    assert bench.answer() is None
+
+
+def test_should_take_what_it_is_asked_for_and_say_so(bench):
+    bench.ask("20270101T000000-aaaaaa")
+    answer = bench.run_until(Saving.DONE)
+    assert (answer.savepoint_id, answer.tasks, answer.error) == ("20270101T000000-aaaaaa", ("0_0", "0_1"), None)
+    assert 0 < answer.bytes_copied <= answer.bytes_done == answer.bytes_total
+    assert not bench.request_path.exists()
+    assert bench.links() == []
+    bench.repository.complete("20270101T000000-aaaaaa", "1", 5, TASKS)
+
+
+def test_should_leave_a_second_request_until_the_first_is_copied(bench, stuck):
+    bench.ask("20270101T000000-aaaaaa")
+    bench.run_until(Saving.COPYING)
+    bench.ask("20270101T000001-bbbbbb")
+    bench.taker.run(bench.tasks)
+    assert bench.request_path.exists()
+    stuck.set()
+    assert wait_until(lambda: bench.answer().state is Saving.DONE, 20)
+    assert bench.answer().savepoint_id == "20270101T000000-aaaaaa"
+    bench.taker._copier.join(20)
+    bench.taker.run(bench.tasks)
+    assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
+
+
+@pytest.mark.parametrize("location", ["no-such-protocol://x", "file:///proc/nowhere"])
+def test_should_answer_that_a_location_is_of_no_use_and_go_on(bench, location):
+    bench.ask("20270101T000000-aaaaaa", location)
+    answer = bench.run_until(Saving.FAILED)
+    assert location in answer.error
+    assert "\n" not in answer.error
+    assert bench.links() == []
+    bench.ask("20270101T000001-bbbbbb")
+    assert bench.run_until(Saving.DONE).savepoint_id == "20270101T000001-bbbbbb"
+
+
+def test_should_answer_that_a_store_cannot_be_checkpointed_and_go_on(bench):
+    (bench.folder / LINKS_FOLDER / "20270101T000000-aaaaaa" / "0_1" / "counts").mkdir(parents=True)
+    bench.ask("20270101T000000-aaaaaa")
+    answer = bench.run_until(Saving.FAILED)
+    assert "cannot be checkpointed" in answer.error
+    assert bench.links() == []
+
+
+def test_should_leave_no_link_when_the_instance_stops_in_the_middle(bench, stuck):
+    bench.ask("20270101T000000-aaaaaa")
+    bench.run_until(Saving.COPYING)
+    assert bench.links()
+    closing = threading.Thread(target=bench.taker.close)
+    closing.start()
+    stuck.set()
+    closing.join(20)
+    answer = bench.answer()
+    assert (answer.state, bench.links()) == (Saving.FAILED, [])
+    assert "the instance stopped" in answer.error
+    assert bench.repository.savepoints() == []
+
+
+def test_should_remove_what_a_killed_instance_left(bench):
+    (bench.folder / LINKS_FOLDER / "20270101T000000-aaaaaa" / "0_0").mkdir(parents=True)
+    bench.ask("20270101T000000-aaaaaa")
+    bench.make_taker().run(bench.tasks)
+    assert bench.links() == []
+    assert not bench.request_path.exists()
+    assert bench.answer() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 1}', '"x"'])
+def test_should_take_away_a_request_that_says_nothing(bench, text):
+    bench.request_path.write_text(text)
+    bench.taker.run(bench.tasks)
+    assert not bench.request_path.exists()
+    assert bench.answer() is None
+
+
+def in_background(command):
+    """The command at work in a thread, and what it raised."""
+    failures = []
+
+    def work():
+        try:
+            command.take()
+        except SavepointFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, failures
+
+
+@pytest.mark.parametrize("ended", ["gone", "stopped", "another process"])
+def test_should_say_which_instance_ended_in_the_middle(bench, ended):
+    thread, failures = in_background(bench.command())
+    assert wait_until(bench.request_path.exists, 20)
+    if ended == "gone":
+        bench.run_path.unlink()
+    elif ended == "stopped":
+        bench.run_file.update({"state": InstanceState.NOT_RUNNING}, now=True)
+    else:
+        bench.run_file.update({"pid": os.getppid(), "start_time": psutil.Process(os.getppid()).create_time()}, now=True)
+    thread.join(20)
+    (said,) = failures
+    assert re.match(rf"instance 0 of {APP} \(process {os.getpid()}\) ended before", said)
+    assert not bench.request_path.exists(), "a later process must not take it"
+
+
+def test_should_say_which_instance_failed_and_why(bench):
+    thread, failures = in_background(bench.command())
+    assert wait_until(bench.request_path.exists, 20)
+    asked = json.loads(bench.request_path.read_text())["id"]
+    bench.run_file.update({"savepoint": Answer(asked, Saving.FAILED, error="no room").to_dict()}, now=True)
+    thread.join(20)
+    assert failures == [f"instance 0 of {APP}: no room"]
+
+
+def test_should_refuse_while_an_instance_still_copies_or_another_command_is_at_work(bench):
+    bench.run_file.update({"savepoint": Answer("20270101T000000-aaaaaa", Saving.COPYING).to_dict()}, now=True)
+    with pytest.raises(SavepointFailed, match="instance 0 of app still copies savepoint 20270101T000000-aaaaaa"):
+        bench.command().take()
+    lock = FolderLock(bench.settings.var_dir / "savepoint-commands" / APP)
+    with pytest.raises(SavepointFailed, match="another `tidemark savepoint take` of app is at work"):
+        bench.command().take()
+    lock.release()
+
+
+def test_should_know_live_instances_of_this_application_alone(bench):
+    ours = {"pid": os.getpid(), "start_time": psutil.Process().create_time(), "state": "RUNNING"}
+    folder = bench.settings.var_dir / "instances"
+    for name, content in {
+        "app-1": {**ours, "application_id": "app", "instance": 1, "pid": 1 << 22},
+        "app-2": {**ours, "application_id": "app", "instance": 2, "state": "ERROR"},
+        "app-x-0": {**ours, "application_id": "app-x", "instance": 0},
+        "app-0.savepoint": {"id": "x", "location": "y"},
+    }.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    assert [live.instance for live in live_instances(bench.settings.var_dir, APP)] == [0]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """State folders of two instances and a standby; each task's furthest store lies in another one."""
+    state = tmp_path / "stopped"
+    for holder, task, batch in (("0", "0_0", 1), ("1", "0_1", 2), ("1", "0_0", 3), ("standby-0", "0_1", 4)):
+        store = open_store(state / holder / APP / task / "rocksdb" / "counts")
+        put(store, batch, {1: 10})
+        store.close()
+    return state
+
+
+def stopped_command(tmp_path, folders):
+    settings = Settings.load(var_dir=tmp_path / "var2", state_dir=folders)
+    return SavepointCommand(PLAN, settings, TASKS, lambda copied: None, lambda: 1_800_000_000_000)
+
+
+def test_should_take_the_furthest_store_of_each_task_where_nothing_runs(folders, tmp_path):
+    command = stopped_command(tmp_path, folders)
+    taken = command.take()
+    repository = SavepointRepository(command.settings.savepoint_location, APP)
+    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].marker.batch for task in TASKS]
+    assert saved == [3, 4]
+    assert list(folders.glob(".savepoints*/*")) == []
+    FolderLock(folders / "0" / APP).release()
+
+
+def test_should_leave_a_folder_out_that_something_else_holds_and_say_so(folders, tmp_path, caplog):
+    held = FolderLock(folders / "standby-0" / APP)
+    with caplog.at_level(logging.WARNING):
+        taken = stopped_command(tmp_path, folders).take()
+    (said,) = caplog.messages
+    assert re.search(rf"standby-0/{APP} is left out: .* is locked by process {os.getpid()}", said)
+    assert taken.manifest.tasks == ("0_0", "0_1")
+    held.release()
+
+
+def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path, caplog):
+    for holder in ("1", "standby-0"):
+        for manifest in (folders / holder / APP / "0_1" / "rocksdb" / "counts").glob("MANIFEST-*"):
+            manifest.write_bytes(b"no manifest")
+    with pytest.raises(SavepointFailed, match="lacks task 0_1"):
+        stopped_command(tmp_path, folders).take()
+    assert "task 0_1 is left out: no store counts here that can be read" in caplog.text
+
+
+def test_should_say_that_there_is_nothing_to_take(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SavepointFailed, match=r"no instance of app runs, and nothing in .*empty could be taken"):
+        stopped_command(tmp_path, tmp_path / "empty").take()
