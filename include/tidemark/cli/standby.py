@@ -1,0 +1,91 @@
+"""`tidemark standby`: warm copies of an application's stores on this machine."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.table import Table
+
+from tidemark.settings import Settings
+from tidemark.standby.pace import Pace
+from tidemark.standby.process import run_standby
+from tidemark.topology.load import load
+
+log = logging.getLogger("tidemark.standby")
+
+_LOG_EVERY_S = 5.0
+
+
+def standby(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
+    number: Annotated[int, typer.Option(min=0, help="tells several standbys on one machine apart")] = 0,
+) -> None:
+    """Keep copies of an application's stores by following its changelogs, until it is interrupted.
+
+    An instance that starts on this machine takes a copy over and reads only the tail of the changelog.
+    """
+    logging.getLogger("tidemark").setLevel(logging.INFO)
+    plan = load(topology).plan()
+    stop = threading.Event()
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: stop.set())
+    console = Console(stderr=True)
+    settings = Settings.load()
+    if not console.is_terminal:
+        run_standby(plan, settings, number, topology, stop, LogLines())
+        return
+    # What is logged goes above the table instead of through it.
+    logging.getLogger().handlers = [RichHandler(console=console, show_path=False)]
+    with Live(console=console, refresh_per_second=2) as live:
+        run_standby(plan, settings, number, topology, stop, lambda paces: live.update(table_of(paces)))
+
+
+class LogLines:
+    """A line for each copy every few seconds, where no one watches."""
+
+    def __init__(self) -> None:
+        self._told_s = 0.0
+
+    def __call__(self, paces: Sequence[Pace]) -> None:
+        if time.monotonic() - self._told_s < _LOG_EVERY_S:
+            return
+        self._told_s = time.monotonic()
+        for pace in paces:
+            log.info(
+                "standby: task=%s store=%s at=%d to=%d lag=%d rate=%.0f/s left=%s",
+                pace.task, pace.store, pace.next_offset, pace.end_offset, pace.lag_offsets, pace.records_per_second,
+                _left(pace),
+            )  # fmt: skip
+
+
+def table_of(paces: Sequence[Pace]) -> Table:
+    """One row per copy."""
+    table = Table("task", "store")
+    for heading in ("offset", "end", "lag", "records/s", "level in"):
+        table.add_column(heading, justify="right")
+    for pace in paces:
+        table.add_row(
+            pace.task,
+            pace.store,
+            f"{pace.next_offset:,}",
+            f"{pace.end_offset:,}",
+            f"{pace.lag_offsets:,}",
+            f"{pace.records_per_second:,.0f}",
+            _left(pace),
+        )
+    return table
+
+
+def _left(pace: Pace) -> str:
+    if pace.lag_offsets == 0:
+        return "level"
+    return "—" if pace.remaining_s is None else f"{pace.remaining_s:.0f} s"

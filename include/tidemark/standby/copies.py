@@ -1,0 +1,75 @@
+"""The copies of this machine's live standbys, as a source of state (rules 19 and 21).
+
+A dead standby's folders need none of this: `InstanceDirectory.open_task` takes them over by renaming, as any dead peer's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.names import TaskId
+from tidemark.standby.followed import FollowedStore
+from tidemark.standby.handover import take_over
+from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.stores.directory import STORES_FOLDER, is_locked
+from tidemark.stores.marker import Marker
+
+log = logging.getLogger(__name__)
+
+COPIES_FILE = ".copies"
+_PREFIX = "standby-"
+_ANSWER_S = 5.0
+
+
+def standby_name(number: int) -> str:
+    """The holder's name of a standby, as in its state folder: `standby-0`."""
+    return f"{_PREFIX}{number}"
+
+
+def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
+    """Say in `<root>/.copies` where the copies stand: by task and store the marker. Atomic."""
+    told: dict[str, dict[str, object]] = {}
+    for store in stores:
+        if store.marker is not None and store.holds_something:
+            told.setdefault(str(store.task), {})[store.job.spec.name] = asdict(store.marker)
+    temporary = root / f"{COPIES_FILE}.tmp"
+    temporary.write_text(json.dumps(told))
+    temporary.replace(root / COPIES_FILE)
+
+
+@dataclass(frozen=True)
+class StandbyCopies:
+    """Implements `CopySource`. A copy moves on between `find` and `fetch`, never back unless it is built anew."""
+
+    state_dir: Path
+    application_id: str
+    answer_s: float = _ANSWER_S
+    kind: SourceOfState = SourceOfState.STANDBY
+
+    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+        """Copies of standbys that run, as they told within the last second or two."""
+        found: dict[str, list[StateCopy]] = {}
+        for root in sorted(self.state_dir.glob(f"{_PREFIX}*/{self.application_id}")):
+            if not is_locked(root):
+                continue
+            try:
+                told = json.loads((root / COPIES_FILE).read_text()).get(str(task), {})
+                markers = {store: Marker(**marker) for store, marker in told.items()}
+            except FileNotFoundError:
+                # It has only just started.
+                continue
+            except (OSError, ValueError, TypeError, AttributeError) as error:
+                log.warning("standby in %s does not say where its copies stand (%s); passed over", root, error)
+                continue
+            for store, marker in markers.items():
+                location = str(root / str(task) / STORES_FOLDER / store)
+                found.setdefault(store, []).append(StateCopy(self.kind, marker, location))
+        return found
+
+    def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
+        """Ask the standby for a checkpoint and rename it to `folder`. Blocks for seconds at most; raises `CopyUnusable`."""
+        take_over(Path(copy.location).parents[2], task, store, folder, self.answer_s)

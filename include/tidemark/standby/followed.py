@@ -1,0 +1,248 @@
+"""One store of one task that a standby keeps: how far its copy has come, and whether it may go on from there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.names import TaskId
+from tidemark.restore.changelog import ChangelogBatch
+from tidemark.restore.restore import RestoreJob, changelog_writes
+from tidemark.start.evidence import Watermarks
+from tidemark.start.ways import gap_after
+from tidemark.start.witnesses import TaskFacts
+from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.tasks.values import first_live_segment
+
+log = logging.getLogger(__name__)
+
+_MARK_EVERY_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a sight says of one store.
+
+    `limit_offset` is where following stops: None for a changelog, which is followed as far as it goes; the group's
+    committed offset for a source topic that is its own changelog (rule 19).
+    """
+
+    asked_ms: int
+    changelog: Watermarks
+    limit_offset: int | None
+    stream_time_ms: int
+
+    @property
+    def end_offset(self) -> int:
+        """Where a copy is level."""
+        return self.changelog.end if self.limit_offset is None else self.limit_offset
+
+
+def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> Bounds:
+    """Stream time is that of the task's last commit record (rule 2).
+
+    So is the limit of a source topic whose committed offset the group has lost; an application that has never committed
+    has read nothing.
+    """
+    changelog = facts.changelogs[job.spec.name]
+    recorded = {} if facts.record is None else facts.record.end_offsets
+    limit: int | None = None
+    if job.spec.source_topic is not None:
+        committed = facts.committed.get(job.changelog)
+        limit = recorded.get(job.spec.source_topic, changelog.low) if committed is None else committed.offset
+    stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_time_ms
+    return Bounds(asked_ms, changelog, limit, stream_time_ms)
+
+
+def why_anew(marker: Marker, job: RestoreJob, bounds: Bounds, delete_retention_ms: int, now_ms: int) -> str | None:
+    """Why a copy that stands at `marker` must be built from the beginning; None where it goes on from there."""
+    target = job.target
+    if (marker.application_id, marker.store) != (target.application_id, target.store):
+        return f"belongs to {marker.application_id}/{marker.store}"
+    if marker.value_layout != target.value_layout:
+        return f"holds values {marker.value_layout}, the topology wants {target.value_layout}"
+    if bounds.limit_offset is not None and marker.changelog_offset > bounds.limit_offset:
+        return f"is ahead of the committed offset {bounds.limit_offset} of {job.changelog}"
+    if job.spec.retention_ms is not None and marker.stream_time_ms > bounds.stream_time_ms:
+        return "is ahead of the committed stream time: windows that had expired may be live once more"
+    return gap_after(marker, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
+
+
+class FollowedStore:
+    """A copy. One thread at a time; its marker is always what RocksDB holds, or newer by time alone."""
+
+    def __init__(
+        self,
+        task: TaskId,
+        job: RestoreJob,
+        delete_retention_ms: int,
+        folder: Path,
+        open_store: Callable[[Path], RocksStore],
+        clock: Callable[[], int],
+    ) -> None:
+        """`job.target` is the marker's pattern. Opens the store; `see` decides where it goes on."""
+        self.task = task
+        self.job = job
+        self.records = 0
+        self._delete_retention_ms = delete_retention_ms
+        self._folder = folder
+        self._open = open_store
+        self._clock = clock
+        self._store = open_store(folder)
+        self._marker = self._store.marker
+        self._written_ms = 0
+        self._is_closed = False
+        self._bounds: Bounds | None = None
+        self._aim: Bounds | None = None
+
+    @property
+    def name(self) -> str:
+        """`0_3/counts`."""
+        return f"{self.task}/{self.job.spec.name}"
+
+    @property
+    def marker(self) -> Marker | None:
+        """Where the copy stands; None before the first `see`."""
+        return self._marker
+
+    @property
+    def next_offset(self) -> int:
+        """Next offset of the changelog to read."""
+        return 0 if self._marker is None else self._marker.changelog_offset
+
+    @property
+    def bounds(self) -> Bounds:
+        """The newest seen."""
+        if self._bounds is None:
+            raise RuntimeError(f"{self.name} is used before anything was seen of it")
+        return self._bounds
+
+    @property
+    def lag_offsets(self) -> int:
+        """Distance in offsets, which transaction markers count in: not a number of records."""
+        return max(0, self.bounds.end_offset - self.next_offset)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether there is something to be read now: always for a changelog, up to the limit for a source topic."""
+        limit = self.bounds.limit_offset
+        return limit is None or self.next_offset < limit
+
+    def see(self, bounds: Bounds) -> bool:
+        """Take a new sight in; True where the copy was emptied, so that reading begins anew."""
+        self._bounds = bounds
+        if self._marker is None:
+            self._begin(bounds)
+            return True
+        why = why_anew(self._marker, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock())
+        if why is not None:
+            self.empty(why)
+            return True
+        if self._aim is None:
+            self._aim = bounds
+        self._marker = self._levelled(replace(self._marker, stream_time_ms=bounds.stream_time_ms))
+        has_expired = self._expire(bounds)
+        if has_expired or self._clock() - self._written_ms >= _MARK_EVERY_MS:
+            self.mark()
+        return False
+
+    def _at_least_here(self, bounds: Bounds) -> Bounds:
+        """A sight may be older than what was read since; a copy that reads is not beyond the end."""
+        if self._aim is None:
+            return bounds
+        end = max(bounds.changelog.end, self.next_offset)
+        return replace(bounds, changelog=Watermarks(bounds.changelog.low, end))
+
+    def write(self, batch: ChangelogBatch) -> bool:
+        """Write a batch that follows on `next_offset`; False where it was too late for that, and the copy was emptied.
+
+        Raises `StartRefused` where the changelog holds other values than the topology's.
+        """
+        marker = self._known()
+        if self._clock() - marker.commit_time_ms >= self._delete_retention_ms:
+            self.empty("is older than delete.retention.ms")
+            return False
+        if batch.next_offset <= marker.changelog_offset:
+            return True
+        source = self.job.spec.source_topic
+        moved = replace(
+            marker,
+            changelog_offset=batch.next_offset,
+            source_offsets={} if source is None else {source: batch.next_offset},
+        )
+        moved = self._levelled(moved)
+        if batch.keys:
+            self._store.put_many(changelog_writes(self.job, batch), moved, self.job.first_live_segment)
+            self._written_ms = self._clock()
+            self.records += len(batch.keys)
+        self._marker = moved
+        return True
+
+    def _levelled(self, marker: Marker) -> Marker:
+        """Once the end that was aimed at is reached, no tombstone from before that asking is missing."""
+        for aim in (self._aim, self._bounds):
+            if aim is None or marker.changelog_offset < aim.end_offset:
+                break
+            marker = replace(marker, commit_time_ms=max(marker.commit_time_ms, aim.asked_ms))
+            self._aim = self._bounds
+        return marker
+
+    def _expire(self, bounds: Bounds) -> bool:
+        """Whether segments have expired that had not."""
+        before = self.job.first_live_segment
+        self.job = replace(self.job, first_live_segment=first_live_segment(self.job.spec, bounds.stream_time_ms))
+        return self.job.first_live_segment != before
+
+    def _known(self) -> Marker:
+        if self._marker is None:
+            raise RuntimeError(f"{self.name} is used before anything was seen of it")
+        return self._marker
+
+    def empty(self, why: str) -> None:
+        """Throw the copy away and begin at the changelog's beginning."""
+        log.warning("standby copy of %s %s: it is built anew", self.name, why)
+        self._store.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._store = self._open(self._folder)
+        self._begin(self.bounds)
+
+    def _begin(self, bounds: Bounds) -> None:
+        """Nothing deleted from now on can be missed: the reading begins now."""
+        source = self.job.spec.source_topic
+        self._aim = bounds
+        self._marker = replace(
+            self.job.target,
+            commit_time_ms=self._clock(),
+            changelog_offset=bounds.changelog.low,
+            stream_time_ms=bounds.stream_time_ms,
+            source_offsets={} if source is None else {source: bounds.changelog.low},
+        )
+        self._expire(bounds)
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether anything was read: a copy of nothing is no state, and must not stop a task from starting afresh."""
+        return self._marker is not None and self.next_offset > self.bounds.changelog.low
+
+    def mark(self) -> None:
+        """Write the marker, and drop windows that have expired since."""
+        if self.holds_something:
+            self._store.put_many([], self._known(), self.job.first_live_segment)
+            self._written_ms = self._clock()
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy as it stands in `folder`, which must not exist, by hard links."""
+        self.mark()
+        self._store.checkpoint(folder)
+
+    def close(self) -> None:
+        """Write the marker and release the store. May be called twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            if self._bounds is not None:
+                self.mark()
+            self._store.close()

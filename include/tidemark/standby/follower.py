@@ -1,0 +1,217 @@
+"""Follows the changelogs of all tasks of an application, read_committed, and writes them into copies of their stores."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.errors import OutcomeUnknown, TaskCorrupted
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.building import StoreOpener
+from tidemark.restore.changelog import ChangelogBatch, read_committed_consumer
+from tidemark.restore.restore import RestoreJob
+from tidemark.standby.followed import FollowedStore, bounds_of
+from tidemark.standby.lookout import Lookout, Sight
+from tidemark.standby.plans import StandbyPlan
+from tidemark.start.witnesses import Witnesses
+from tidemark.stores.checkpoint import write_checkpoint
+from tidemark.stores.directory import InstanceDirectory, TaskDirectory
+from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.tasks.values import value_layouts, value_signature
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_READ_RECORDS = 20_000
+_READ_S = 0.1
+_OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+
+
+@dataclass
+class _Read:
+    """What one read gave of one partition."""
+
+    next_offset: int
+    keys: list[bytes] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    is_out_of_range: bool = False
+
+
+class Follower:
+    """All copies of one standby. One thread at a time, but for the look-out's own."""
+
+    def __init__(
+        self,
+        witnesses: Witnesses,
+        standby: StandbyPlan,
+        directory: InstanceDirectory,
+        opener: StoreOpener,
+    ) -> None:
+        """Open the copies where they were left and begin to follow. Blocks; raises `OutcomeUnknown`, `TaskLocked`."""
+        self._opener = opener
+        self._application_id = witnesses.plan.application_id
+        self._lookout = Lookout(witnesses, list(standby.stores))
+        self._folders: dict[TaskId, TaskDirectory] = {}
+        self._stores: dict[TopicPartition, FollowedStore] = {}
+        self._assigned: set[TopicPartition] = set()
+        self._lost: set[TopicPartition] = set()
+        self._sight: Sight | None = None
+        self._is_closed = False
+        self._consumer = read_committed_consumer(witnesses.client_config, f"tidemark-standby-{self._application_id}")
+        try:
+            self._lookout.look()
+            for task, specs in standby.stores.items():
+                self._folders[task] = directory.open_task(task, adopts=False)
+                for spec in specs:
+                    self._open(witnesses, task, spec)
+            self._see()
+        except BaseException:
+            self.close()
+            raise
+        self._lookout.start()
+
+    def _open(self, witnesses: Witnesses, task: TaskId, spec: StoreSpec) -> None:
+        job = follow_job(witnesses.plan, task, spec, witnesses.changelog_of(task, spec))
+        retention_ms = witnesses.policies[spec.name].delete_retention_ms
+        folder = self._folders[task].store_path(spec.name)
+        self._stores[job.changelog] = FollowedStore(task, job, retention_ms, folder, self._open_copy, witnesses.clock)
+
+    def _open_copy(self, folder: Path) -> RocksStore:
+        """A copy that cannot be read is worth nothing."""
+        try:
+            return self._opener.rocks(folder)
+        except TaskCorrupted as error:
+            log.warning("%s; it is a copy, and is built anew", error)
+            shutil.rmtree(folder)
+            return self._opener.rocks(folder)
+
+    @property
+    def stores(self) -> list[FollowedStore]:
+        """The copies, by task."""
+        return sorted(self._stores.values(), key=lambda store: (store.task, store.job.spec.name))
+
+    def store(self, task: TaskId, name: str) -> FollowedStore | None:
+        """One copy."""
+        return next((s for s in self._stores.values() if s.task == task and s.job.spec.name == name), None)
+
+    def step(self) -> None:
+        """Read once and write it. Blocks for a tenth of a second where nothing comes.
+
+        Raises `StartRefused` for values that are not the topology's, `OutcomeUnknown` where a changelog cannot be read.
+        """
+        self._see()
+        for partition, read in self._read().items():
+            store = self._stores[partition]
+            if not store.write(ChangelogBatch(read.keys, read.values, read.next_offset)):
+                self._unassign([partition])
+            if read.is_out_of_range:
+                # How much of the changelog is left is known with the next sight.
+                self._lost.add(partition)
+                self._unassign([partition])
+        self._assign()
+
+    def _see(self) -> None:
+        """Take a new sight in, and read from where that leaves each copy."""
+        sight = self._lookout.sight
+        if sight is self._sight:
+            return
+        self._sight = sight
+        for partition, store in self._stores.items():
+            bounds = bounds_of(sight.tasks[store.task], store.job, sight.asked_ms)
+            is_anew = store.see(bounds)
+            if partition in self._lost:
+                self._lost.discard(partition)
+                if not is_anew:
+                    store.empty(f"has been overtaken by the beginning of {partition}")
+                is_anew = True
+            if is_anew:
+                self._unassign([partition])
+        self._assign()
+
+    def _assign(self) -> None:
+        """Read what there is to be read, from explicit offsets; a source topic only while its limit is ahead."""
+        wanted = {p for p, store in self._stores.items() if store.is_followed and p not in self._lost}
+        self._unassign(self._assigned - wanted)
+        added = sorted(wanted - self._assigned)
+        if added:
+            self._consumer.incremental_assign(
+                [ClientPartition(p.topic, p.partition, self._stores[p].next_offset) for p in added]
+            )
+            self._assigned.update(added)
+
+    def _unassign(self, partitions: Iterable[TopicPartition]) -> None:
+        removed = [p for p in partitions if p in self._assigned]
+        if removed:
+            self._consumer.incremental_unassign([ClientPartition(p.topic, p.partition) for p in removed])
+            self._assigned.difference_update(removed)
+
+    def _read(self) -> Mapping[TopicPartition, _Read]:
+        """By partition, up to the limit of a source topic."""
+        reads: dict[TopicPartition, _Read] = {}
+        messages: Any = self._consumer.consume(_READ_RECORDS, timeout=_READ_S)
+        limits = {p: store.bounds.limit_offset for p, store in self._stores.items()}
+        for message in messages:
+            partition = TopicPartition(message.topic(), message.partition())
+            if partition not in self._assigned:
+                continue
+            read = reads.get(partition)
+            if read is None:
+                read = reads[partition] = _Read(self._stores[partition].next_offset)
+            limit = limits[partition]
+            error = message.error()
+            if error is None:
+                if limit is not None and message.offset() >= limit:
+                    read.next_offset = limit
+                    continue
+                read.keys.append(message.key())
+                read.values.append(message.value())
+                read.next_offset = message.offset() + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                end = message.offset() if limit is None else min(limit, message.offset())
+                read.next_offset = max(read.next_offset, end)
+            elif error.code() in _OUT_OF_RANGE:
+                read.is_out_of_range = True
+            elif not error.retriable():
+                raise OutcomeUnknown(f"{partition} cannot be followed: {error.str()}") from KafkaException(error)
+        return reads
+
+    def close(self) -> None:
+        """Stop following; markers are written, and mirrored to `.checkpoint`. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._lookout.close()
+        self._consumer.close()
+        offsets: dict[TaskId, dict[TopicPartition, int]] = {task: {} for task in self._folders}
+        for partition, store in self._stores.items():
+            store.close()
+            offsets[store.task][partition] = store.next_offset
+        for task, folder in self._folders.items():
+            write_checkpoint(folder.checkpoint_path, offsets[task])
+            folder.close()
+
+
+def follow_job(plan: TopologyPlan, task: TaskId, spec: StoreSpec, changelog: TopicPartition) -> RestoreJob:
+    """A restore without an end. Its target is the pattern of the copy's marker: of a batch it knows nothing."""
+    layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
+    pattern = Marker(
+        application_id=plan.application_id,
+        topology_version=plan.version,
+        store=spec.name,
+        value_layout=value_signature(spec, layout),
+        batch=-1,
+        commit_time_ms=0,
+        source_offsets={},
+        stream_time_ms=NO_STREAM_TIME,
+        changelog_offset=0,
+    )
+    value_bytes = None if layout is None else layout.value_bytes
+    return RestoreJob(spec, changelog, 0, pattern, value_bytes, None, layout)

@@ -1,0 +1,69 @@
+"""What a standby follows of an application: every task, of each the stores that a copy can be made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.broker.topics import tasks_of
+from tidemark.errors import PreflightFailed
+from tidemark.names import TaskId, commits_topic
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+
+@dataclass(frozen=True)
+class StandbyPlan:
+    """Stores by task, and by name why the others are left out."""
+
+    stores: Mapping[TaskId, tuple[StoreSpec, ...]]
+    left_out: Mapping[str, str]
+
+
+def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPlan:
+    """All tasks of all sub-topologies; `partitions` is the cluster's partition count by topic.
+
+    Raises `PreflightFailed` naming a topic that is not there yet, or when there is nothing to follow.
+    """
+    stores: dict[TaskId, tuple[StoreSpec, ...]] = {}
+    left_out: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    _require(plan, commits_topic(plan.application_id), partitions)
+    for subtopology in plan.subtopologies:
+        followed: list[StoreSpec] = []
+        for spec in subtopology.stores:
+            why = _why_left_out(spec, sources)
+            if why is None:
+                _require(plan, changelog_of(plan.application_id, spec), partitions)
+                followed.append(spec)
+            else:
+                left_out[spec.name] = why
+        for topic in subtopology.source_topics:
+            _require(plan, topic, partitions)
+        for number in range(tasks_of(subtopology, partitions)):
+            stores[TaskId(subtopology.index, number)] = tuple(followed)
+    if not any(stores.values()):
+        raise PreflightFailed(
+            f"{plan.application_id} has no store that a standby could follow: it needs one that is logged and held by RocksDB"
+        )
+    return StandbyPlan({task: specs for task, specs in stores.items() if specs}, left_out)
+
+
+def _why_left_out(spec: StoreSpec, sources: dict[str, str]) -> str | None:
+    if not spec.is_logged:
+        return "not logged"
+    if spec.in_memory:
+        return "in memory"
+    if spec.custom is not None:
+        return "custom"
+    if spec.source_topic is None:
+        return None
+    first = sources.setdefault(spec.source_topic, spec.name)
+    return None if first == spec.name else f"its topic is already followed for {first}"
+
+
+def _require(plan: TopologyPlan, topic: str, partitions: Mapping[str, int]) -> None:
+    if topic not in partitions:
+        raise PreflightFailed(
+            f"topic {topic} of {plan.application_id} does not exist: start an instance once, then its standby"
+        )

@@ -1,0 +1,151 @@
+"""An application without Spark: its topics on a real broker, and transactions written by hand as an instance writes them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
+from rocksdict import Cache
+from tests.truth.topics import read_all
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topics import ensure_user_topics, partition_counts
+from tidemark.changelog.policy import changelog_policies
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.restore.building import StoreOpener
+from tidemark.standby.copies import standby_name
+from tidemark.standby.follower import Follower
+from tidemark.standby.plans import plan_standby
+from tidemark.standby.process import wall_clock_ms
+from tidemark.start.witnesses import Witnesses
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.layout import WINDOW_START_BYTES
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.tasks.task import changelog_of
+
+
+def count(n: int) -> bytes:
+    """A stored value of `count()`."""
+    return b"\x01\x01" + n.to_bytes(8, "little")
+
+
+def in_window(key: bytes, start_ms: int) -> bytes:
+    """A key of a window store."""
+    return key + start_ms.to_bytes(WINDOW_START_BYTES, "big")
+
+
+class Application:
+    """One sub-topology over one source of `partitions`."""
+
+    def __init__(self, plan, settings, admin: AdminClient, partitions: int = 2, create_sources: bool = True):
+        self.plan, self.settings, self.admin, self.partitions = plan, settings, admin, partitions
+        self.id = plan.application_id
+        self.source = plan.subtopologies[0].lead.topic
+        if create_sources:
+            ensure_user_topics(plan, settings.model_copy(update={"num_partitions": partitions}), admin)
+        preflight(plan, settings, admin)
+        self.client = librdkafka_config(settings)
+        self.ends = EndOffsets(admin, 15)
+        self.offsets = dict.fromkeys(range(partitions), 0)
+        self.batches = defaultdict(int)
+        self._producer = Producer({**self.client, "transactional.id": f"{self.id}-writer"})
+        self._producer.init_transactions(30)
+        self._others = Producer(self.client)
+
+    def changelog(self, store: str, partition: int = 0) -> TopicPartition:
+        """The changelog partition of a store."""
+        spec = next(spec for spec in self.plan.stores if spec.name == store)
+        return TopicPartition(changelog_of(self.id, spec), partition)
+
+    def write(self, records, place: TopicPartition):
+        """Records of somebody else, (key, value), without a transaction."""
+        for key, value in records:
+            self._others.produce(place.topic, key=key, value=value, partition=place.partition)
+        assert self._others.flush(20) == 0
+
+    def begin(self, writes, stream_time_ms=NO_STREAM_TIME):
+        """Open a transaction with changelog records, {store: {partition: [(key, value)]}}, and each task's commit record."""
+        self._producer.begin_transaction()
+        touched = sorted({partition for by_partition in writes.values() for partition in by_partition})
+        for store, by_partition in writes.items():
+            for partition, records in by_partition.items():
+                for key, value in records:
+                    self._producer.produce(self.changelog(store).topic, key=key, value=value, partition=partition)
+        self._record(touched, stream_time_ms)
+        self._producer.flush(20)
+
+    def _record(self, touched, stream_time_ms):
+        for partition in touched:
+            self.batches[partition] += 1
+            record = CommitRecord(
+                kind=CommitKind.BATCH, application_id=self.id, topology_version=self.plan.version,
+                task=TaskId(0, partition), instance=0, batch=self.batches[partition], commit_time_ms=wall_clock_ms(),
+                sources={self.source: {partition: (0, self.offsets[partition])}}, stream_time_ms=stream_time_ms,
+                rows=0, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
+            )  # fmt: skip
+            key = str(record.task).encode()
+            self._producer.produce(commits_topic(self.id), key=key, value=record.to_bytes(), partition=partition)
+        metadata = {p: OffsetMetadata(self.batches[p], stream_time_ms, self.plan.version).encode() for p in touched}
+        group = Consumer({**self.client, "group.id": self.id})
+        self._producer.send_offsets_to_transaction(
+            [ClientPartition(self.source, p, self.offsets[p], metadata[p]) for p in touched],
+            group.consumer_group_metadata(),
+            20,
+        )
+        group.close()
+
+    def end(self, commits=True):
+        """Commit or abort what was begun."""
+        if commits:
+            self._producer.commit_transaction(20)
+        else:
+            self._producer.abort_transaction(20)
+
+    def commit(self, writes, stream_time_ms=NO_STREAM_TIME):
+        """One whole transaction."""
+        self.begin(writes, stream_time_ms)
+        self.end()
+
+    def rows(self, store: str, partition: int = 0):
+        """Committed records of a changelog partition."""
+        place = self.changelog(store, partition)
+        return read_all(self.settings.bootstrap_servers, [place.topic])[(place.topic, place.partition)]
+
+    def fold(self, store: str, partition: int = 0, before_offset: int = 1 << 62) -> dict[bytes, bytes]:
+        """What a store must hold when its changelog was read up to `before_offset`."""
+        state = {row.key: row.value for row in self.rows(store, partition) if row.offset < before_offset}
+        return {key: value for key, value in state.items() if value is not None}
+
+    def follower(self, number: int = 0, clock=wall_clock_ms) -> tuple[Follower, InstanceDirectory]:
+        """A standby that moves only when it is told to."""
+        witnesses = Witnesses(self.plan, self.settings, self.client, self.ends, changelog_policies(self.plan), clock)
+        standby = plan_standby(self.plan, partition_counts(self.admin, self.settings))
+        directory = InstanceDirectory(self.settings.state_dir, self.id, standby_name(number))
+        return Follower(witnesses, standby, directory, StoreOpener(self.settings, Cache(1 << 20), clock)), directory
+
+    def follow(self, follower: Follower, timeout_s: float = 30.0) -> None:
+        """Step until every copy has reached what is committed now."""
+        ends = self.ends.of([store.job.changelog for store in follower.stores])
+        follow_until(follower, lambda: all(s.next_offset >= ends[s.job.changelog] for s in follower.stores), timeout_s)
+
+
+def follow_until(follower: Follower, condition, timeout_s: float = 30.0) -> None:
+    """Step until the condition holds."""
+
+    def stepped() -> bool:
+        follower.step()
+        return condition()
+
+    assert wait_until(stepped, timeout_s, every_s=0.0), [(s.name, s.next_offset, s.bounds) for s in follower.stores]
+
+
+def contents(store) -> dict[bytes, bytes]:
+    """Everything in a store."""
+    return {key: value for segment in store.segments() for key, value in store.items(segment)}

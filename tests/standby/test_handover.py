@@ -1,0 +1,149 @@
+"""A copy that changes hands while it is followed, and copies that are not to be had (rule 21)."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from tests.standby.application import contents, count, follow_until
+
+from tidemark.errors import CopyUnusable
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId
+from tidemark.standby.copies import StandbyCopies, write_copies
+from tidemark.standby.handover import HANDOVER_FOLDER, Handovers
+from tidemark.standby.process import run_standby
+from tidemark.start.evidence import SourceOfState
+from tidemark.stores.rocksdb import RocksStore
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+
+TASK = TaskId(0, 0)
+
+
+@contextmanager
+def running(application, number=0):
+    """A standby in a thread; gives the list of what it told last."""
+    stop, paces, failures = threading.Event(), [], []
+
+    def run():
+        try:
+            run_standby(application.plan, application.settings, number, "made", stop, lambda told: paces.append(told))
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield paces
+    finally:
+        stop.set()
+        thread.join()
+        assert failures == []
+
+
+def copies_of(application):
+    return StandbyCopies(application.settings.state_dir, application.id)
+
+
+def fetched(application, copy, folder):
+    """Content and marker of a copy after its hand-over."""
+    copies_of(application).fetch(copy, TASK, "n", folder)
+    store = RocksStore(folder, write_buffer_bytes=1 << 20)
+    try:
+        return contents(store), store.marker
+    finally:
+        store.close()
+
+
+def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, settings):
+    counting.commit({"n": {0: [(b"%d" % i, count(i)) for i in range(50)]}})
+    copies = copies_of(counting)
+    written = threading.Event()
+
+    def write():
+        number = 0
+        while not written.is_set():
+            number += 1
+            counting.commit({"n": {0: [(b"%d" % (number % 70), count(number)), (b"%d" % (number % 7), None)]}})
+
+    with running(counting) as paces:
+        assert wait_until(lambda: copies.find(TASK).get("n"), 30)
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            (before,) = copies.find(TASK)["n"]
+            assert before.kind is SourceOfState.STANDBY
+            assert wait_until(
+                lambda: copies.find(TASK)["n"][0].marker.changelog_offset > before.marker.changelog_offset, 30
+            )
+            (copy,) = copies.find(TASK)["n"]
+            held, marker = fetched(counting, copy, settings.state_dir / "0" / "n.restoring")
+            assert wait_until(lambda: paces[-1][0].next_offset > marker.changelog_offset, 30), "it did not go on"
+        finally:
+            written.set()
+            writer.join()
+        assert marker.changelog_offset >= copy.marker.changelog_offset > 50
+        assert held == counting.fold("n", before_offset=marker.changelog_offset)
+        end = counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
+        assert wait_until(lambda: paces[-1][0].next_offset >= end, 30), "the standby did not go on"
+        last, marker = fetched(counting, copies.find(TASK)["n"][0], settings.state_dir / "0" / "again")
+        assert (last, marker.changelog_offset) == (counting.fold("n"), end)
+        box = settings.state_dir / "standby-0" / counting.id / HANDOVER_FOLDER
+        assert list(box.iterdir()) == []
+
+
+def test_should_find_nothing_where_the_standby_is_gone_and_not_wait_for_it(counting, settings):
+    counting.commit({"n": {0: [(b"a", count(1))]}})
+    copies = copies_of(counting)
+    with running(counting):
+        assert wait_until(lambda: copies.find(TASK).get("n"), 30)
+        (copy,) = copies.find(TASK)["n"]
+        assert copies.find(TaskId(0, 1)) == {}
+    assert copies.find(TASK) == {}
+    patient = StandbyCopies(settings.state_dir, counting.id, answer_s=60)
+    with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
+        patient.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
+
+
+def test_should_give_up_on_a_standby_that_does_not_answer_and_take_its_request_back(counting, standby, settings):
+    counting.commit({"n": {0: [(b"a", count(1))]}})
+    follower = standby(counting)
+    counting.follow(follower)
+    root = settings.state_dir / "standby-0" / counting.id
+    write_copies(root, follower.stores)
+    copies = StandbyCopies(settings.state_dir, counting.id, answer_s=0.3)
+    (copy,) = copies.find(TASK)["n"]
+    with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
+        copies.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
+    assert list((root / HANDOVER_FOLDER).iterdir()) == []
+
+
+def test_should_offer_no_copy_of_nothing(counting, standby, settings):
+    """A copy of an application that has never committed would stop it from starting afresh."""
+    follower = standby(counting)
+    counting.follow(follower)
+    write_copies(settings.state_dir / "standby-0" / counting.id, follower.stores)
+    assert copies_of(counting).find(TASK) == {}
+    counting.commit({"n": {0: [(b"a", count(1))]}})
+    follow_until(follower, lambda: follower.store(TASK, "n").next_offset > 0)
+    write_copies(settings.state_dir / "standby-0" / counting.id, follower.stores)
+    assert list(copies_of(counting).find(TASK)) == ["n"]
+
+
+def test_should_pass_over_a_standby_whose_word_cannot_be_read(counting, standby, settings, caplog):
+    standby(counting)
+    (settings.state_dir / "standby-0" / counting.id / ".copies").write_text('{"0_0": {"n": {"batch')
+    assert copies_of(counting).find(TASK) == {}
+    assert "passed over" in caplog.text
+
+
+def test_should_remove_what_an_earlier_process_left(tmp_path):
+    left = tmp_path / HANDOVER_FOLDER / "1.ready" / "CURRENT"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    handovers = Handovers(tmp_path)
+    assert list((tmp_path / HANDOVER_FOLDER).iterdir()) == []
+    handovers.close()
+    assert not (tmp_path / HANDOVER_FOLDER).exists()
