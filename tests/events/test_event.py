@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from tests.events.made import progress, state_event
 
-from tidemark.events.event import BODY_FIELDS, Event, EventKind, Rebalance, rebalance_body, restore_body, state_body
+from tidemark.errors import ExitCode, InstanceFenced
+from tidemark.events.event import (
+    BODY_FIELDS,
+    Event,
+    EventKind,
+    Rebalance,
+    failure_body,
+    rebalance_body,
+    restore_body,
+    state_body,
+)
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 
@@ -17,6 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 A, B = TopicPartition("in", 0), TopicPartition("in", 1)
 BODIES = {
     EventKind.STATE: state_body(InstanceState.RUNNING, InstanceState.REBALANCING),
+    EventKind.FAILURE: failure_body(InstanceFenced("transactional.id app-0\n was taken over")),
     EventKind.REBALANCE: rebalance_body(Rebalance((A, B), (B,), ())),
     EventKind.RESTORE_START: restore_body(progress()),
     EventKind.RESTORE_BATCH: restore_body(progress(60, 2.0, 40)),
@@ -25,6 +36,7 @@ BODIES = {
 }
 WHATS = {
     EventKind.STATE: "REBALANCING → RUNNING",
+    EventKind.FAILURE: "InstanceFenced: transactional.id app-0 was taken over",
     EventKind.REBALANCE: "holds 2; gained in[1]",
     EventKind.RESTORE_START: "n from app-n-changelog[3]: offsets 10 to 110",
     EventKind.RESTORE_BATCH: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
@@ -46,6 +58,15 @@ def test_should_come_back_the_same_from_one_line_of_json(kind):
 def test_should_have_the_fields_of_its_kind_and_be_told_in_a_few_words(kind):
     assert tuple(BODIES[kind]) == BODY_FIELDS[kind]
     assert Event(kind, "app", "2", 3, 0, BODIES[kind]).what == WHATS[kind]
+
+
+def test_a_failure_should_carry_its_exit_code_and_no_message_that_is_not_ours():
+    assert BODIES[EventKind.FAILURE]["exit_code"] == ExitCode.FENCED
+    assert failure_body(ValueError("password=hunter2")) == {
+        "error": "ValueError",
+        "message": "see the instance's log",
+        "exit_code": ExitCode.FAILED,
+    }
 
 
 def test_an_instance_that_was_just_made_should_have_come_from_no_other_state():

@@ -82,6 +82,7 @@ class Raising:
 
 def tell_all(listeners):
     listeners.on_change(NEW, OLD)
+    listeners.on_failure(RuntimeError())
     listeners.on_rebalance(Rebalance((A,), (A,), ()))
     listeners.on_restore_start(progress())
     listeners.on_batch_restored(progress(60))
@@ -209,7 +210,7 @@ def test_a_users_listener_that_does_not_come_back_should_be_left_behind(waiting,
         ("no.such.module:Own", "does not import"),
         ("own_listeners:Missing", "has no such name"),
         ("own_listeners:function", "is no class; name a class with on_change"),
-        ("own_listeners:Nothing", "has none of on_change, on_rebalance"),
+        ("own_listeners:Nothing", "has none of on_change, on_failure"),
     ],
 )
 def test_a_path_that_cannot_be_used_should_be_refused_at_the_start(monkeypatch, path, says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
@@ -36,15 +37,17 @@ def test_should_give_each_sink_the_same_events_with_who_and_when():
     first, second = Kept(), Kept()
     told = recorder(first, second)
     told.on_change(InstanceState.REBALANCING, InstanceState.CREATED)
+    told.on_failure(RuntimeError())
     told.on_rebalance(Rebalance((CHANGELOG,), (CHANGELOG,), ()))
     told.on_restore_start(progress())
     told.on_restore_end(progress(110))
     told.on_restore_suspended(progress(60))
     assert first.events == second.events
-    assert [(e.application_id, e.topology_version, e.instance) for e in first.events] == [("app", "2", 3)] * 5
-    assert [e.time_ms for e in first.events] == [100, 101, 102, 103, 104]
+    assert [(e.application_id, e.topology_version, e.instance) for e in first.events] == [("app", "2", 3)] * 6
+    assert [e.time_ms for e in first.events] == [100, 101, 102, 103, 104, 105]
     assert [e.kind for e in first.events] == [
         EventKind.STATE,
+        EventKind.FAILURE,
         EventKind.REBALANCE,
         EventKind.RESTORE_START,
         EventKind.RESTORE_END,
@@ -73,9 +76,16 @@ def test_should_tell_batches_of_a_restore_that_starts_once_more():
 
 
 def test_should_keep_the_order_of_time_when_several_stores_are_restored_at_once():
-    kept = Kept()
-    told = recorder(kept)
+    kept, ticks = Kept(), count()
+
+    def slow_clock():
+        now = next(ticks)
+        # Here another thread would get ahead.
+        time.sleep(0.001)
+        return now
+
+    told = EventRecorder("app", "2", 3, slow_clock, (kept,))
     with ThreadPoolExecutor(8) as pool:
-        for _ in range(400):
+        for _ in range(100):
             pool.submit(told.on_restore_end, progress(110))
-    assert [event.time_ms for event in kept.events] == list(range(100, 500))
+    assert [event.time_ms for event in kept.events] == list(range(100))

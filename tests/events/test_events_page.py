@@ -13,8 +13,8 @@ from types import ModuleType
 import pytest
 from tests.events.made import progress
 
+from tidemark.errors import OutcomeUnknown
 from tidemark.events.user_listener import METHODS, load_listeners
-from tidemark.instance.state import InstanceState
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
@@ -47,11 +47,10 @@ def test_the_pages_listener_should_be_short_and_tell_failures_and_restores(chat,
     monkeypatch.setitem(sys.modules, "alerts", module)
     monkeypatch.setenv("ALERTS_URL", url)
     (listener,) = load_listeners(["alerts:Alerts"], "app", 1)
-    listener.on_change(InstanceState.RUNNING, InstanceState.RESTORING)
     listener.on_restore_end(progress(110, elapsed_s=7.0))
-    listener.on_change(InstanceState.ERROR, InstanceState.RUNNING)
+    listener.on_failure(OutcomeUnknown("the broker is away"))
     listener.close(20)
-    assert told == ["app-1: n restored in 7 s", "app-1 failed while RUNNING"]
+    assert told == ["app-1: n restored in 7 s", "app-1 ends: the broker is away"]
 
 
 def test_the_page_should_list_the_methods_of_a_listener():

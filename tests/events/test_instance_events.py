@@ -13,6 +13,7 @@ from tests.instance.test_instance_start import PARTITIONS, OneBatch
 from tests.truth.topics import read_all
 
 from tidemark.broker.topics import ensure_user_topics
+from tidemark.errors import OutcomeUnknown
 from tidemark.events.event import Event, EventKind
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.events import EventReader
@@ -129,13 +130,17 @@ def test_topic_and_database_should_show_the_restore_of_a_lost_store(application,
 
 
 def test_an_instance_that_fails_should_say_so_last(application, settings):
-    run(application, settings, RuntimeError("made"))
-    assert states(on_topic(application, settings)) == [*STARTED, "PENDING_SHUTDOWN", "ERROR"]
+    run(application, settings, OutcomeUnknown("the broker is away"))
+    events = on_topic(application, settings)
+    assert in_database(application, settings) == events
+    assert states(events) == [*STARTED, "PENDING_SHUTDOWN", "ERROR"]
+    assert [event.what for event in events[-2:]] == ["OutcomeUnknown: the broker is away", "PENDING_SHUTDOWN → ERROR"]
 
 
 def test_a_users_listeners_should_hear_it_and_one_that_fails_should_stop_nothing(application, settings, own):
     listeners = ["own_listeners:Failing", "own_listeners:Keeping"]
     run(application, settings.model_copy(update={"listeners": listeners}))
+    assert not any("own_listeners" in thread.name for thread in threading.enumerate()), "closed with the instance"
     assert own.heard == [(application.application_id, 0, state) for state in STARTED + STOPPED]
     assert states(on_topic(application, settings)) == STARTED + STOPPED
 

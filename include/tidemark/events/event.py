@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tidemark.errors import ExitCode, TidemarkError
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import RestoreProgress
@@ -17,6 +18,7 @@ class EventKind(StrEnum):
     """What happened."""
 
     STATE = "state"
+    FAILURE = "failure"
     REBALANCE = "rebalance"
     RESTORE_START = "restore-start"
     RESTORE_BATCH = "restore-batch"
@@ -31,6 +33,7 @@ _PROGRESS = (
 
 BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.STATE: ("new", "old"),
+    EventKind.FAILURE: ("error", "message", "exit_code"),
     EventKind.REBALANCE: ("held", "gained", "lost"),
     EventKind.RESTORE_START: _PROGRESS,
     EventKind.RESTORE_BATCH: _PROGRESS,
@@ -88,6 +91,8 @@ class Event:
         body = self.body
         if self.kind is EventKind.STATE:
             return f"{body['old']} → {body['new']}" if body["old"] != body["new"] else str(body["new"])
+        if self.kind is EventKind.FAILURE:
+            return f"{body['error']}: {body['message']}"
         if self.kind is EventKind.REBALANCE:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
             return "; ".join([f"holds {len(body['held'])}", *told])
@@ -101,6 +106,14 @@ class Event:
 def state_body(new: InstanceState, old: InstanceState) -> dict[str, Any]:
     """Of `EventKind.STATE`; both are the same for an instance that was just made."""
     return {"new": str(new), "old": str(old)}
+
+
+def failure_body(failure: BaseException) -> dict[str, Any]:
+    """Of `EventKind.FAILURE`; only our own messages are known to hold nothing secret."""
+    message, exit_code = "see the instance's log", ExitCode.FAILED
+    if isinstance(failure, TidemarkError):
+        message, exit_code = " ".join(str(failure).split()), failure.exit_code
+    return {"error": type(failure).__name__, "message": message, "exit_code": int(exit_code)}
 
 
 def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:

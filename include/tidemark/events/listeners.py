@@ -25,6 +25,13 @@ class StateListener(Protocol):
         """After each transition, and once with CREATED twice when the instance is made."""
 
 
+class FailureListener(Protocol):
+    """Called from the thread that ends the instance; must not block."""
+
+    def on_failure(self, failure: BaseException) -> None:
+        """What the instance ends with; the transition to ERROR comes after it."""
+
+
 class RebalanceListener(Protocol):
     """Called from the instance's loop; must not block."""
 
@@ -32,7 +39,7 @@ class RebalanceListener(Protocol):
         """The tasks of the new assignment are open."""
 
 
-class InstanceListener(StateListener, RebalanceListener, RestoreListener, Protocol):
+class InstanceListener(StateListener, FailureListener, RebalanceListener, RestoreListener, Protocol):
     """Everything that an instance tells. Restores tell it from several threads at once."""
 
 
@@ -61,6 +68,10 @@ class Listeners:
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         for listener in self._listeners:
             listener.on_change(new, old)
+
+    def on_failure(self, failure: BaseException) -> None:
+        for listener in self._listeners:
+            listener.on_failure(failure)
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         for listener in self._listeners:
@@ -95,9 +106,11 @@ class Listeners:
 
 
 class LoggingListener(LoggingRestoreListener):
-    """The log; transitions are told there by the state machine itself."""
+    """The log; transitions are told there by the state machine, a failure by the process that it ends."""
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None: ...
+
+    def on_failure(self, failure: BaseException) -> None: ...
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         log.info(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tidemark.events.event import Event, EventKind, Rebalance, rebalance_body, restore_body, state_body
+from tidemark.events.event import Event, EventKind, Rebalance, failure_body, rebalance_body, restore_body, state_body
 from tidemark.events.listeners import Closable
 from tidemark.instance.state import InstanceState
 from tidemark.restore.listener import BatchPace, RestoreProgress
@@ -38,6 +38,9 @@ class EventRecorder:
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         self._publish(EventKind.STATE, state_body(new, old))
+
+    def on_failure(self, failure: BaseException) -> None:
+        self._publish(EventKind.FAILURE, failure_body(failure))
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         self._publish(EventKind.REBALANCE, rebalance_body(rebalance))

@@ -21,6 +21,7 @@ _QUEUED_CALLS = 1000
 
 METHODS = (
     "on_change",
+    "on_failure",
     "on_rebalance",
     "on_restore_start",
     "on_batch_restored",
@@ -71,6 +72,9 @@ class UserListener:
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         self._give("on_change", new, old)
+
+    def on_failure(self, failure: BaseException) -> None:
+        self._give("on_failure", failure)
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         self._give("on_rebalance", rebalance)

@@ -329,6 +329,8 @@ class Instance:
                 closing()
             except (TidemarkError, OSError, RuntimeError) as error:
                 log.warning("closing the %s: %s", what, error)
+        if failure is not None:
+            self._listeners.on_failure(failure)
         if failure is None and self.states.state is InstanceState.PENDING_SHUTDOWN:
             self.states.to(InstanceState.NOT_RUNNING)
         elif self.states.state is not InstanceState.ERROR:

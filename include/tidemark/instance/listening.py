@@ -50,6 +50,8 @@ class RunFileListener:
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         self._run_file.update({"state": str(new), "since_ms": self._clock()}, now=True)
 
+    def on_failure(self, failure: BaseException) -> None: ...
+
     def on_rebalance(self, rebalance: Rebalance) -> None:
         self._run_file.update({"partitions": [str(p) for p in rebalance.held]}, now=True)
 
