@@ -36,6 +36,7 @@ from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.taking import SavepointTaker
 from tidemark.settings import Settings
+from tidemark.standby.copies import StandbyCopies
 from tidemark.start.opening import Assignment, TaskOpener
 from tidemark.start.witnesses import Witnesses, stalled_after
 from tidemark.stores.directory import InstanceDirectory
@@ -136,7 +137,7 @@ class Instance:
             member=self._member,
             witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock),
             opener=stores,
-            builder=StoreBuilder(stores, restorer, [copies]),
+            builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
             sink_partitions=partitions,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
