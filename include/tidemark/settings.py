@@ -111,7 +111,7 @@ class Settings(BaseSettings):
     )
     state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
-        "", "folder or fsspec URL (`s3://…`, `memory://…`) of savepoints; if empty, `savepoints` in `var_dir`", ""
+        "", "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`", ""
     )
     savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")

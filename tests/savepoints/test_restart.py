@@ -24,8 +24,10 @@ from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.sources import copy_sources
 from tidemark.savepoints.command import SavepointCommand
 from tidemark.savepoints.repository import SavepointRepository
+from tidemark.start.evidence import SourceOfState
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -210,3 +212,12 @@ def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, sett
         assert run.counts() == truth(1000)
     assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
     assert starts_of_restores(caplog) == [], "the savepoint stands where Kafka stands"
+
+
+def test_should_be_a_source_of_state_of_a_restore_too(plan, settings):
+    with running(plan, settings, 1000) as run:
+        run.counts()
+        taken = take(plan, settings)
+    (source,) = (source for source in copy_sources(plan, settings) if source.kind is SourceOfState.SAVEPOINT)
+    (copy,) = source.find(TASKS[0])["n"]
+    assert taken.manifest.savepoint_id in copy.location

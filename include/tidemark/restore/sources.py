@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tidemark.restore.local_copies import LocalCopies
+from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource
 from tidemark.topology.plan import TopologyPlan
@@ -10,4 +12,8 @@ from tidemark.topology.plan import TopologyPlan
 
 def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
     """For a restore, which looks at the state folders too; an instance opens its own folder itself."""
-    return [LocalCopies(settings.state_dir, plan.application_id)]
+    app = plan.application_id
+    return [
+        LocalCopies(settings.state_dir, app),
+        SavepointCopies(SavepointRepository(settings.savepoint_location, app)),
+    ]

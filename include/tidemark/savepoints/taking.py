@@ -51,6 +51,7 @@ class SavepointTaker:
         self._clock = clock
         self._asked: Request | None = None
         self._flushed_by_s = 0.0
+        self._held_s = 0.0
         self._answer = Answer("", Saving.DONE)
         self._stop = threading.Event()
         self._copier: threading.Thread | None = None
@@ -75,9 +76,11 @@ class SavepointTaker:
         if self._asked is None:
             return
         self._answer = Answer(self._asked.savepoint_id, Saving.COPYING)
-        self._flushed_by_s = time.monotonic() + _FLUSH_S
+        started = time.monotonic()
+        self._flushed_by_s = started + _FLUSH_S
         for store in _rocks_stores(tasks):
             store.begin_flush()
+        self._held_s = time.monotonic() - started
 
     def _take(self, asked: Request, tasks: Collection[Task]) -> None:
         repository = SavepointRepository(asked.location, self._application_id)
@@ -91,7 +94,7 @@ class SavepointTaker:
             folder,
             tuple(link_task(task.id, _by_spec(task), folder) for task in tasks),
         )
-        held_ms = round((time.monotonic() - started) * 1000)
+        held_ms = round((self._held_s + time.monotonic() - started) * 1000)
         self._asked = None
         names = tuple(str(task.id) for task in tasks)
         log.info("savepoint: id=%s tasks=%s held_ms=%d", asked.savepoint_id, ",".join(names), held_ms)
