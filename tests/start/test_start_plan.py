@@ -299,3 +299,13 @@ def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_reco
     assert isinstance(plan, Resume)
     assert plan.standing.next_offsets == {"pulse-events": committed or 100}
     assert plan.standing.batch == (6 if committed == 99 else 7)
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "retention_ms", "way"), [(0, 6 * HOUR, TAIL), (1, 6 * HOUR, WHOLE), (1, None, TAIL)]
+)
+def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_committed(ahead_ms, retention_ms, way):
+    """After a rewind they are live once more, and the tail holds only what differs."""
+    copy = a_copy(99, kind=SourceOfState.STANDBY)
+    copy = dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, stream_time_ms=NOW + ahead_ms))
+    assert way_of(plan_start(found(record=a_record(), copies=(copy,), store_retention_ms=retention_ms))) == way
