@@ -4,9 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CASES ?= hot,wide
+N ?= 25
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash peers test bench fmt lint
+.PHONY: help setup jars demo stop smoke crash restores peers test bench fmt lint
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ smoke: jars ## 300 000 events through the whole stack, compared with an independ
 
 crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
 	@$(BIN)/python -m tests.crash.run
+
+restores: jars ## N=25 restores drawn at random, each compared with a recomputation
+	@$(BIN)/python -m tests.restores.run --n $(N)
 
 peers: jars ## ten topologies on Kafka Streams and on Tidemark, compared value by value
 	@$(BIN)/tidemark jars bench

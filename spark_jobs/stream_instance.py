@@ -6,7 +6,6 @@ Ends with `ExitCode`: 0 stopped as asked, 10 relaunch, 20 fenced, 30 refused, 2 
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import signal
@@ -18,9 +17,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.commit.commit import Probe
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.instance.instance import Instance
+from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
 from tidemark.topology.load import load
 
@@ -53,7 +52,7 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     topology = load(topology_name)
     plan = topology.plan()
     # Broker, topics and folders are checked before Spark takes its seconds to start.
-    instance = Instance(plan, settings, number, topology_name, _probe())
+    instance = Instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
     try:
         spark = spark_session(settings, f"{plan.application_id}-{number}")
@@ -65,16 +64,6 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
         instance.close(failure)
         log.info("instance ended: %s", failure or "stopped as asked")
     return ExitCode.OK
-
-
-def _probe() -> Probe:
-    """What crash tests hang into the commit; nothing in production."""
-    path = os.environ.get("TIDEMARK_PROBE")
-    if not path:
-        return lambda _point: None
-    module, _, name = path.partition(":")
-    probe: Probe = getattr(importlib.import_module(module), name)
-    return probe
 
 
 if __name__ == "__main__":

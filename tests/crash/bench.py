@@ -73,8 +73,9 @@ class Bench:
     batch_records = 8_000
     """How many records a scenario feeds at once: several batches."""
 
-    def __init__(self, bootstrap: str, folder: Path, seed: int) -> None:
+    def __init__(self, bootstrap: str, folder: Path, seed: int, partitions: int = PARTITIONS) -> None:
         self.bootstrap = bootstrap
+        self.partitions = partitions
         self.plan = self.load()
         self.application_id = self.plan.application_id
         self.folder = folder
@@ -84,7 +85,7 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        topics = [NewTopic(t, PARTITIONS, 1) for t in user_topics(self.plan)]
+        topics = [NewTopic(t, partitions, 1) for t in user_topics(self.plan)]
         for created in admin.create_topics(topics).values():
             created.result()
 
@@ -100,7 +101,7 @@ class Bench:
     @property
     def tasks(self) -> int:
         """Of all sub-topologies together."""
-        return PARTITIONS * len(self.plan.subtopologies)
+        return self.partitions * len(self.plan.subtopologies)
 
     def make_feeder(self, seed: int) -> Feeder:
         """What makes its input."""
@@ -110,15 +111,16 @@ class Bench:
         """A machine's disk: instances that share it can take each other's tasks over."""
         return self.folder / name
 
-    def launch(self, instance: int = 0, disk: str = "state", log: str | None = None) -> subprocess.Popen[bytes]:
-        """Start one instance in a session of its own."""
-        environment = {
+    def environment(self, disk: str = "state") -> dict[str, str]:
+        """What every process of the application is started with."""
+        return {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}",
             "PYSPARK_PYTHON": sys.executable,
             "TIDEMARK_BOOTSTRAP_SERVERS": self.bootstrap,
             "TIDEMARK_VAR_DIR": str(self.var_dir),
             "TIDEMARK_STATE_DIR": str(self.state_dir(disk)),
+            "TIDEMARK_SAVEPOINT_LOCATION": str(self.folder / "savepoints"),
             "TIDEMARK_COMMIT_INTERVAL_MS": "200",
             "TIDEMARK_MAX_BATCH_RECORDS": "3000",
             "TIDEMARK_SESSION_TIMEOUT_MS": "6000",
@@ -129,11 +131,14 @@ class Bench:
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
             "TIDEMARK_CRASH_ARM": str(self.arm_file),
         }
+
+    def launch(self, instance: int = 0, disk: str = "state", log: str | None = None) -> subprocess.Popen[bytes]:
+        """Start one instance in a session of its own."""
         with (self.folder / (log or f"instance-{instance}.log")).open("ab") as file:
             process = subprocess.Popen(
                 [sys.executable, ROOT / "spark_jobs" / "stream_instance.py",
                  "--topology", self.topology, "--instance", str(instance)],
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment(disk), start_new_session=True,
             )  # fmt: skip
         self._running.append(process)
         return process
@@ -161,7 +166,7 @@ class Bench:
     def wait_drained(self, timeout_s: float = 120) -> None:
         """Until the group's committed offsets are the source's ends."""
         topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
-        places = [(topic, p) for topic in topics for p in range(PARTITIONS)]
+        places = [(topic, p) for topic in topics for p in range(self.partitions)]
 
         def drained() -> bool:
             # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
@@ -228,8 +233,8 @@ class Bench:
                 seen.add(partition)
                 folder = self.state_dir(disk) / str(instance) / self.application_id / f"0_{partition}"
                 faults += _compare_store(folder / "rocksdb" / RULES.store, partition, truth)
-        if seen != set(range(PARTITIONS)):
-            faults.append(f"stores: partitions {sorted(seen)} are open, not all {PARTITIONS}")
+        if seen != set(range(self.partitions)):
+            faults.append(f"stores: partitions {sorted(seen)} are open, not all {self.partitions}")
         return faults
 
 

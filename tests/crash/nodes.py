@@ -59,9 +59,11 @@ class NodesBench(Bench):
     topology_path = FOLDER
     batch_records = 4_000
 
-    def __init__(self, bootstrap: str, folder: Path, seed: int, spark: SparkSession) -> None:
+    def __init__(
+        self, bootstrap: str, folder: Path, seed: int, spark: SparkSession, partitions: int = PARTITIONS
+    ) -> None:
         self._spark = spark
-        super().__init__(bootstrap, folder, seed)
+        super().__init__(bootstrap, folder, seed, partitions)
 
     def make_feeder(self, seed: int) -> NodesFeeder:  # type: ignore[override]
         return NodesFeeder(self.bootstrap, random.Random(seed))
@@ -84,7 +86,7 @@ class NodesBench(Bench):
                     if there != wanted:
                         keys = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))
                         found.note(f"store {store.name} of {task}: {len(keys)} keys differ, the first {keys[0]!r}")
-        if len(seen) != PARTITIONS * len(self.plan.subtopologies):
+        if len(seen) != self.tasks:
             found.note(f"stores: only {sorted(map(str, seen))} are open")
         return found.lost, found.duplicated, found.wrong, found.report[:20]
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tidemark.errors import StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
+from tidemark.probe import probe_from_environment
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
@@ -78,7 +79,7 @@ def run(
     console = Console()
     try:
         with RichRestoreListener() as listener:
-            done = RestoreRun(kit, workspace, listener, lambda _point: None, console.print).run()
+            done = RestoreRun(kit, workspace, listener, probe_from_environment(), console.print).run()
     except RestoreSuspended:
         console.print(f"restore {made.restore_id} aborted; the old state is in place")
         raise typer.Exit(1) from None
@@ -118,7 +119,7 @@ def rollback(topology: _Topology, restore_id: _Id = None) -> None:
     """Bring the state folders back that a restore replaced."""
     workspace = _workspace(topology, restore_id)
     with RichRestoreListener() as listener:
-        RestoreRun(_kit(topology), workspace, listener, lambda _point: None, Console().print).roll_back()
+        RestoreRun(_kit(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()
     typer.echo(f"restore {workspace.folder.name} rolled back; the next start replays what came since")
 
 

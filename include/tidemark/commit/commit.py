@@ -15,12 +15,9 @@ from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import BatchAborted
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, commits_topic, dlq_topic
+from tidemark.probe import Probe
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import DeadLetter, TaskUpdate
-
-Probe = Callable[[str], None]
-"""Called with the name of each point a crash test may want to stop at; does nothing in production."""
-
 
 class TasksRevoked(BatchAborted):
     """A task of the batch is no longer ours: nothing was committed, the batch is thrown away."""

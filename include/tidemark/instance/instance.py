@@ -19,7 +19,7 @@ from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.purge import RepartitionPurge
 from tidemark.changelog.policy import changelog_policies
-from tidemark.commit.commit import Committer, Probe, TasksRevoked
+from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import BatchAborted, TidemarkError
@@ -30,6 +30,7 @@ from tidemark.instance.split import TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
+from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.restore import Restorer, RestoreSuspended
 from tidemark.savepoints.copies import SavepointCopies

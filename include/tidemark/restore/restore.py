@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tidemark.commit.commit import Probe
+from tidemark.probe import Probe
 from tidemark.errors import StartRefused, TaskCorrupted
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until

@@ -19,11 +19,11 @@ from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.broker.topics import partition_counts, tasks_of
 from tidemark.changelog.policy import changelog_policies
-from tidemark.commit.commit import Probe
+from tidemark.probe import Probe
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.fence import fenced, holders
+from tidemark.restore.fence import fenced
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.plans import RestorePlan, StoreRestore, TaskWays, ways_of_task
 from tidemark.restore.restore import RestoreJob, Restorer, RestoreSuspended
@@ -227,7 +227,7 @@ class RestoreRun:
         except StartRefused as error:
             self.workspace.finish(progress, RestoreState.FAILED, str(error))
             raise
-        moves = tuple(self._move_of(task) for task in plan.tasks)
+        moves = tuple(self.workspace.move_of(task) for task in plan.tasks)
         swapping = replace(progress, state=RestoreState.SWAPPING, verdicts=verdicts, moves=moves)
         self.workspace.write(swapping)
         return swapping
@@ -335,16 +335,6 @@ class RestoreRun:
         finally:
             store.close()
             shutil.rmtree(scratch, ignore_errors=True)
-
-    def _move_of(self, task: str) -> Move:
-        """The folder that holds the task now, or instance 0's."""
-        state_dir = self.workspace.state_dir
-        held = [folder / task for folder in holders(state_dir, self.kit.plan.application_id)]
-        live = next((path for path in held if path.exists()), None)
-        if live is None:
-            return Move(task, str((state_dir / "0" / self.kit.plan.application_id / task).relative_to(state_dir)), "")
-        previous = self.workspace.previous / live.parent.parent.name / task
-        return Move(task, str(live.relative_to(state_dir)), str(previous.relative_to(state_dir)))
 
     def _forget_earlier(self) -> None:
         """What earlier restores replaced is of no use once this one stands."""

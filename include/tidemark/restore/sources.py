@@ -6,6 +6,7 @@ from tidemark.restore.local_copies import LocalCopies
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
+from tidemark.standby.copies import StandbyCopies
 from tidemark.start.copies import CopySource
 from tidemark.topology.plan import TopologyPlan
 
@@ -15,5 +16,6 @@ def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
     app = plan.application_id
     return [
         LocalCopies(settings.state_dir, app),
+        StandbyCopies(settings.state_dir, app),
         SavepointCopies(SavepointRepository(settings.savepoint_location, app)),
     ]

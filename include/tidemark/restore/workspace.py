@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.errors import StartRefused, TaskLocked
+from tidemark.restore.fence import holders
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.verify import Difference, Verdict
 from tidemark.stores.directory import FolderLock
@@ -60,9 +61,12 @@ class RestoreProgress:
 class Workspace:
     """One restore on disk. Its lock is held by the process that runs, aborts or rolls it back."""
 
-    def __init__(self, state_dir: Path, application_id: str, restore_id: str) -> None:
+    def __init__(
+        self, state_dir: Path, application_id: str, restore_id: str, kept_in: str = RESTORES_FOLDER
+    ) -> None:
         self.state_dir = state_dir
-        self.folder = state_dir / RESTORES_FOLDER / application_id / restore_id
+        self.application_id = application_id
+        self.folder = state_dir / kept_in / application_id / restore_id
 
     @property
     def built(self) -> Path:
@@ -135,6 +139,16 @@ class Workspace:
         finally:
             lock.release()
         return f"restore {self.folder.name} aborted; the old state is in place"
+
+    def move_of(self, task: str) -> Move:
+        """The folder that holds the task now, or instance 0's."""
+        held = [folder / task for folder in holders(self.state_dir, self.application_id)]
+        live = next((path for path in held if path.exists()), None)
+        if live is None:
+            live = self.state_dir / "0" / self.application_id / task
+            return Move(task, str(live.relative_to(self.state_dir)), "")
+        previous = self.previous / live.parent.parent.name / task
+        return Move(task, str(live.relative_to(self.state_dir)), str(previous.relative_to(self.state_dir)))
 
     def swap(self, moves: tuple[Move, ...], probe: Callable[[str], None]) -> None:
         """Each old task folder aside, each new one in its place. May be repeated after a crash in the middle."""
