@@ -235,6 +235,17 @@ def test_should_keep_all_files_while_another_savepoint_is_being_written(reposito
     assert (gone.files_kept is not None) is stay
 
 
+@pytest.mark.parametrize("is_writing", [True, False])
+def test_should_take_away_what_a_killed_writer_left_unless_one_is_writing(local, stores, tmp_path, is_writing):
+    save(local, stores, tmp_path / "links", an_id(3))
+    left = tmp_path / "savepoints" / APP / "unfinished" / "half"
+    left.write_bytes(b"half")
+    if is_writing:
+        local.begin(an_id(0))
+    expire(local, 1, None, NOW_MS)
+    assert left.exists() is is_writing
+
+
 def test_should_keep_all_files_when_a_manifest_cannot_be_read(local, stores, tmp_path):
     old, new = an_id(2), an_id(1)
     save(local, stores, tmp_path / "links", old)

@@ -12,13 +12,17 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from tests.truth.compare import CHANGELOG_VALUE
+from typer.testing import CliRunner
 
 from tidemark.broker.topics import ensure_user_topics
+from tidemark.cli import main
+from tidemark.cli import savepoint as cli
 from tidemark.errors import SavepointFailed
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
@@ -27,6 +31,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.sources import copy_sources
 from tidemark.savepoints.command import SavepointCommand
 from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.verifying import verify
 from tidemark.start.evidence import SourceOfState
 from tidemark.topology.builder import Topology
 
@@ -221,3 +226,20 @@ def test_should_be_a_source_of_state_of_a_restore_too(plan, settings):
     (source,) = (source for source in copy_sources(plan, settings) if source.kind is SourceOfState.SAVEPOINT)
     (copy,) = source.find(TASKS[0])["n"]
     assert taken.manifest.savepoint_id in copy.location
+
+
+def test_should_take_one_on_the_command_line_while_the_stream_runs(plan, settings, monkeypatch):
+    for name, value in settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cli, "load", lambda name: SimpleNamespace(plan=lambda: plan))
+    with running(plan, settings, 1000) as run:
+        run.counts()
+        said = CliRunner().invoke(main.build(["savepoint"]), ["savepoint", "take", "made"])
+        run.source.limit = 1200
+        assert run.counts() == truth(1200)
+    assert said.exit_code == 0, said.output
+    (savepoint_id,) = re.findall(
+        r"savepoint (\S+): 2 tasks, .* are new; the stream stood still for \d+ ms", said.output
+    )
+    repository = SavepointRepository(settings.savepoint_location, plan.application_id)
+    assert verify(repository, savepoint_id).faults == ()

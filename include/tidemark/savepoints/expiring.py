@@ -55,9 +55,6 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
     gone = expired_ids(repository.savepoints(), keep, max_age_ms, now_ms)
     for savepoint_id in gone:
         repository.remove(savepoint_id)
-    reason = _being_written(repository, now_ms)
-    if reason is not None:
-        return Expired(gone, 0, 0, reason)
     sizes = repository.file_sizes()
     try:
         named = _named_files(repository)
@@ -72,8 +69,10 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
             return Expired(gone, files, size, reason)
         repository.remove_files(some)
         files, size = files + len(some), size + sum(sizes[name] for name in some)
-    repository.remove_unfinished()
-    return Expired(gone, files, size, None)
+    reason = _being_written(repository, now_ms)
+    if reason is None:
+        repository.remove_unfinished()
+    return Expired(gone, files, size, reason)
 
 
 def _being_written(repository: SavepointRepository, now_ms: int) -> str | None:

@@ -71,7 +71,8 @@ class StoppedFolders:
 
     def _locked(self, opened: ExitStack) -> list[Path]:
         folders: list[Path] = []
-        for folder in sorted(self.settings.state_dir.glob(f"*/{self.plan.application_id}")):
+        # Hidden folders are not an instance's or a standby's, but what a restore or a savepoint keeps there.
+        for folder in sorted(self.settings.state_dir.glob(f"[!.]*/{self.plan.application_id}")):
             try:
                 opened.callback(FolderLock(folder).release)
             except TaskLocked as error:
