@@ -8,13 +8,15 @@ from contextlib import contextmanager
 import pytest
 from tests.standby.application import contents, count, follow_until
 
-from tidemark.errors import CopyUnusable
+from tidemark.errors import CopyUnusable, StartRefused
+from tidemark.instance.run_file import read_run_file, standby_file_path
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
 from tidemark.standby.copies import StandbyCopies, write_copies
 from tidemark.standby.handover import HANDOVER_FOLDER, Handovers
 from tidemark.standby.process import run_standby
 from tidemark.start.evidence import SourceOfState
+from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
@@ -147,3 +149,24 @@ def test_should_remove_what_an_earlier_process_left(tmp_path):
     assert list((tmp_path / HANDOVER_FOLDER).iterdir()) == []
     handovers.close()
     assert not (tmp_path / HANDOVER_FOLDER).exists()
+
+
+@pytest.mark.parametrize("request_text", ["", "0_0", "zero_0 n", "0_0 unknown"])
+def test_should_go_on_when_a_request_makes_no_sense(tmp_path, caplog, request_text):
+    handovers = Handovers(tmp_path)
+    (tmp_path / HANDOVER_FOLDER / "1.wanted").write_text(request_text)
+    handovers.answer(lambda task, store: None)
+    assert list((tmp_path / HANDOVER_FOLDER).iterdir()) == []
+    assert len(caplog.records) == 1
+
+
+def test_should_end_with_the_reason_when_the_changelog_holds_other_values(counting, settings):
+    counting.commit({"n": {0: [(b"a", b"three fields wide")], 1: [(b"x", count(1))]}})
+    stop = threading.Event()
+    too_long = threading.Timer(60, stop.set)
+    too_long.start()
+    with pytest.raises(StartRefused, match="bring the old aggregates back"):
+        run_standby(counting.plan, settings, 0, "made", stop, lambda paces: None)
+    too_long.cancel()
+    assert read_run_file(standby_file_path(settings.var_dir, counting.id, 0))["state"] == "ERROR"
+    InstanceDirectory(settings.state_dir, counting.id, "standby-0").close()

@@ -14,7 +14,7 @@ from tests.standby.application import Application, contents, count
 
 from tidemark.cli.standby import LogLines, table_of
 from tidemark.cli.status import instance_rows
-from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.instance.run_file import read_run_file, standby_file_path
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
 from tidemark.standby.copies import StandbyCopies
@@ -75,7 +75,7 @@ def launch(written, settings):
 
 
 def is_level(application):
-    said = read_run_file(run_file_path(application.settings.var_dir, application.id, "standby-0")) or {}
+    said = read_run_file(standby_file_path(application.settings.var_dir, application.id, 0)) or {}
     return said.get("state") == "RUNNING"
 
 

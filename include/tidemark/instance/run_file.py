@@ -15,9 +15,14 @@ import psutil
 _REWRITE_S = 1.0
 
 
-def run_file_path(var_dir: Path, application_id: str, holder: int | str) -> Path:
-    """Where the file of an instance, by its number, or of `standby-<n>` lies."""
-    return var_dir / "instances" / f"{application_id}-{holder}.json"
+def run_file_path(var_dir: Path, application_id: str, instance: int) -> Path:
+    """Where the file lies."""
+    return var_dir / "instances" / f"{application_id}-{instance}.json"
+
+
+def standby_file_path(var_dir: Path, application_id: str, number: int) -> Path:
+    """Where a standby's lies: apart, for what is asked of instances is nothing to it."""
+    return var_dir / "standbys" / f"{application_id}-{number}.json"
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:

@@ -79,8 +79,8 @@ def down(settings: Settings, say: Callable[[str], None] = print) -> int:
 
 
 def instance_files(settings: Settings) -> list[Path]:
-    """What stream instances say about themselves, one file each."""
-    return sorted((settings.var_dir / "instances").glob("*.json"))
+    """What stream instances, and their standbys, say about themselves, one file each."""
+    return [file for kind in ("instances", "standbys") for file in sorted((settings.var_dir / kind).glob("*.json"))]
 
 
 def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]:

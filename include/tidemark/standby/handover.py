@@ -71,7 +71,7 @@ class Handovers:
         for wanted in sorted(self._box.glob(f"*{_WANTED}")):
             try:
                 self._give(wanted, find)
-            except (TidemarkError, OSError) as error:
+            except (TidemarkError, OSError, ValueError) as error:
                 log.warning("a copy cannot be handed over: %s", error)
             wanted.unlink(missing_ok=True)
         for folder in [f for f, made_s in self._made_s.items() if time.monotonic() - made_s > _UNFETCHED_S]:

@@ -15,7 +15,7 @@ from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
 from tidemark.changelog.policy import changelog_policies
-from tidemark.instance.run_file import RunFile, run_file_path
+from tidemark.instance.run_file import RunFile, standby_file_path
 from tidemark.restore.building import StoreOpener
 from tidemark.settings import Settings
 from tidemark.standby.copies import standby_name, write_copies
@@ -66,8 +66,12 @@ def run_standby(
         directory = InstanceDirectory(settings.state_dir, app, name)
         opened.callback(directory.close)
         about = {"application_id": app, "topology": topology_name, "topology_version": plan.version, "instance": name}
-        run_file = RunFile(run_file_path(settings.var_dir, app, name), about)
-        opened.callback(run_file.update, {"state": "NOT_RUNNING", "since_ms": clock()}, now=True)
+        run_file = RunFile(standby_file_path(settings.var_dir, app, number), about)
+
+        def ended(failure: type[BaseException] | None, *_: object) -> None:
+            run_file.update({"state": "NOT_RUNNING" if failure is None else "ERROR", "since_ms": clock()}, now=True)
+
+        opened.push(ended)
         run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
         handovers = Handovers(directory.folder)
         opened.callback(handovers.close)
