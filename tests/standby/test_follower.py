@@ -12,6 +12,7 @@ from tidemark.changelog.policy import DAY_MS
 from tidemark.names import TaskId
 from tidemark.standby.process import wall_clock_ms
 from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.rocksdb import RocksStore
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 
@@ -84,7 +85,7 @@ def test_should_be_built_anew_when_it_was_away_for_longer_than_tombstones_are_ke
     assert (b"deleted since" in held(second, "n")) == (records == 1)
 
 
-def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_last(counting, standby):
+def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_last(counting, standby, tmp_path):
     """Old records are no sign of youth: of a copy that lags, tombstones ahead may vanish while it reads."""
     counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
     now = [1_000]
@@ -97,6 +98,10 @@ def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_l
     sight = follower._sight
     follow_until(follower, lambda: follower._sight is not sight)
     assert store.marker.commit_time_ms == 2_000
+    store.checkpoint(tmp_path / "copy")
+    given = RocksStore(tmp_path / "copy", write_buffer_bytes=1 << 20)
+    assert given.marker == store.marker, "what is handed over is as young as the copy itself"
+    given.close()
 
 
 def test_should_be_built_anew_when_the_changelog_begins_behind_it(windowed, standby):
