@@ -139,3 +139,13 @@ def test_should_ask_again_while_a_leader_moves():
 def test_should_give_up_when_a_leader_does_not_settle_and_at_once_on_other_errors(failures, code):
     with pytest.raises(OutcomeUnknown, match=r"offsets of t\[0\]"):
         EndOffsets(MovingLeader(failures, code), 0.2).of([TopicPartition("t", 0)])
+
+
+def test_should_give_nothing_beyond_the_end_that_was_asked_for(client, admin, changelog, writer):
+    """A moment of the past, or a source topic that is its own changelog, ends in the middle of what is there."""
+    write(writer, changelog, b"a", b"b")
+    write(writer, changelog, b"c", b"d")
+    for end, keys in ((1, [b"a"]), (2, [b"a", b"b"]), (3, [b"a", b"b"]), (4, [b"a", b"b", b"c"])):
+        batches = list(read_committed_until(client, changelog, 0, end, stalled_after_s=20, go_on=lambda: True))
+        assert [key for batch in batches for key in batch.keys] == keys
+        assert batches[-1].next_offset == end

@@ -9,6 +9,7 @@ broker; `recompute_rows` is the same on lists, so a case reads as data.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +73,10 @@ class Batch:
     start: int
     end: int
     kind: str = "batch"
+    number: int = -1
+    """Of the batch, as the record says."""
+    rewound_to: int | None = None
+    """Of a rewind: the number of the batch whose state it brought back. Its range is (offset before, offset after)."""
     record: Mapping[str, object] = field(default_factory=dict, compare=False)
 
 
@@ -83,6 +88,8 @@ class TaskTruth:
     good: int = 0
     late_rows: int = 0
     next_offset: int | None = None
+    counts: dict[WindowKey, int] = field(default_factory=dict)
+    """What its store holds, windows that have expired included."""
 
 
 @dataclass
@@ -93,9 +100,13 @@ class Truth:
     tasks: dict[int, TaskTruth] = field(default_factory=dict)
     histories: dict[WindowKey, list[int]] = field(default_factory=dict)
     """Every count that was emitted, in order: one per batch that touched the window."""
+    logged: dict[WindowKey, list[int | None]] = field(default_factory=dict)
+    """Every count in the changelog: those that were emitted, and what a rewind brought back (None: deleted)."""
     homes: dict[WindowKey, int] = field(default_factory=dict)
     """Task partition of each window."""
     dead: dict[Coordinate, Row] = field(default_factory=dict)
+    dead_again: Counter[Coordinate] = field(default_factory=Counter)
+    """How often a bad record was read once more, after a rewind."""
     unprocessed: int = 0
     batches: int = 0
     """Commit records with records in their range, of all tasks."""
@@ -151,7 +162,8 @@ def batches_of(commits: Iterable[Row], rules: Counting) -> list[Batch]:
             continue
         for text, (start, end) in record["sources"].get(rules.source_topic, {}).items():
             if record["task"] == rules.task(int(text)):
-                found.append(Batch(int(text), start, end, record["kind"], record))
+                kind, number, rewound_to = record["kind"], record.get("batch", -1), record.get("rewound_to")
+                found.append(Batch(int(text), start, end, kind, number, rewound_to, record))
     return found
 
 
@@ -177,11 +189,21 @@ def recompute_rows(source: Mapping[int, list[Row]], batches: Iterable[Batch], ru
 def _count_task(truth: Truth, partition: int, rows: list[Row], batches: list[Batch], rules: Counting) -> None:
     task = truth.tasks[partition] = TaskTruth()
     at = 0
+    wanted = {batch.rewound_to for batch in batches if batch.kind == "rewind"}
+    kept: dict[int, tuple[dict[WindowKey, int], int | None]] = {}
     for number, batch in enumerate(batches):
         label = f"task {rules.task(partition)} record {number} [{batch.start}, {batch.end})"
         if task.next_offset is not None and batch.start != task.next_offset:
             word = "overlaps" if batch.start < task.next_offset else "leaves a gap after"
             truth.faults.append(f"{label} {word} the one that ended at {task.next_offset}")
+        if batch.kind == "rewind":
+            if batch.rewound_to not in kept:
+                truth.faults.append(f"{label} goes back to batch {batch.rewound_to}, of which there is no record")
+                continue
+            _rewind_task(truth, task, *kept[batch.rewound_to])
+            task.next_offset = batch.end
+            at = next((i for i, row in enumerate(rows) if row.offset >= batch.end), len(rows))
+            continue
         if batch.end < batch.start:
             truth.faults.append(f"{label} runs backwards")
         task.next_offset = batch.end
@@ -195,7 +217,17 @@ def _count_task(truth: Truth, partition: int, rows: list[Row], batches: list[Bat
             at += 1
         truth.batches += bool(held)
         _count_batch(truth, task, batch, held, rules, label)
+        if batch.number in wanted:
+            kept[batch.number] = dict(task.counts), task.stream_time_ms
     truth.unprocessed += len(rows) - at
+
+
+def _rewind_task(truth: Truth, task: TaskTruth, counts: dict[WindowKey, int], stream_time_ms: int | None) -> None:
+    """Back to a state of before: what differs is in the changelog once more, nothing is emitted."""
+    for window in sorted(task.counts.keys() | counts.keys()):
+        if task.counts.get(window) != counts.get(window):
+            truth.logged.setdefault(window, []).append(counts.get(window))
+    task.counts, task.stream_time_ms = dict(counts), stream_time_ms
 
 
 def _count_batch(truth: Truth, task: TaskTruth, batch: Batch, rows: list[Row], rules: Counting, label: str) -> None:
@@ -205,7 +237,9 @@ def _count_batch(truth: Truth, task: TaskTruth, batch: Batch, rows: list[Row], r
     for row in rows:
         found = event(row, rules)
         if found is None:
-            truth.dead[row.topic, row.partition, row.offset] = row
+            place = (row.topic, row.partition, row.offset)
+            truth.dead_again[place] += place in truth.dead
+            truth.dead[place] = row
             dead += 1
             continue
         key, time_ms = found
@@ -218,8 +252,9 @@ def _count_batch(truth: Truth, task: TaskTruth, batch: Batch, rows: list[Row], r
         if task.stream_time_ms is not None and window[1] + rules.window_ms + rules.grace_ms <= task.stream_time_ms:
             late += count
             continue
-        history = truth.histories.setdefault(window, [])
-        history.append((history[-1] if history else 0) + count)
+        task.counts[window] = task.counts.get(window, 0) + count
+        truth.histories.setdefault(window, []).append(task.counts[window])
+        truth.logged.setdefault(window, []).append(task.counts[window])
         truth.homes[window] = batch.partition
         emitted += 1
     task.late_rows += late

@@ -22,11 +22,12 @@ from spark_jobs.compile import branch_sql
 from tests.truth.topics import Row, committed_offsets, hidden_ends, read_all
 
 from tidemark.broker.topics import user_topics
-from tidemark.commit.record import CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
+from tidemark.stores.protocol import Writes
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
@@ -130,7 +131,13 @@ def _replay_sub_topology(
             batch=records[0].batch - 1,
             sink_partitions={},
         )
+        wanted = {record.rewound_to for record in records if record.kind is CommitKind.REWIND}
+        kept: dict[int, tuple[int, dict[str, list[Writes]]]] = {}
         for record in records:
+            if record.kind is CommitKind.REWIND:
+                number += 1
+                _rewind(done, task, stores, record, kept)
+                continue
             given = [table.filter(pc.equal(table.column("p"), number)) for table in tables]
             number += 1
             update = task.prepare(TaskInput(record.end_offsets, given, ()), record.commit_time_ms)
@@ -144,10 +151,41 @@ def _replay_sub_topology(
                 counted = done.sinks.setdefault(output.topic, Counter())
                 counted.update((message["key"], message["value"]) for message in output.messages)
             task.apply(update, {p.topic: 0 for p in task.changelogs}, record.commit_time_ms)
+            if record.batch in wanted:
+                kept[record.batch] = task.stream_time_ms, {name: _contents(store) for name, store in stores.items()}
         for name, store in stores.items():
             done.stores[(task_id, name)] = {k: v for s in store.segments() for k, v in store.items(s)}
         done.ends |= {(topic, task_id.partition): offset for topic, offset in task.next_offsets.items()}
         task.close()
+
+
+def _contents(store: MemoryStore) -> list[Writes]:
+    return [
+        Writes(s, *map(list, zip(*items, strict=True))) for s in store.segments() if (items := list(store.items(s)))
+    ]
+
+
+def _rewind(
+    done: Replayed,
+    task: Task,
+    stores: Mapping[str, MemoryStore],
+    record: CommitRecord,
+    kept: Mapping[int, tuple[int, dict[str, list[Writes]]]],
+) -> None:
+    """Bring the state of an earlier batch back; the record's spans run from where the task stood to where it goes on."""
+    starts = {topic: spans[task.id.partition][0] for topic, spans in record.sources.items()}
+    if starts != task.next_offsets or record.batch != task.batch + 1 or record.rewound_to not in kept:
+        done.faults.append(f"task {task.id}: rewind {record.batch} to {record.rewound_to} stands at {starts}")
+        return
+    stream_time_ms, contents = kept[record.rewound_to]
+    if record.stream_time_ms != stream_time_ms:
+        done.faults.append(f"task {task.id}: rewind {record.batch} has another stream time than {record.rewound_to}")
+    for name, store in stores.items():
+        marker = store.marker
+        assert marker is not None
+        gone = [Writes(write.segment, write.keys, [None] * len(write.keys)) for write in _contents(store)]
+        store.put_many([*gone, *contents[name]], marker, None)
+    task.next_offsets, task.stream_time_ms, task.batch = record.end_offsets, stream_time_ms, record.batch
 
 
 def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Found:

@@ -121,6 +121,20 @@ def test_commit_records_become_batches_and_false_claims_are_faults():
     assert faults(start, other, record) == []
 
 
+def test_a_rewind_brings_the_counts_of_an_earlier_batch_back_and_what_came_later_is_emitted_again():
+    rows = [beat(0, NOW), beat(1, NOW + 1), raw(2, b"{not json"), beat(3, NOW + MINUTE), beat(4, NOW + 2)]
+    first, second = Batch(0, 0, 1, number=0), Batch(0, 1, 4, number=1)
+    back, again = Batch(0, 4, 1, "rewind", 2, 0), Batch(0, 1, 5, number=3)
+    truth = recompute_rows({0: rows}, [first, second, back, again], RULES)
+    assert truth.faults == []
+    assert truth.histories == {("p1", NOW): [1, 2, 3], ("p1", NOW + MINUTE): [1, 1]}
+    assert truth.logged == {("p1", NOW): [1, 2, 1, 3], ("p1", NOW + MINUTE): [1, None, 1]}
+    assert truth.dead_again == {("pulse-events", 0, 2): 1}
+    # Stream time went back, too: what would have been late before is not.
+    assert truth.late_rows == 0
+    assert "no record" in recompute_rows({0: rows}, [Batch(0, 0, 4, number=5), back], RULES).faults[0]
+
+
 def test_updates_missing_repeated_and_strange_are_told_apart():
     window = ("p1", NOW)
 

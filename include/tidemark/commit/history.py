@@ -1,8 +1,8 @@
-"""Reading the last commit record of each task, from the end of `<app>-commits` backwards."""
+"""Reading `<app>-commits`: the last record of each task, from the end backwards, or all there are, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tidemark.broker.offsets import EndOffsets
@@ -50,3 +50,35 @@ def last_commit_records(
                 break
             span *= 4
     return found
+
+
+def commit_history(
+    client_config: Mapping[str, Any],
+    ends: EndOffsets,
+    application_id: str,
+    tasks: Collection[TaskId],
+    *,
+    stalled_after_s: float,
+) -> Iterator[CommitRecord]:
+    """Every commit record of `tasks` that the topic still holds, of each task in the order of its commits.
+
+    Read to the read_uncommitted end as `last_commit_records` does. What is older than the topic's
+    `min.compaction.lag.ms` may be missing, a task's last record never is. Blocks; raises `OutcomeUnknown`.
+    """
+    topic = commits_topic(application_id)
+    partitions = sorted({TopicPartition(topic, task.partition) for task in tasks})
+    end_of, low_of = ends.of(partitions), ends.beginnings(partitions)
+    wanted = {str(task).encode() for task in tasks}
+    for partition in partitions:
+        batches = read_committed_until(
+            client_config,
+            partition,
+            low_of[partition],
+            end_of[partition],
+            stalled_after_s=stalled_after_s,
+            go_on=lambda: True,
+        )
+        for batch in batches:
+            for key, value in zip(batch.keys, batch.values, strict=True):
+                if value is not None and key in wanted:
+                    yield CommitRecord.from_bytes(value)

@@ -19,6 +19,7 @@ class CommitKind(StrEnum):
     START = "start"
     BATCH = "batch"
     TICK = "tick"
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class CommitRecord:
     `sources` holds [start, end) by topic and partition; `sinks` and `changelogs` count this task's records by topic;
     `ends_before` are the read_uncommitted end offsets of sinks and changelogs before the batch, so that its records
     can be found. `rows` counts what reached the stateful nodes, late ones included.
+
+    Of a rewind, `sources` holds (offset before, offset gone back to), so that the end is where the task goes on;
+    `rewound_to` is the batch whose state it brought back, None in every other record.
     """
 
     kind: CommitKind
@@ -46,6 +50,7 @@ class CommitRecord:
     sinks: Mapping[str, int]
     changelogs: Mapping[str, int]
     ends_before: Mapping[str, Mapping[int, int]]
+    rewound_to: int | None = None
 
     @property
     def end_offsets(self) -> dict[str, int]:

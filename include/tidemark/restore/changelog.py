@@ -55,7 +55,7 @@ def read_committed_until(
     stalled_after_s: float,
     go_on: Callable[[], bool],
 ) -> Iterator[ChangelogBatch]:
-    """Batches of a changelog until the next offset reaches `end_offset`, or `go_on()` says no.
+    """Batches of a changelog until the next offset reaches `end_offset`, or `go_on()` says no. Nothing beyond it is given.
 
     Raises `OutcomeUnknown` when nothing moves for `stalled_after_s`: an open transaction that never ends, or no broker.
     """
@@ -75,6 +75,9 @@ def read_committed_until(
             before = next_offset
             for message in messages:
                 error = message.error()
+                if error is None and message.offset() >= end_offset:
+                    next_offset = end_offset
+                    break
                 if error is None:
                     keys.append(message.key())
                     values.append(message.value())

@@ -1,0 +1,153 @@
+"""`tidemark inspect`: what the stores of an application held at a time."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.errors import StartRefused
+from tidemark.events.progress import RichRestoreListener
+from tidemark.instance.instance import wall_clock_ms
+from tidemark.names import TaskId
+from tidemark.restore.past import Past, PastBuilder, folder_of, opened
+from tidemark.restore.rows import StoreRow, rows_of
+from tidemark.restore.run import RestoreKit
+from tidemark.restore.sources import copy_sources
+from tidemark.restore.when import parse_time, told_time
+from tidemark.settings import Settings
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+
+Found = dict[tuple[TaskId, str], list[StoreRow]]
+"""Rows by task and store."""
+
+
+def inspect(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+    at: Annotated[str, typer.Option(help="2026-08-01T12:00:00Z, epoch milliseconds, -10m; default: now")] = "now",
+    out: Annotated[Path | None, typer.Option(help="keep the built copy in this folder, which must not exist")] = None,
+    store: Annotated[str | None, typer.Option(help="only this store")] = None,
+    key: Annotated[str | None, typer.Option(help="only this key")] = None,
+    prefix: Annotated[str, typer.Option(help="only keys that begin so")] = "",
+    limit: Annotated[int, typer.Option(help="rows of each task and store; 0: all")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="for a program: one object")] = False,
+) -> None:
+    """A read-only copy of the stores as they stood at a time, built elsewhere and compared with the changelogs.
+
+    The application may run; nothing of it is touched.
+    """
+    try:
+        at_ms = parse_time(at, wall_clock_ms())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--at") from error
+    settings = Settings.load()
+    plan = load(topology).plan()
+    _require_store(plan, store)
+    if out is not None and out.exists():
+        raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
+    messages = Console(stderr=True)
+    kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
+    with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
+        folder = out or Path(temporary)
+        with RichRestoreListener(messages) as listener:
+            built = PastBuilder(kit, listener, lambda _point: None, messages.print).build(at_ms, folder)
+        found: Found = {}
+        for task in built:
+            for name, rows in _rows(plan, task, folder, store, key, prefix):
+                found[task, name] = list(islice(rows, limit or None))
+                if next(rows, None) is not None:
+                    messages.print(f"{task}/{name}: there are more than {limit} rows, see --limit")
+    if as_json:
+        typer.echo(json.dumps(_as_json(plan, at_ms, built, found), indent=1))
+    else:
+        _show(plan, at_ms, built, found)
+    if out is not None:
+        messages.print(f"the copy is kept in {out}")
+
+
+def _require_store(plan: TopologyPlan, store: str | None) -> None:
+    if store is None:
+        return
+    spec = next((spec for spec in plan.stores if spec.name == store), None)
+    if spec is None:
+        names = ", ".join(spec.name for spec in plan.stores) or "none"
+        raise StartRefused(f"{plan.application_id} has no store {store}; it has {names}")
+    if not spec.is_logged or spec.source_topic is not None:
+        why = "it is not logged" if not spec.is_logged else f"it is kept by its source topic {spec.source_topic} itself"
+        raise StartRefused(f"the past of store {store} cannot be told: {why}")
+
+
+def _rows(
+    plan: TopologyPlan, task: TaskId, folder: Path, store: str | None, key: str | None, prefix: str
+) -> Iterator[tuple[str, Iterator[StoreRow]]]:
+    subtopology = plan.subtopologies[task.subtopology]
+    for spec in subtopology.stores:
+        path = folder_of(folder, task, spec.name)
+        if path.exists() and store in (None, spec.name):
+            with opened(path) as held:
+                rows = rows_of(subtopology, spec, held)
+                yield spec.name, (r for r in rows if key in (None, r.key) and r.key.startswith(prefix))
+
+
+def _as_json(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> dict[str, object]:
+    tasks = [
+        {
+            "task": str(task),
+            "batch": past.moment.record.batch,
+            "commit_time_ms": past.moment.record.commit_time_ms,
+            "source_offsets": past.moment.record.end_offsets,
+            "stream_time_ms": past.moment.record.stream_time_ms,
+        }
+        for task, past in built.items()
+    ]
+    rows = [{"task": str(task), "store": name, **asdict(row)} for (task, name), held in found.items() for row in held]
+    return {"application_id": plan.application_id, "at_ms": at_ms, "tasks": tasks, "rows": rows}
+
+
+def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: Found) -> None:
+    console = Console()
+    stood = Table(
+        "task",
+        "batch",
+        "committed",
+        "source offsets",
+        "stream time",
+        title=f"{plan.application_id} at {told_time(at_ms)}",
+    )
+    for task, past in built.items():
+        record = past.moment.record
+        offsets = ", ".join(f"{topic} {offset}" for topic, offset in record.end_offsets.items())
+        stood.add_row(
+            str(task),
+            str(record.batch),
+            told_time(record.commit_time_ms),
+            offsets,
+            _told_stream_time(record.stream_time_ms),
+        )
+    console.print(stood)
+    for (task, name), rows in found.items():
+        if not rows:
+            console.print(f"{task}/{name}: nothing")
+            continue
+        fields = list(dict.fromkeys(field for row in rows for field in row.value))
+        has_start, has_end = rows[0].window_start is not None, rows[0].window_end is not None
+        headings = ["key", *["window start"] * has_start, *["window end"] * has_end, *fields]
+        table = Table(*headings, title=f"{task}/{name}")
+        for row in rows:
+            times = [told_time(ms) for ms in (row.window_start, row.window_end) if ms is not None]
+            table.add_row(row.key, *times, *("" if v is None else str(v) for v in map(row.value.get, fields)))
+        console.print(table)
+
+
+def _told_stream_time(stream_time_ms: int) -> str:
+    return "—" if stream_time_ms == NO_STREAM_TIME else told_time(stream_time_ms)

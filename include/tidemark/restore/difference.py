@@ -1,0 +1,54 @@
+"""What must be written to a changelog so that it holds another state: a merge of two sorted stores, segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.stores.protocol import Store
+
+
+@dataclass(frozen=True)
+class Live:
+    """First segments that have not expired at the moment gone back to (`then`) and now; None where nothing expires."""
+
+    then: int | None
+    now: int | None
+
+
+def changes(then: Store, now: Store, live: Live) -> Iterator[tuple[bytes, bytes | None]]:
+    """Keys whose value in `now` is another than in `then`, with the value of `then`; None deletes.
+
+    What had expired at that moment is left alone. What has expired since is written whatever `now` holds: a copy that
+    followed the changelog may have dropped it. `now` holds the changelog as it is, expired segments included.
+    """
+    for segment in sorted({*then.segments(), *now.segments()}):
+        if live.then is not None and segment < live.then:
+            continue
+        has_expired = live.now is not None and segment < live.now
+        for key, before, after in _pairs(then.items(segment), now.items(segment)):
+            if has_expired or before != after:
+                yield key, before
+
+
+def _pairs(
+    then: Iterator[tuple[bytes, bytes]], now: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
+    """(key, value then, value now) of all keys of both, ascending."""
+    left, right = next(then, None), next(now, None)
+    while left is not None and right is not None:
+        if left[0] == right[0]:
+            yield left[0], left[1], right[1]
+            left, right = next(then, None), next(now, None)
+        elif left[0] < right[0]:
+            yield left[0], left[1], None
+            left = next(then, None)
+        else:
+            yield right[0], None, right[1]
+            right = next(now, None)
+    while left is not None:
+        yield left[0], left[1], None
+        left = next(then, None)
+    while right is not None:
+        yield right[0], None, right[1]
+        right = next(now, None)

@@ -1,0 +1,176 @@
+"""Which state is meant by a time: a pure function of commit records, watermarks, copies and the clock (rules 5, 11, 12, 17)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from tidemark.commit.record import CommitRecord
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId
+from tidemark.restore.when import told_time
+from tidemark.start.evidence import Standing, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.start.ways import MEASURED, Way, weigh
+from tidemark.topology.durations import format_ms
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A task's last commit at or before a time, and the one behind it; None where there is none.
+
+    `oldest_ms` is the commit time of the oldest record that is left.
+    """
+
+    record: CommitRecord | None
+    successor: CommitRecord | None
+    oldest_ms: int
+
+
+@dataclass(frozen=True)
+class StoreMoment:
+    """How one store is built as it stood then: `way.end_offset` is the changelog's next offset of that moment.
+
+    `is_provable`: whether the changelog still holds every value of that moment, to compare with.
+    """
+
+    way: Way
+    is_provable: bool
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where one task stood at a time. `stores` are those with a changelog of their own."""
+
+    task: TaskId
+    record: CommitRecord
+    successor: CommitRecord | None
+    stores: Mapping[str, StoreMoment]
+
+    @property
+    def standing(self) -> Standing:
+        """As a start would find it."""
+        return Standing(self.record.end_offsets, self.record.batch, self.record.stream_time_ms)
+
+    def is_still(self, again: Moment) -> bool:
+        """Whether what was built for this moment is what `again`, read later, asks for.
+
+        Where no commit followed, the changelog's end of that time was taken: it may have held a batch that was only being
+        committed.
+        """
+        if self.record.batch != again.record.batch:
+            return False
+        return again.successor is None or all(
+            store.way.end_offset <= again.stores[name].way.end_offset for name, store in self.stores.items()
+        )
+
+
+def neighbours(records: Iterable[CommitRecord], at_ms: int) -> dict[TaskId, Neighbours]:
+    """By task; `records` are in the order of their commits, of all tasks. At a record's own commit time it counts."""
+    found: dict[TaskId, Neighbours] = {}
+    for record in records:
+        known = found.get(record.task, Neighbours(None, None, record.commit_time_ms))
+        if record.commit_time_ms <= at_ms:
+            known = replace(known, record=record, successor=None)
+        elif known.record is not None and known.successor is None:
+            known = replace(known, successor=record)
+        found[record.task] = known
+    return found
+
+
+def moment_of(
+    found: TaskEvidence,
+    around: Neighbours | None,
+    compaction_lags_ms: Mapping[str, int],
+    topology_version: str,
+    at_ms: int,
+) -> Moment:
+    """Where `found.task` stood at `at_ms` and how its stores are built so, `found.now_ms` being now.
+
+    `compaction_lags_ms` are `min.compaction.lag.ms` by store, as the topics have it. `found` must have been asked after
+    the records of `around` were read. Raises `StartRefused` with the reason and the remedy.
+    """
+    record, successor = (None, None) if around is None else (around.record, around.successor)
+    if record is None:
+        oldest = "it has never committed" if around is None else f"the oldest is of {told_time(around.oldest_ms)}"
+        raise StartRefused(
+            f"task {found.task}: no commit record is as old as {told_time(at_ms)}, {oldest}: give a later time"
+        )
+    if record.topology_version != topology_version:
+        raise StartRefused(
+            f"task {found.task}: at {told_time(at_ms)} version {record.topology_version} of the topology ran, this is "
+            f"version {topology_version}: take the topology of that version, or give a later time"
+        )
+    if successor is not None and successor.batch != record.batch + 1:
+        raise StartRefused(
+            f"task {found.task}: the commit records between batch {record.batch} and {successor.batch} are compacted "
+            f"away, so nobody knows where the changelogs stood at {told_time(at_ms)}: give a later time (records are "
+            "kept for commit_record_retention_ms)"
+        )
+    standing = Standing(record.end_offsets, record.batch, record.stream_time_ms)
+    then = replace(found, last_record=record)
+    stores = {
+        store.store: _store_moment(then, store, standing, successor, compaction_lags_ms[store.store], at_ms)
+        for store in found.stores
+        if not store.is_source
+    }
+    return Moment(found.task, record, successor, stores)
+
+
+def _store_moment(
+    then: TaskEvidence,
+    store: StoreEvidence,
+    standing: Standing,
+    successor: CommitRecord | None,
+    compaction_lag_ms: int,
+    at_ms: int,
+) -> StoreMoment:
+    bound = _bound(then, store, successor)
+    # Batches only grow, also over a rewind, so an earlier batch's copy is a beginning of this history.
+    copies = tuple(c for c in store.copies if c.marker.batch <= standing.batch and c.marker.changelog_offset <= bound)
+    bounded = replace(store, copies=copies, changelog_watermarks=Watermarks(store.changelog_watermarks.low, bound))
+    # A value goes once one behind it is as old as the lag: those behind the bound are as old as the next commit, or younger.
+    is_whole = successor is None or successor.commit_time_ms > then.now_ms - compaction_lag_ms
+    faults: list[str] = []
+    for way in weigh(then, bounded, standing, MEASURED):
+        fault = way.fault or _lost_beginning(bounded, way)
+        if fault is not None:
+            faults.append(f"{way.kind.value}: {fault}")
+        elif is_whole or way.is_ready:
+            return StoreMoment(way, is_whole)
+    if not is_whole:
+        told = told_time(0 if successor is None else successor.commit_time_ms)
+        faults.append(
+            f"values superseded since {told} may be compacted away, as min.compaction.lag.ms of {store.changelog.topic} "
+            f"is {format_ms(compaction_lag_ms)}, and no savepoint stands exactly at batch {standing.batch}"
+        )
+    raise StartRefused(
+        f"task {then.task}: store {store.store} cannot be had as of {told_time(at_ms)}: {'; '.join(faults)}; give a later "
+        "time, or the time of a savepoint"
+    )
+
+
+def _bound(then: TaskEvidence, store: StoreEvidence, successor: CommitRecord | None) -> int:
+    """Next offset of the changelog after the moment's batch and before the one behind it."""
+    if successor is None:
+        return store.changelog_watermarks.end
+    bound = successor.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition)
+    if bound is None:
+        raise StartRefused(
+            f"task {then.task}: commit record {successor.batch} knows nothing of {store.changelog}: the store is younger; "
+            "give a later time"
+        )
+    if bound > store.changelog_watermarks.end:
+        raise StartRefused(
+            f"task {then.task}: {store.changelog} ends at {store.changelog_watermarks.end}, then it ended at {bound}: the "
+            "topic was made anew, what it held is gone; give a later time"
+        )
+    return bound
+
+
+def _lost_beginning(store: StoreEvidence, way: Way) -> str | None:
+    low, bound = store.changelog_watermarks.low, store.changelog_watermarks.end
+    if way.copy is not None or low == 0:
+        return None
+    if low > bound:
+        return f"{store.changelog} begins at {low}, {bound} was its end then"
+    return f"{store.changelog} has lost its beginning" if store.changelog_retention_ms is None else None

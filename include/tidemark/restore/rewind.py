@@ -1,0 +1,261 @@
+"""Going back to the state of an earlier time (rule 17).
+
+Steps, with all instances fenced: build the state of that time beside the live one and verify it; write the difference to
+the changelogs, the offsets of that time and a commit record per task, in one transaction; verify the changelogs as they
+are then; swap. Until the commit nothing is changed. From then on the live folders are ahead of Kafka and every start
+refuses them, until this or `tidemark restore run` has replaced them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, transactional_id
+from tidemark.probe import Probe
+from tidemark.restore.fence import fenced
+from tidemark.restore.past import PastBuilder, folder_of
+from tidemark.restore.rewind_commit import RewindCommitter, TaskWork
+from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
+from tidemark.restore.when import told_time
+from tidemark.restore.workspace import Move, Workspace
+from tidemark.start.evidence import Standing
+from tidemark.start.opening import restore_job
+from tidemark.start.plan import Fresh, Refuse, standing_of
+from tidemark.start.witnesses import TaskFacts, stalled_after
+
+REWINDS_FOLDER = ".rewinds"
+TRANSACTION_TIMEOUT_MS = 600_000
+_QUEUED_RECORDS = 500_000
+
+
+class RewindState(StrEnum):
+    """How far a rewind is, once there is something to be finished."""
+
+    COMMITTING = "committing"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class RewindProgress:
+    """Written before the commit: whether that happened, the commit records say. `batches` are the rewind's own, by task."""
+
+    state: RewindState
+    at_ms: int
+    commit_time_ms: int
+    batches: Mapping[str, int]
+    moves: tuple[Move, ...]
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """One rewind, its workspace below `<state_dir>/.rewinds`. `say` is told each step in a line."""
+
+    builder: PastBuilder
+    workspace: Workspace
+    probe: Probe
+    say: Callable[[str], None]
+
+    def plan(self, at_ms: int) -> RewindPlan:
+        """What it would do now; the application may run. Builds both states to count what differs. Raises `StartRefused`."""
+        require_rewindable(self.builder.kit.plan)
+        try:
+            return self._planned(at_ms, self._work(at_ms))
+        finally:
+            shutil.rmtree(self.workspace.folder, ignore_errors=True)
+
+    def run(self, at_ms: int, approve: Callable[[RewindPlan], bool]) -> bool:
+        """Plan with all instances fenced, ask, commit, swap; False where `approve` said no.
+
+        One that was committed and not swapped is finished instead, and nobody is asked. Blocks. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
+        second run finds out.
+        """
+        kit = self.builder.kit
+        require_rewindable(kit.plan)
+        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say):
+            producer = TransactionalProducer(
+                kit.client_config,
+                transactional_id(kit.plan.application_id, 0),
+                TRANSACTION_TIMEOUT_MS,
+                _QUEUED_RECORDS,
+            )
+            # Fences a copy of instance 0 elsewhere, and settles what it or an earlier rewind has left open.
+            producer.init(stalled_after(kit.settings))
+            if self._finish_earlier():
+                return True
+            committer = RewindCommitter(kit, producer, self.probe)
+            try:
+                return self._run(at_ms, approve, committer)
+            finally:
+                if self._progress() is None:
+                    shutil.rmtree(self.workspace.folder, ignore_errors=True)
+
+    def _run(self, at_ms: int, approve: Callable[[RewindPlan], bool], committer: RewindCommitter) -> bool:
+        kit = self.builder.kit
+        work = self._work(at_ms)
+        plan = self._planned(at_ms, work)
+        if plan.changes_nothing:
+            raise StartRefused(
+                f"{kit.plan.application_id} stands where it stood at {told_time(at_ms)}: there is nothing to rewind; where a "
+                "start refuses its local state, `tidemark restore run` replaces it"
+            )
+        if not approve(plan):
+            return False
+        moves = tuple(self.workspace.move_of(str(one.task)) for one in work if one.stores)
+        progress = RewindProgress(
+            RewindState.COMMITTING, at_ms, kit.clock(), {str(one.task): one.batch for one in work}, moves
+        )
+        self.say("writing the difference, the offsets and the commit records")
+        committer.prepare(work, progress.commit_time_ms)
+        self._write(progress)
+        committer.commit()
+        self._put_in_place(progress)
+        return True
+
+    def _work(self, at_ms: int) -> list[TaskWork]:
+        """Both states of every task, built in the workspace."""
+        builder = self.builder
+        self.say(f"building the state of {told_time(at_ms)}")
+        pasts = builder.build(at_ms, self.workspace.built)
+        facts = builder.kit.facts()
+        self.say("building the present state from the changelogs")
+        work = []
+        for task, past in pasts.items():
+            present = self._present(facts[task])
+            self._require_sources(facts[task], past.moment.standing)
+            stores = tuple(builder.stores_of(task))
+            for spec in stores:
+                folder = folder_of(self._now_folder, task, spec.name)
+                builder.build_present(replace(past, facts=facts[task]), present, spec, folder)
+            work.append(TaskWork(past, present, stores, self.workspace.built, self._now_folder))
+        return work
+
+    @property
+    def _now_folder(self) -> Path:
+        return self.workspace.folder / "now"
+
+    def _present(self, facts: TaskFacts) -> Standing:
+        standing = standing_of(self.builder.kit.witnesses.evidence(facts, {}))
+        if isinstance(standing, Refuse):
+            raise StartRefused(f"{standing.reason}; {standing.remedy}")
+        if isinstance(standing, Fresh):
+            raise StartRefused(f"task {facts.task} has never committed anything: there is nothing to rewind")
+        return standing
+
+    def _require_sources(self, facts: TaskFacts, then: Standing) -> None:
+        for partition, watermarks in facts.sources.items():
+            offset = then.next_offsets.get(partition.topic)
+            if offset is None:
+                raise StartRefused(
+                    f"task {facts.task} did not read {partition} then: the topology has changed; give a later time"
+                )
+            if offset < watermarks.low:
+                raise StartRefused(
+                    f"task {facts.task}: {partition} begins at offset {watermarks.low}, then it was read up to {offset}: the "
+                    "records in between are deleted and cannot be read again; give a later time"
+                )
+
+    def _planned(self, at_ms: int, work: list[TaskWork]) -> RewindPlan:
+        tasks, stores = [], []
+        for one in work:
+            record, reached = one.past.moment.record, one.present.next_offsets
+            back = {topic: one.then.next_offsets[topic] for topic in reached}
+            tasks.append(
+                TaskRewind(
+                    str(one.task), record.batch, record.commit_time_ms, record.stream_time_ms, dict(reached), back
+                )
+            )
+            for spec in one.stores:
+                written = deleted = 0
+                for _, value in one.changes(spec):
+                    written, deleted = (written, deleted + 1) if value is None else (written + 1, deleted)
+                stores.append(StoreRewind(str(one.task), spec.name, written, deleted))
+        plan = self.builder.kit.plan
+        sinks = tuple(dict.fromkeys(topic for s in plan.subtopologies for topic in s.sink_topics))
+        return RewindPlan(plan.application_id, at_ms, tuple(tasks), tuple(stores), sinks)
+
+    def _finish_earlier(self) -> bool:
+        """Swap in what an earlier run committed and did not come to swap; forget what never was committed."""
+        kit = self.builder.kit
+        records = {task: facts.record for task, facts in kit.facts().items()}
+        for name in _names(kit.settings.state_dir, kit.plan.application_id):
+            earlier = replace(
+                self, workspace=Workspace(kit.settings.state_dir, kit.plan.application_id, name, REWINDS_FOLDER)
+            )
+            progress = earlier._progress()
+            if progress is None:
+                shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
+            elif progress.state is RewindState.COMMITTING:
+                made = {TaskId.parse(task): batch for task, batch in progress.batches.items()}
+                is_last = all(
+                    record is not None
+                    and (record.kind, record.batch, record.commit_time_ms)
+                    == (CommitKind.REWIND, made.get(task), progress.commit_time_ms)
+                    for task, record in records.items()
+                )
+                if is_last:
+                    self.say(f"the rewind to {told_time(progress.at_ms)} is committed and not finished: finishing it")
+                    earlier._put_in_place(progress)
+                    return True
+                shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
+        return False
+
+    def _put_in_place(self, progress: RewindProgress) -> None:
+        """Verify the built state against the changelogs as they are now, and swap it in. May be repeated."""
+        builder, workspace = self.builder, self.workspace
+        self.say("verifying the changelogs, then swapping the state in")
+        facts = builder.kit.facts()
+        for name in progress.batches:
+            task = TaskId.parse(name)
+            buildable = builder.kit.buildable(task)
+            for spec in builder.stores_of(task):
+                folder = folder_of(workspace.built, task, spec.name)
+                if not folder.exists():
+                    continue  # Swapped before a crash.
+                standing = self._present(facts[task])
+                job = restore_job(builder.kit.plan, facts[task], spec, standing, builder.kit.clock())
+                builder.verify(
+                    task, job, folder, "the rewind is committed: `tidemark restore run` rebuilds the local state"
+                )
+                if spec.name not in buildable:
+                    shutil.rmtree(folder)
+        self.probe("rewind-verified")
+        workspace.swap(progress.moves, self.probe)
+        shutil.rmtree(self._now_folder, ignore_errors=True)
+        self._write(replace(progress, state=RewindState.DONE))
+        app = builder.kit.plan.application_id
+        for name in _names(workspace.state_dir, app):
+            if name != workspace.folder.name:
+                shutil.rmtree(workspace.folder.with_name(name), ignore_errors=True)
+
+    def _progress(self) -> RewindProgress | None:
+        try:
+            body = json.loads((self.workspace.folder / "rewind.json").read_text())
+        except FileNotFoundError:
+            return None
+        body["state"] = RewindState(body["state"])
+        body["moves"] = tuple(Move(**move) for move in body["moves"])
+        return RewindProgress(**body)
+
+    def _write(self, progress: RewindProgress) -> None:
+        path = self.workspace.folder / "rewind.json"
+        temporary = path.with_suffix(".tmp")
+        with temporary.open("w") as file:
+            file.write(json.dumps(asdict(progress), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+
+
+def _names(state_dir: Path, application_id: str) -> list[str]:
+    """All rewinds of an application, the newest first."""
+    return sorted((path.name for path in (state_dir / REWINDS_FOLDER / application_id).glob("*")), reverse=True)

@@ -1,0 +1,80 @@
+"""What a store holds, as people read it: keys as text, window times, values by their field names."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from tidemark.errors import TaskCorrupted
+from tidemark.stores.layout import split_window_key
+from tidemark.stores.protocol import Store
+from tidemark.stores.session_keys import split_session_key
+from tidemark.tasks.fold import result_columns
+from tidemark.tasks.values import value_layouts
+from tidemark.topology.plan import Aggregation, StoreKind, StoreSpec, SubTopology
+
+_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class StoreRow:
+    """One key. Times are epoch milliseconds, None where the store has no windows; `window_end` is a session's last record.
+
+    A key that is no text, as of the stores that nodes keep for themselves, is hexadecimal behind `0x`.
+    """
+
+    key: str
+    window_start: int | None
+    window_end: int | None
+    value: dict[str, Any]
+
+
+def rows_of(subtopology: SubTopology, spec: StoreSpec, store: Store) -> Iterator[StoreRow]:
+    """Everything in a store, segment by segment, in the keys' order. Raises `TaskCorrupted`."""
+    aggregation = next((a for a in subtopology.aggregations if a.store.name == spec.name), None)
+    for segment in store.segments():
+        items = store.items(segment)
+        while chunk := list(islice(items, _AT_ONCE)):
+            values = _values(subtopology, aggregation, spec, [value for _, value in chunk])
+            for (key, _), value in zip(chunk, values, strict=True):
+                yield StoreRow(*_key(spec, key), value)
+
+
+def _key(spec: StoreSpec, key: bytes) -> tuple[str, int | None, int | None]:
+    if spec.kind is StoreKind.WINDOW:
+        name, start = split_window_key(key)
+        return _text(name), start, None
+    if spec.kind is StoreKind.SESSION:
+        name, start, end = split_session_key(key)
+        return _text(name), start, end
+    return _text(key), None, None
+
+
+def _text(key: bytes) -> str:
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return f"0x{key.hex()}"
+    return text if text.isprintable() else f"0x{key.hex()}"
+
+
+def _values(
+    subtopology: SubTopology, aggregation: Aggregation | None, spec: StoreSpec, values: Sequence[bytes]
+) -> list[dict[str, Any]]:
+    layout = value_layouts(subtopology)[spec.name]
+    if aggregation is not None and layout is not None:
+        columns = result_columns(layout, aggregation.aggregates, layout.decode(values))
+        named = [(name, column.to_pylist()) for name, column in columns]
+        return [{name: listed[row] for name, listed in named} for row in range(len(values))]
+    return [_row(spec, value) for value in values]
+
+
+def _row(spec: StoreSpec, value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value) if value else {}
+    except ValueError as error:
+        raise TaskCorrupted(f"store {spec.name} holds a row that is no JSON: {value!r}") from error
+    return found if isinstance(found, dict) else {"value": found}
