@@ -5,12 +5,13 @@ SHELL := /bin/bash
 BIN := .venv/bin
 CASES ?= hot,wide
 N ?= 25
+KEYS ?= 1000000,10000000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash restores peers test bench fmt lint
+.PHONY: help setup jars demo stop smoke crash restores peers test bench restore-bench fmt lint
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: .venv/.ready ## the Python environment in .venv, from the hash-locked requirements.txt
 
@@ -45,6 +46,10 @@ test: jars lint ## lint, then every test, on real brokers
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/run.py --cases $(CASES)
+
+restore-bench: jars ## KEYS=1000000,10000000 a lost state from each source, beside Kafka Streams
+	@$(BIN)/tidemark jars bench
+	@$(BIN)/python bench/restore.py --keys $(KEYS)
 
 fmt: setup ## format the code
 	@$(BIN)/ruff format .

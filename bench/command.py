@@ -95,7 +95,9 @@ def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Se
     (folder / "summary.md").write_text(report.markdown(results, cases, facts), encoding="utf-8")
     plot(folder / "bench.png", results, cases)
     if write_docs:
-        publish(ROOT / "docs", folder / "summary.md", folder / "bench.png")
+        publish(
+            ROOT / "docs" / "benchmarks.md", folder / "summary.md", folder / "bench.png", "committed events and medians"
+        )
     console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False, soft_wrap=True)
     agree = all(report.agree(results, case.name) for case in cases)
     # The last line is read by scripts.

@@ -37,9 +37,9 @@ def base_ms(now_ms: int, case: Case) -> int:
     return (now_ms - case.span_ms - 10 * WINDOW_MS) // WINDOW_MS * WINDOW_MS
 
 
-def blocks(case: Case, start_ms: int, size: int = 100_000) -> Iterator[Block]:
-    """Yield all records of `case`; the same `start_ms` gives the same bytes."""
-    for first in range(0, case.events, size):
+def blocks(case: Case, start_ms: int, begin: int = 0, size: int = 100_000) -> Iterator[Block]:
+    """Yield the records of `case` from number `begin` on; the same `start_ms` gives the same bytes."""
+    for first in range(begin, case.events, size):
         yield _block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
 
 

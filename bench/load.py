@@ -13,16 +13,16 @@ _MAX_QUEUED = 400_000
 _TIMEOUT_S = 60.0
 
 
-def create_topics(bootstrap: str) -> None:
-    """Create source and sink; what else a side needs it makes itself."""
+def create_topics(bootstrap: str, *more: str) -> None:
+    """Create source, sink and `more`; what else a side needs it makes itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC)]
+    topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC, *more)]
     for created in admin.create_topics(topics, request_timeout=_TIMEOUT_S).values():
         created.result(_TIMEOUT_S)
 
 
-def produce(bootstrap: str, case: Case, start_ms: int) -> None:
-    """Write all events of `case`, each key's in order; blocks until the broker has them.
+def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
+    """Write the events of `case` from number `begin` on, each key's in order; blocks until the broker has them.
 
     Raises `BenchFailed` when the topic then holds another number of records.
     """
@@ -38,7 +38,7 @@ def produce(bootstrap: str, case: Case, start_ms: int) -> None:
             "queue.buffering.max.kbytes": 1 << 20,
         }
     )
-    for block in blocks(case, start_ms):
+    for block in blocks(case, start_ms, begin):
         messages = [{"key": key, "value": value} for key, value in zip(block.keys, block.values, strict=True)]
         while len(producer) > _MAX_QUEUED:
             producer.poll(0.05)

@@ -11,16 +11,15 @@ _BEGIN = "<!-- results: begin -->"
 _END = "<!-- results: end -->"
 
 
-def publish(docs: Path, summary: Path, picture: Path) -> None:
-    """Replace the results of `benchmarks.md` and its picture. Raises `BenchFailed` when the marks are gone."""
-    page = docs / "benchmarks.md"
+def publish(page: Path, summary: Path, picture: Path, about: str) -> None:
+    """Replace the results of a page and its picture, `images/<page>.png`. Raises `BenchFailed` when the marks are gone."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise BenchFailed(f"{page} has no `{_BEGIN}` … `{_END}`; put the two marks back")
-    images = docs / "images"
+    images = page.parent / "images"
     images.mkdir(exist_ok=True)
-    shutil.copyfile(picture, images / "benchmarks.png")
+    shutil.copyfile(picture, images / f"{page.stem}.png")
     results = summary.read_text(encoding="utf-8").strip()
-    body = f"{_BEGIN}\n\n{results}\n\n![committed events and medians](images/benchmarks.png)\n\n{_END}"
+    body = f"{_BEGIN}\n\n{results}\n\n![{about}](images/{page.stem}.png)\n\n{_END}"
     page.write_text(before + body + after, encoding="utf-8")

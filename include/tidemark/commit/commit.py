@@ -19,6 +19,7 @@ from tidemark.probe import Probe
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import DeadLetter, TaskUpdate
 
+
 class TasksRevoked(BatchAborted):
     """A task of the batch is no longer ours: nothing was committed, the batch is thrown away."""
 

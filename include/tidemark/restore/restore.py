@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tidemark.probe import Probe
 from tidemark.errors import StartRefused, TaskCorrupted
 from tidemark.names import TopicPartition
+from tidemark.probe import Probe
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.stores.layout import ValueLayout

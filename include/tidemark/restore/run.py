@@ -19,9 +19,9 @@ from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.broker.topics import partition_counts, tasks_of
 from tidemark.changelog.policy import changelog_policies
-from tidemark.probe import Probe
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
+from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.fence import fenced
 from tidemark.restore.listener import RestoreListener
@@ -31,7 +31,7 @@ from tidemark.restore.verify import Verdict, verify_store
 from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, workspaces
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource, find_copies
-from tidemark.start.evidence import SourceOfState, Standing
+from tidemark.start.evidence import SourceOfState, Standing, StateCopy
 from tidemark.start.opening import restore_job
 from tidemark.start.ways import Way
 from tidemark.start.witnesses import TaskFacts, Witnesses, stalled_after
@@ -39,6 +39,14 @@ from tidemark.stores.directory import STORES_FOLDER
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What Kafka says of one task, and the copies of its stores."""
+
+    facts: TaskFacts
+    copies: Mapping[str, Sequence[StateCopy]]
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,17 @@ class RestoreKit:
         """Stores that a restore builds: logged, and held by RocksDB."""
         return {s.name: s for s in self.witnesses.logged_stores(task) if not s.in_memory and s.custom is None}
 
-    def ways(self, facts: TaskFacts, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskWays | None:
+    def evidence(self) -> dict[TaskId, Found]:
+        """All that is known of each task. Copies are asked for first: one that moves must not seem beyond its changelog."""
+        tasks = self.tasks()
+        copies = {task: find_copies(self.copies, task) for task in tasks}
+        return {task: Found(facts, copies[task]) for task, facts in self.facts().items()}
+
+    def ways(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskWays | None:
         """The best ways of one task's stores, without the copies whose locations are in `spoiled`."""
-        found = find_copies(self.copies, facts.task)
-        copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.items()}
-        return ways_of_task(self.witnesses.evidence(facts, copies), list(self.buildable(facts.task)), only)
+        copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
+        evidence = self.witnesses.evidence(found.facts, copies)
+        return ways_of_task(evidence, list(self.buildable(found.facts.task)), only)
 
 
 def make_plan(kit: RestoreKit, restore_id: str, asked: SourceOfState | None) -> RestorePlan:
@@ -101,13 +115,13 @@ def make_plan(kit: RestoreKit, restore_id: str, asked: SourceOfState | None) -> 
     stores: list[StoreRestore] = []
     standing: dict[str, dict[str, int]] = {}
     source_lag = 0
-    for task, facts in kit.facts().items():
-        ways = kit.ways(facts, asked)
+    for task, found in kit.evidence().items():
+        ways = kit.ways(found, asked)
         if ways is None:
             continue
         standing[str(task)] = dict(ways.standing.next_offsets)
         source_lag += sum(
-            facts.sources[TopicPartition(topic, task.partition)].end - offset
+            found.facts.sources[TopicPartition(topic, task.partition)].end - offset
             for topic, offset in ways.standing.next_offsets.items()
         )
         stores += [_store_restore(task, name, way, ways.passed_over[name]) for name, way in ways.ways.items()]
@@ -233,9 +247,9 @@ class RestoreRun:
         return swapping
 
     def _build_and_verify(self, plan: RestorePlan, known: dict[str, Verdict]) -> dict[str, Verdict]:
-        facts = self.kit.facts()
+        found = self.kit.evidence()
         wanted = {TaskId.parse(name) for name in plan.tasks}
-        if not wanted <= facts.keys():
+        if not wanted <= found.keys():
             raise StartRefused("the application's partition counts have changed since the plan was made; plan again")
         opener = StoreOpener(self.kit.settings, Cache(self.kit.settings.store_cache_bytes), self.kit.clock)
         restorer = Restorer(self.kit.client_config, stalled_after(self.kit.settings), self.listener, self.probe)
@@ -248,7 +262,7 @@ class RestoreRun:
 
         with ThreadPoolExecutor(self.kit.settings.restore_threads, thread_name_prefix="restore") as pool:
             futures = {
-                pool.submit(self._one, builder, facts[TaskId.parse(s.task)], s, known, go_on): f"{s.task}/{s.store}"
+                pool.submit(self._one, builder, found[TaskId.parse(s.task)], s, known, go_on): f"{s.task}/{s.store}"
                 for s in plan.stores
             }
             failure: BaseException | None = None
@@ -270,19 +284,19 @@ class RestoreRun:
     def _one(
         self,
         builder: StoreBuilder,
-        facts: TaskFacts,
+        found: Found,
         planned: StoreRestore,
         known: Mapping[str, Verdict],
         go_on: Callable[[], bool],
     ) -> Verdict:
         """Build one store and compare it with its changelog. Raises `StartRefused` naming the first key that differs."""
-        name = f"{planned.task}/{planned.store}"
+        name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = self.workspace.built / planned.task / STORES_FOLDER / planned.store
         spec = self.kit.buildable(facts.task)[planned.store]
         spoiled: list[str] = []
         only: SourceOfState | None = planned.source
         while True:
-            ways = self.kit.ways(facts, only, spoiled)
+            ways = self.kit.ways(found, only, spoiled)
             if ways is None:
                 raise StartRefused(f"task {facts.task} has lost its history since the plan was made; plan again")
             job = restore_job(self.kit.plan, facts, spec, ways.standing, self.kit.clock())

@@ -1,0 +1,75 @@
+"""What the restores took, as a terminal table, as Markdown and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from bench.restore import Measured
+
+_HEADINGS = (
+    "keys",
+    "side",
+    "source of state",
+    "until RUNNING, s",
+    "restore, s",
+    "keys/s",
+    "of Kafka Streams",
+    "state, MB",
+)
+
+
+def _cells(result: Measured, results: list[Measured]) -> list[str]:
+    peers = [r for r in results if r.side == "kafka-streams" and r.source == "whole changelog"]
+    near = min(peers, key=lambda r: abs(r.keys - result.keys), default=None)
+    compared = result.restore_s > 0 and near is not None and near.restore_s > 0 and result.source != "state in place"
+    ratio = f"{result.keys_per_s / near.keys_per_s:.2f}" if compared and near else "–"
+    rate = f"{result.keys_per_s / 1e3:,.0f} k" if result.source != "state in place" and result.restore_s > 0 else "–"
+    return [
+        f"{result.keys:,}", result.side, result.source, f"{result.running_s:.1f}", f"{result.restore_s:.1f}", rate, ratio,
+        f"{result.state_mb:,.0f}",
+    ]  # fmt: skip
+
+
+def table(results: list[Measured]) -> Table:
+    """For a terminal."""
+    made = Table(*_HEADINGS)
+    for result in results:
+        made.add_row(*_cells(result, results))
+    return made
+
+
+def markdown(results: list[Measured], facts: dict[str, Any]) -> str:
+    """For the docs."""
+    lines = [
+        f"Measured {facts['when']} on {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']} GB,",
+        f"broker included; {facts['java']}; Kafka {facts['kafka']}, pyspark {facts['pyspark']}.",
+        "",
+        "| " + " | ".join(_HEADINGS) + " |",
+        "|" + "---|" * len(_HEADINGS),
+    ]
+    lines += ["| " + " | ".join(_cells(result, results)) + " |" for result in results]
+    return "\n".join(lines) + "\n"
+
+
+def picture(path: Path, results: list[Measured]) -> None:
+    """One bar per source and size."""
+    sizes = sorted({round(r.keys, -6) for r in results})
+    figure, axes = plt.subplots(1, len(sizes), figsize=(6 * len(sizes), 4), squeeze=False, layout="constrained")
+    for axis, size in zip(axes[0], sizes, strict=True):
+        shown = [r for r in results if round(r.keys, -6) == size and r.source != "state in place"]
+        colours = ["#d98200" if r.side == "kafka-streams" else "#00708a" for r in shown]
+        bars = axis.barh([f"{r.source}\n{r.side}" for r in shown], [r.restore_s for r in shown], color=colours)
+        axis.bar_label(bars, fmt="%.1f", fontsize=8)
+        axis.invert_yaxis()
+        axis.set(title=f"{size:,} keys", xlabel="seconds more than a start with the state in place")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
