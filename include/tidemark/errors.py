@@ -76,6 +76,12 @@ class TaskCorrupted(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class StoreFailed(TidemarkError):
+    """A store's files cannot be written, most often as the disk is full; what is committed is safe in Kafka."""
+
+    exit_code = ExitCode.RETRY
+
+
 class CopyUnusable(TidemarkError):
     """A savepoint's or standby's copy of a store is not what it says; the next source of state is taken."""
 

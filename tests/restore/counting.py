@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,15 +55,17 @@ class CountingSource:
                 self._stop.set()
             return None
         starts, ends = dict(self._next), dict(self._next)
-        counted: Counter[tuple[int, str]] = Counter()
         for message in messages:
-            counted[(message.partition(), message.key().decode())] += 1
             ends[TopicPartition(self._topic, message.partition())] = message.offset() + 1
         self._next = ends
+        return SourceBatch(0, starts, ends, [self.counted(messages)], ())
+
+    def counted(self, messages) -> pa.Table:
+        """The partial results of one batch."""
+        counted = Counter((message.partition(), message.key().decode()) for message in messages)
         rows = [(p, Status.GOOD, n, 1, key, n) for (p, key), n in sorted(counted.items())]
         names = ("p", "status", "rows", "max_ts", "k", "n")
-        table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
-        return SourceBatch(0, starts, ends, [table], ())
+        return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
     def stop(self):
         if self._consumer is not None:
@@ -80,18 +83,23 @@ def counting(name: str) -> Topology:
 
 @dataclass
 class CountingApp:
-    """Feed, run until drained, look. `expected` is what each key's count must be."""
+    """Feed, run until drained, look. `expected` is what each key's count must be.
+
+    `topology` and `source` may be others than those that count by key.
+    """
 
     settings: Settings
     admin: AdminClient
     name: str
     expected: Counter[str] = field(default_factory=Counter)
+    topology: Callable[[str], Topology] = counting
+    source: type[CountingSource] = CountingSource
 
     def __post_init__(self) -> None:
         self.settings = self.settings.model_copy(
-            update={"num_partitions": PARTITIONS, "session_timeout_ms": 6000, "transaction_timeout_ms": 6000}
+            update={"num_partitions": PARTITIONS, "session_timeout_ms": 2000, "transaction_timeout_ms": 6000}
         )
-        self.plan: TopologyPlan = counting(self.name).plan()
+        self.plan: TopologyPlan = self.topology(self.name).plan()
         ensure_user_topics(self.plan, self.settings, self.admin)
 
     @property
@@ -119,7 +127,7 @@ class CountingApp:
         too_long.start()
         failure: BaseException | None = None
         try:
-            instance.run(CountingSource(used.bootstrap_servers, f"{self.name}-in", stop), stop)
+            instance.run(self.source(used.bootstrap_servers, f"{self.name}-in", stop), stop)
         except BaseException as error:
             failure = error
             raise

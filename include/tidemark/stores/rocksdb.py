@@ -7,6 +7,7 @@ and not synced: after power loss a store is merely behind, and its changelog's t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from tidemark.errors import SavepointFailed, TaskCorrupted
+from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
@@ -76,9 +77,10 @@ class RocksStore:
 
     def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
-        self._fill(batch, writes, first_live_segment)
-        batch.put(MARKER_KEY, marker.to_bytes())
-        self._db.write(batch)
+        with self._writing():
+            self._fill(batch, writes, first_live_segment)
+            batch.put(MARKER_KEY, marker.to_bytes())
+            self._db.write(batch)
         self._marker = marker
         if first_live_segment is not None:
             self._drop_before(first_live_segment)
@@ -86,17 +88,28 @@ class RocksStore:
     def load_many(self, writes: Sequence[Writes]) -> None:
         """Bulk load without the write-ahead log; nothing counts until `finish_load`."""
         batch = WriteBatch(raw_mode=True)
-        self._fill(batch, writes, None)
-        self._db.write(batch, self._bulk)
+        with self._writing():
+            self._fill(batch, writes, None)
+            self._db.write(batch, self._bulk)
 
     def finish_load(self, marker: Marker) -> None:
         """Flush what `load_many` wrote, then write the marker: its presence says that the load is whole."""
-        self._flush()
         batch = WriteBatch(raw_mode=True)
         batch.put(MARKER_KEY, marker.to_bytes())
-        self._db.write(batch)
-        self._flush()
+        with self._writing():
+            self._flush()
+            self._db.write(batch)
+            self._flush()
         self._marker = marker
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise StoreFailed(
+                f"the store in {self.folder} cannot be written ({error}): free its disk; what is committed is in Kafka"
+            ) from error
 
     def _fill(self, batch: WriteBatch, writes: Sequence[Writes], first_live_segment: int | None) -> None:
         for write in writes:
