@@ -27,7 +27,7 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.past import PastBuilder, folder_of
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
 from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
-from tidemark.restore.sources import copy_sources
+from tidemark.restore.sources import copy_sources, past_sources
 from tidemark.restore.workspace import RestoreState, Workspace
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -59,7 +59,7 @@ def last_commit_ms(app):
 
 
 def builder_of(app, probe=NO_PROBE, said=None):
-    kit = RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
+    kit = RestoreKit.of(app.plan, app.settings, past_sources(app.plan, app.settings), wall_clock_ms)
     return PastBuilder(kit, LoggingRestoreListener(), probe, (said if said is not None else []).append)
 
 
@@ -269,7 +269,7 @@ def test_should_be_refused_at_a_start_and_repaired_by_a_restore_when_killed_befo
         rewind(app, crash_at("rewind-committed"))
     with pytest.raises(StartRefused, match="tidemark restore run"):
         app.run()
-    kit = builder_of(app).kit
+    kit = RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
     plan = make_plan(kit, "repair", None)
     workspace = Workspace(app.settings.state_dir, app.name, plan.restore_id)
     workspace.create(plan)

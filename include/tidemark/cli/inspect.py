@@ -21,7 +21,7 @@ from tidemark.names import TaskId
 from tidemark.restore.past import Past, PastBuilder, folder_of, opened
 from tidemark.restore.rows import StoreRow, rows_of
 from tidemark.restore.run import RestoreKit
-from tidemark.restore.sources import copy_sources
+from tidemark.restore.sources import past_sources
 from tidemark.restore.when import parse_time, told_time
 from tidemark.settings import Settings
 from tidemark.stores.marker import NO_STREAM_TIME
@@ -56,7 +56,7 @@ def inspect(
     if out is not None and out.exists():
         raise typer.BadParameter(f"{out} exists; give a folder that does not", param_hint="--out")
     messages = Console(stderr=True)
-    kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
+    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     with tempfile.TemporaryDirectory(prefix="tidemark-inspect-") as temporary:
         folder = out or Path(temporary)
         with RichRestoreListener(messages) as listener:

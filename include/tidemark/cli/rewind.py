@@ -18,7 +18,7 @@ from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
 from tidemark.restore.rewind_plan import RewindPlan
 from tidemark.restore.run import RestoreKit
-from tidemark.restore.sources import copy_sources
+from tidemark.restore.sources import past_sources
 from tidemark.restore.when import parse_time, told_time
 from tidemark.restore.workspace import Workspace
 from tidemark.settings import Settings
@@ -40,7 +40,7 @@ def rewind(
         raise typer.BadParameter("it belongs to --run", param_hint="--yes")
     settings = Settings.load()
     plan = load(topology).plan()
-    kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
+    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     console, probe = Console(), probe_from_environment()
     name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:

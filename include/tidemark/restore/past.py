@@ -43,7 +43,10 @@ class Past:
 
 @dataclass(frozen=True)
 class PastBuilder:
-    """Finds moments and builds them. `say` is told what a person should know, a line each."""
+    """Finds moments and builds them. The kit's copies are those that stay as they are: savepoints.
+
+    `say` is told what a person should know, a line each.
+    """
 
     kit: RestoreKit
     listener: RestoreListener
@@ -126,15 +129,10 @@ class PastBuilder:
             )
 
     def _moment(self, facts: TaskFacts, around: Neighbours | None, lags_ms: Mapping[str, int], at_ms: int) -> Moment:
-        found = find_copies(self._savepoints, facts.task)
+        found = find_copies(self.kit.copies, facts.task)
         copies = {store: [c for c in held if c.location not in self._spoiled] for store, held in found.items()}
         evidence = self.kit.witnesses.evidence(facts, copies)
         return moment_of(evidence, around, lags_ms, self.kit.plan.version, at_ms)
-
-    @property
-    def _savepoints(self) -> Sequence[CopySource]:
-        """What stays where it is; instances' and standbys' copies move on."""
-        return [source for source in self.kit.copies if source.kind is SourceOfState.SAVEPOINT]
 
     def _compaction_lags_ms(self) -> dict[str, int]:
         topics = {
@@ -160,7 +158,7 @@ class PastBuilder:
         chosen = past.moment.stores[spec.name]
         job = self.job(past, spec)
         try:
-            self._builder(self._savepoints).build(task, job, chosen.way, target, lambda: True)
+            self._builder(self.kit.copies).build(task, job, chosen.way, target, lambda: True)
         except CopyUnusable as error:
             self._spoiled.add(chosen.way.location)
             shutil.rmtree(target, ignore_errors=True)

@@ -10,6 +10,8 @@ from tidemark.standby.copies import StandbyCopies
 from tidemark.start.copies import CopySource
 from tidemark.topology.plan import TopologyPlan
 
+_ALL = 1_000_000
+
 
 def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
     """For a restore, which looks at the state folders too; an instance opens its own folder itself."""
@@ -19,3 +21,8 @@ def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
         StandbyCopies(settings.state_dir, app),
         SavepointCopies(SavepointRepository(settings.savepoint_location, app)),
     ]
+
+
+def past_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
+    """For a point in time: every savepoint, however old, and nothing that moves on."""
+    return [SavepointCopies(SavepointRepository(settings.savepoint_location, plan.application_id), _ALL)]

@@ -61,9 +61,7 @@ class RestoreProgress:
 class Workspace:
     """One restore on disk. Its lock is held by the process that runs, aborts or rolls it back."""
 
-    def __init__(
-        self, state_dir: Path, application_id: str, restore_id: str, kept_in: str = RESTORES_FOLDER
-    ) -> None:
+    def __init__(self, state_dir: Path, application_id: str, restore_id: str, kept_in: str = RESTORES_FOLDER) -> None:
         self.state_dir = state_dir
         self.application_id = application_id
         self.folder = state_dir / kept_in / application_id / restore_id

@@ -20,9 +20,10 @@ _NEWEST = 3
 
 @dataclass(frozen=True)
 class SavepointCopies:
-    """Implements `CopySource` with the newest few whole savepoints. Safe to use from several threads."""
+    """Implements `CopySource` with the newest whole savepoints, `most` at the most. Safe to use from several threads."""
 
     repository: SavepointRepository
+    most: int = _NEWEST
 
     @property
     def kind(self) -> SourceOfState:
@@ -47,7 +48,7 @@ class SavepointCopies:
                 whole.append(self.repository.manifest(savepoint_id))
             except CopyUnusable as error:
                 log.warning("savepoint left out: %s", error)
-            if len(whole) == _NEWEST:
+            if len(whole) == self.most:
                 break
         return whole
 
