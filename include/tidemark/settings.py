@@ -111,7 +111,9 @@ class Settings(BaseSettings):
     )
     state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
-        "", "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`", ""
+        "",
+        "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`",
+        "",
     )
     savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
@@ -157,7 +159,9 @@ class Settings(BaseSettings):
                 f"(docs/settings.md lists them)"
             ) from None
         root = project_root()
-        folders = {name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")}
+        folders = {
+            name: root / Path(getattr(read, name)).expanduser() for name in ("var_dir", "state_dir", "cache_dir")
+        }
         savepoints = read.savepoint_location or str(folders["var_dir"] / "savepoints")
         if "://" not in savepoints:
             savepoints = str(root / Path(savepoints).expanduser())
