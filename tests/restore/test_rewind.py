@@ -16,6 +16,7 @@ from tests.restore.test_restore_run import Crash, counts_of
 from tests.truth.topics import end_offsets, read_all
 from typer.testing import CliRunner
 
+import topologies
 from tidemark.broker.offsets import EndOffsets
 from tidemark.cli.main import build
 from tidemark.commit.history import commit_history, last_commit_records
@@ -161,7 +162,8 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     (tmp_path / "made_rewound.py").write_text(
         f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
     )
-    for name, value in {**app.settings.as_environment(), "TIDEMARK_TOPOLOGY_PATH": str(tmp_path)}.items():
+    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
+    for name, value in app.settings.as_environment().items():
         monkeypatch.setenv(name, value)
 
     def inspect(*options):
@@ -177,6 +179,11 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     assert row["value"] == {"n": app.expected["k00150"]}
     assert {row["key"] for row in inspect("--prefix", "k0000")["rows"]} == {f"k0000{n}" for n in range(10)}
     assert len(inspect("--limit", "3")["rows"]) == 3 * PARTITIONS
+    told = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_rewound", "--key", "k00150"])
+    assert told.exit_code == 0
+    assert f" {app.expected['k00150']} " in next(line for line in told.stdout.splitlines() if "k00150" in line)
+    for wrong in (["--store", "other"], ["--at", "yesterday"], ["--out", str(tmp_path)]):
+        assert CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_rewound", *wrong]).exit_code != 0
 
 
 # --- rewind

@@ -17,6 +17,7 @@ from tests.truth.replay import compare_replay, replay
 from tests.truth.topics import read_all
 from typer.testing import CliRunner
 
+import topologies
 from tidemark.cli.main import build
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
@@ -200,7 +201,8 @@ def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, t
     (tmp_path / "made_commanded.py").write_text(
         f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
     )
-    for name, value in {**app.settings.as_environment(), "TIDEMARK_TOPOLOGY_PATH": str(tmp_path)}.items():
+    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
+    for name, value in app.settings.as_environment().items():
         monkeypatch.setenv(name, value)
 
     def command(*options, answer=None):
@@ -210,7 +212,7 @@ def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, t
         return done.exit_code, " ".join(done.output.split())
 
     code, shown = command()
-    assert code == 0
+    assert code == 0, shown
     assert "emitted again to" in shown
     assert "nothing was changed" in shown
     code, shown = command("--run", answer="n\n")
