@@ -52,8 +52,10 @@ def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
 
 
 def end_offsets(bootstrap: str, topic: str) -> list[int]:
-    """The end offset of each partition of `topic`."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench-offsets", **QUIET})
+    """The end offset of each partition of `topic`, open transactions and markers included."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench-offsets", "isolation.level": "read_uncommitted", **QUIET}
+    )
     try:
         return [
             consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_TIMEOUT_S)[1]

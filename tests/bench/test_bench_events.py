@@ -14,7 +14,7 @@ NOW_MS = 1_760_000_012_345
 def _records(case: Case, start_ms: int, size: int) -> list[tuple[bytes, dict[str, object]]]:
     return [
         (key, json.loads(value))
-        for block in blocks(case, start_ms, size)
+        for block in blocks(case, start_ms, size=size)
         for key, value in zip(block.keys, block.values, strict=True)
     ]
 

@@ -40,9 +40,11 @@ def test_should_verify_the_output_of_the_peer_and_report_it(name: str, tmp_path:
     (tmp_path / "summary.md").write_text(report.markdown([result], [case], facts))
     plot(tmp_path / "bench.png", [result], [case])
     (tmp_path / "benchmarks.md").write_text("a\n<!-- results: begin -->\nold\n<!-- results: end -->\nb\n")
-    publish(tmp_path, tmp_path / "summary.md", tmp_path / "bench.png")
+    publish(tmp_path / "benchmarks.md", tmp_path / "summary.md", tmp_path / "bench.png", "medians")
     page = (tmp_path / "benchmarks.md").read_text()
     assert page.startswith("a\n")
     assert page.endswith("b\n")
+    assert "![medians](images/benchmarks.png)" in page
+    assert (tmp_path / "images" / "benchmarks.png").exists()
     assert "old" not in page
     assert "20,000 events; output of all runs: right and equal" in page
