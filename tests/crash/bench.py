@@ -126,6 +126,8 @@ class Bench:
             "TIDEMARK_SESSION_TIMEOUT_MS": "6000",
             "TIDEMARK_TRANSACTION_TIMEOUT_MS": "6000",
             "TIDEMARK_SPARK_DRIVER_MEMORY": "512m",
+            # An instance lives for seconds here, too short for the second compiler to pay.
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
             "TIDEMARK_TOPOLOGY_PATH": str(self.topology_path or ""),
             "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
             "TIDEMARK_PROBE": "tests.crash.probe:kill",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tests.crash.bench import ROOT, Bench
 from tests.crash.scenarios import Tally, recovered
 
-from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
 from tidemark.local.processes import wait_until
 
 APPS = ("patients", "nodes")
@@ -132,15 +132,15 @@ def _standby(bench: Bench) -> subprocess.Popen[bytes]:
             [sys.executable, "-m", "tidemark.cli.main", "standby", bench.topology],
             stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=bench.environment(), cwd=ROOT,
         )  # fmt: skip
-    folder = bench.state_dir() / "standby-0" / bench.application_id
 
     def follows() -> bool:
         if process.poll() is not None:
             raise RuntimeError(f"the standby ended with {process.returncode}")
-        return len(list(folder.glob("*/.checkpoint"))) == bench.tasks
+        said = read_run_file(standby_file_path(bench.var_dir, bench.application_id, 0)) or {}
+        return said.get("pid") == process.pid and said.get("state") == "RUNNING"
 
     if not wait_until(follows, 60):
-        raise RuntimeError("the standby does not follow after 60 s")
+        raise RuntimeError("the standby is not level after 60 s")
     return process
 
 
