@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,7 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp
+from typer.testing import CliRunner
 
+import topologies
+from tidemark.cli.main import build
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance, wall_clock_ms
 from tidemark.restore.listener import LoggingRestoreListener
@@ -296,6 +300,39 @@ def test_should_refuse_while_a_member_runs_on_another_machine(app):
         stop.set()
         thread.join(30)
         instance.close(None)
+
+
+def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
+    (tmp_path / "made_counting.py").write_text(
+        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
+    )
+    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
+    for name, value in app.settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    (app.state / "0_0" / "witness").write_text("old")
+
+    def tidemark(command, *options, code=0):
+        done = CliRunner().invoke(build(["restore"]), ["restore", command, "made_counting", *options])
+        assert done.exit_code == code, done.output
+        return done.stdout
+
+    assert tidemark("status") == "no restore has been run here\n"
+    kept = tmp_path / "plan.json"
+    told = json.loads(tidemark("plan", "--from", "changelog", "--json", "--out", str(kept)))
+    assert [store["source"] for store in told["stores"]] == ["changelog", "changelog"]
+    assert "rollback" in tidemark("plan")
+    tidemark("run", "--plan", str(kept), code=1)  # nobody says yes
+    assert json.loads(tidemark("status", "--json")) == []
+    assert f"{len(app.expected)} keys verified" in " ".join(tidemark("run", "--plan", str(kept), "--yes").split())
+    (listed,) = json.loads(tidemark("status", "--json"))
+    assert (listed["id"], listed["state"], listed["verified"]) == (told["restore_id"], "done", 2)
+    assert not (app.state / "0_0" / "witness").exists()
+    assert "cannot be aborted" in str(
+        CliRunner().invoke(build(["restore"]), ["restore", "abort", "made_counting"]).exception
+    )
+    assert "rolled back" in tidemark("rollback")
+    assert (app.state / "0_0" / "witness").read_text() == "old"
+    assert counts_of(app) == app.expected
 
 
 _ON_A_FULL_DISK = """
