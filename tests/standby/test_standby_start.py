@@ -109,7 +109,8 @@ def test_should_take_a_dead_standbys_folder_over_and_read_only_the_tail(counting
     behind.end()
     held, marker, batch = state_after_a_start(counting)
     assert "took the state over from" in caplog.text
-    assert not (settings.state_dir / "standby-0" / counting.id / "0_0").exists()
+    left = settings.state_dir / "standby-0" / counting.id / "0_0"
+    assert not left.exists(), caplog.text
     ((start, _, records),) = read_in_starts(caplog)
     assert (start, records) == (stood, 2)
     assert (held, marker.batch) == (counting.fold("n"), batch)
