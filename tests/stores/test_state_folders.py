@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -114,3 +115,16 @@ def test_should_refuse_a_checkpoint_that_does_not_add_up(tmp_path, text):
     (tmp_path / ".checkpoint").write_text(text)
     with pytest.raises(TaskCorrupted, match=r"\.checkpoint"):
         read_checkpoint(tmp_path / ".checkpoint")
+
+
+def test_should_take_all_of_a_dead_peers_tasks_over_when_they_are_opened_side_by_side(tmp_path):
+    """A lock on the peer that another thread of the same instance holds does not mean that the peer lives."""
+    tasks = [TaskId(0, number) for number in range(40)]
+    for task in tasks:
+        (tmp_path / "1" / "app" / str(task) / "rocksdb").mkdir(parents=True)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    with ThreadPoolExecutor(8) as pool:
+        for opened in pool.map(directory.open_task, tasks):
+            opened.close()
+    directory.close()
+    assert [task for task in tasks if (tmp_path / "1" / "app" / str(task)).exists()] == []

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 
 from tidemark.errors import PreflightFailed, TaskLocked
@@ -106,6 +107,7 @@ class InstanceDirectory:
         self._state_dir = state_dir
         self._application_id = application_id
         self.folder = state_dir / str(holder) / application_id
+        self._adopting = threading.Lock()
         self._lock = FolderLock(self.folder)
 
     def task_ids(self) -> list[TaskId]:
@@ -116,7 +118,9 @@ class InstanceDirectory:
         """Lock a task's folder; one who `adopts` takes a dead peer's over when it has none itself."""
         folder = self.folder / str(task)
         if adopts and not (folder / STORES_FOLDER).exists():
-            self._adopt(task, folder)
+            # One at a time: a peer's lock that another thread of ours holds is no sign that the peer lives.
+            with self._adopting:
+                self._adopt(task, folder)
         return TaskDirectory(folder)
 
     def _adopt(self, task: TaskId, folder: Path) -> None:
