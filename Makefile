@@ -6,9 +6,11 @@ BIN := .venv/bin
 CASES ?= hot,wide
 N ?= 25
 KEYS ?= 1000000,10000000
+RECORDS ?= 1000000
+RATE ?= 10000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash restores peers test bench restore-bench fmt lint
+.PHONY: help setup jars demo stop smoke crash audit-faults audit-cost restores change drill oncall peers test bench restore-bench fmt lint
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,15 +35,30 @@ smoke: jars ## 300 000 events through the whole stack, compared with an independ
 crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
 	@$(BIN)/python -m tests.crash.run
 
+audit-faults: jars ## faults planted in topics and code, each caught by its expectation; healthy runs with crashes pass
+	@$(BIN)/python -m tests.audit.run
+
+audit-cost: jars ## RECORDS=1000000 RATE=10000 what an audit costs, and the rate that the stream beside it keeps
+	@$(BIN)/python -m tests.audit.cost --stream --records $(RECORDS) --rate $(RATE)
+
 restores: jars ## N=25 restores drawn at random, each compared with a recomputation
 	@$(BIN)/python -m tests.restores.run --n $(N)
+
+drill: jars ## the drill DAG on a running stream, healthy and with a changelog that a stranger wrote to
+	@$(BIN)/python -m tests.drill.run
+
+oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
+	@$(BIN)/python -m tests.oncall.run
+
+change: jars ## from 4 to 8 to 3 tasks and to another version, each killed at every step, input arriving, compared with a recomputation
+	@$(BIN)/python -m tests.change.run
 
 peers: jars ## ten topologies on Kafka Streams and on Tidemark, compared value by value
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python tests/peers/run.py
 
 test: jars lint ## lint, then every test, on real brokers
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench

@@ -28,10 +28,10 @@ _HEADINGS = (
 
 
 def _cells(result: Measured, results: list[Measured]) -> list[str]:
-    peers = [r for r in results if r.side == "kafka-streams" and r.source == "whole changelog"]
-    near = min(peers, key=lambda r: abs(r.keys - result.keys), default=None)
-    compared = result.restore_s > 0 and near is not None and near.restore_s > 0 and result.source != "state in place"
-    ratio = f"{result.keys_per_s / near.keys_per_s:.2f}" if compared and near else "–"
+    ours = (r for r in results if r.size == result.size)
+    peer = next((r for r in ours if r.side == "kafka-streams" and r.source == "whole changelog"), None)
+    compared = result.restore_s > 0 and peer is not None and peer.restore_s > 0 and result.source != "state in place"
+    ratio = f"{result.keys_per_s / peer.keys_per_s:.2f}" if compared and peer else "–"
     rate = f"{result.keys_per_s / 1e3:,.0f} k" if result.source != "state in place" and result.restore_s > 0 else "–"
     return [
         f"{result.keys:,}", result.side, result.source, f"{result.running_s:.1f}", f"{result.restore_s:.1f}", rate, ratio,
@@ -62,10 +62,10 @@ def markdown(results: list[Measured], facts: dict[str, Any]) -> str:
 
 def picture(path: Path, results: list[Measured]) -> None:
     """One bar per source and size."""
-    sizes = sorted({round(r.keys, -6) for r in results})
+    sizes = sorted({r.size for r in results})
     figure, axes = plt.subplots(1, len(sizes), figsize=(6 * len(sizes), 4), squeeze=False, layout="constrained")
     for axis, size in zip(axes[0], sizes, strict=True):
-        shown = [r for r in results if round(r.keys, -6) == size and r.source != "state in place"]
+        shown = [r for r in results if r.size == size and r.source != "state in place"]
         colours = ["#d98200" if r.side == "kafka-streams" else "#00708a" for r in shown]
         bars = axis.barh([f"{r.source}\n{r.side}" for r in shown], [r.restore_s for r in shown], color=colours)
         axis.bar_label(bars, fmt="%.1f", fontsize=8)

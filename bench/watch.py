@@ -57,7 +57,7 @@ class CommittedOffsets:
     open transactions; what a transaction has not committed yet does not show either way.
     """
 
-    def __init__(self, bootstrap: str, group: str) -> None:
+    def __init__(self, bootstrap: str, group: str, topic: str = INPUT_TOPIC, partitions: int = PARTITIONS) -> None:
         config = {
             "bootstrap.servers": bootstrap,
             **QUIET,
@@ -66,7 +66,7 @@ class CommittedOffsets:
             "enable.auto.commit": False,
         }
         self._consumer = Consumer(config)
-        self._partitions = [TopicPartition(INPUT_TOPIC, partition) for partition in range(PARTITIONS)]
+        self._partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
 
     def total(self) -> int:
         """Sum over the partitions; 0 while the group or its coordinator does not exist yet."""

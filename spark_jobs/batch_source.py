@@ -38,12 +38,16 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.2
 # Spark shares its bound out among partitions and rounds down.
 _FULL_SHARE = 0.9
-_READ_OPTIONS = {
+READ_OPTIONS = {
     "failOnDataLoss": "true",
     "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
+
+
+# Of a read that is made once, the records of the last poll stay in memory for a while.
+_READ_ONCE = {"kafka.max.poll.records": "500", "kafka.max.partition.fetch.bytes": str(1 << 20)}
 
 
 class SparkBatchSource:
@@ -61,9 +65,28 @@ class SparkBatchSource:
         self._settings = settings
         self._queries: list[StreamingQuery] = []
         self._run: _Run | None = None
+        # The first query of a JVM takes a second to start: meanwhile the group settles and stores are restored.
+        self._warming_up = threading.Thread(target=self._warm_up, name="warm-up")
+        self._warming_up.start()
+
+    def _warm_up(self) -> None:
+        """Start and end a query that reads nothing. Whatever fails here fails again, and is told, when it counts."""
+        folder = self._folder / "warm-up"
+        lead = self._plan.subtopologies[0].lead.topic
+        try:
+            stream = self._stream({"assign": assignment([TopicPartition(lead, 0)]), "startingOffsets": "latest"})
+            stream.writeStream.foreachBatch(_nothing).option("checkpointLocation", folder.as_uri()).start().stop()
+        except (Py4JError, PySparkException, OSError) as error:
+            log.info("the warm-up of Spark failed: %s", error)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _stream(self, options: Mapping[str, str]) -> DataFrame:
+        reader = self._spark.readStream.format("kafka").options(**spark_kafka_options(self._settings))
+        return reader.options(**READ_OPTIONS).options(**options).load()
 
     def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
         self.stop()
+        self._warming_up.join()
         run = self._run = _Run(self._folder / str(next(self._starts)))
         for subtopology in self._plan.subtopologies:
             offsets = {p: offset for p, offset in next_offsets.items() if p.topic in subtopology.source_topics}
@@ -73,14 +96,12 @@ class SparkBatchSource:
     def _start_query(
         self, run: _Run, subtopology: SubTopology, offsets: Mapping[TopicPartition, int], max_batch_records: int
     ) -> StreamingQuery:
-        stream = (
-            self._spark.readStream.format("kafka")
-            .options(**spark_kafka_options(self._settings))
-            .option("assign", _assignment(offsets))
-            .option("startingOffsets", _offsets_json(offsets))
-            .option("maxOffsetsPerTrigger", max_batch_records)
-            .options(**_READ_OPTIONS)
-            .load()
+        stream = self._stream(
+            {
+                "assign": assignment(offsets),
+                "startingOffsets": offsets_json(offsets),
+                "maxOffsetsPerTrigger": str(max_batch_records),
+            }
         )
         checkpoint = run.folder / str(subtopology.index)
         handler = _Handler(run, subtopology, dict(offsets), checkpoint, self._settings, max_batch_records)
@@ -122,6 +143,10 @@ class SparkBatchSource:
                 log.warning("stopping a query: %s", error)
         self._queries.clear()
         shutil.rmtree(run.folder, ignore_errors=True)
+
+
+def _nothing(_frame: DataFrame, _batch_id: int) -> None:
+    """A handler of no batches."""
 
 
 class _Run:
@@ -222,10 +247,10 @@ class _Handler:
         """Read the batch once more, now with headers, which the stream does without: they cost time per record."""
         frame = (
             session.read.format("kafka")
-            .options(**self._kafka_options, **_READ_OPTIONS)
-            .option("assign", _assignment(ends))
-            .option("startingOffsets", _offsets_json({p: self._next[p] for p in ends}))
-            .option("endingOffsets", _offsets_json(ends))
+            .options(**self._kafka_options, **READ_OPTIONS | _READ_ONCE)
+            .option("assign", assignment(ends))
+            .option("startingOffsets", offsets_json({p: self._next[p] for p in ends}))
+            .option("endingOffsets", offsets_json(ends))
             .option("includeHeaders", "true")
             .load()
         )
@@ -245,7 +270,7 @@ class _Handler:
         ]
 
 
-def _assignment(partitions: Iterable[TopicPartition]) -> str:
+def assignment(partitions: Iterable[TopicPartition]) -> str:
     """`{"topic": [0, 1]}`, as the Kafka source takes it."""
     found: dict[str, list[int]] = {}
     for partition in sorted(partitions):
@@ -253,7 +278,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
     return json.dumps(found)
 
 
-def _offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
     """`{"topic": {"0": 23}}`, as the Kafka source takes it."""
     found: dict[str, dict[str, int]] = {}
     for partition, offset in offsets.items():

@@ -36,6 +36,13 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.minBatchesToRetain": "2",
+        # What a query has fetched and its consumers are kept for the query that goes on from there, for five minutes. A read
+        # by itself, as for every batch with dead letters, has none that does: its records would fill the heap.
+        **{
+            f"spark.kafka.consumer.{cache}.{name}": seconds
+            for cache in ("cache", "fetchedData.cache")
+            for name, seconds in (("timeout", "10s"), ("evictorThreadRunInterval", "2s"))
+        },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.log.level": "WARN",
         **settings.spark_extra_conf,

@@ -7,18 +7,28 @@ pytest itself is killed.
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from hypothesis import settings as hypothesis_settings
 
 from tidemark.local import jars, processes
 from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster
 from tidemark.settings import Settings
 
 CreateTopic = Callable[..., str]
+
+# How long an example takes says more about what else runs than about the code.
+hypothesis_settings.register_profile("untimed", deadline=None)
+hypothesis_settings.load_profile("untimed")
+
+# pyspark takes a main module without a file, such as that of a worker of pytest-xdist, for a doctest, and exits.
+if not hasattr(sys.modules["__main__"], "__file__"):
+    sys.modules["__main__"].__file__ = __file__
 
 
 @pytest.fixture(scope="session", autouse=True)

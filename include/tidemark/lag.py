@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets
+from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
-
-T = TypeVar("T")
-_TRANSIENT = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-}
 
 
 @dataclass(frozen=True)
@@ -47,7 +35,7 @@ def lag_of(
     """Lag of every source partition, sorted; `partitions` is the cluster's partition count by topic.
 
     Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
-    `PreflightFailed`: a source that does not exist, a group that may not be read.
+    `PreflightFailed` for a source that does not exist, `OutcomeUnknown` for a group that cannot be read.
     """
     sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics})
     for topic in sources:
@@ -58,8 +46,9 @@ def lag_of(
             )
     places = [TopicPartition(topic, p) for topic in sources for p in range(partitions[topic])]
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000).of(places)
-    committed = _settled(lambda: _committed(plan.application_id, places, settings), plan, settings)
-    owners = _settled(lambda: _owners(plan.application_id, admin, settings), plan, settings)
+    group, timeout_s = plan.application_id, settings.broker_timeout_ms / 1000
+    committed = settled(lambda: _committed(group, places, settings), group, timeout_s)
+    owners = settled(lambda: _owners(group, admin, settings), group, timeout_s)
     return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
 
 
@@ -75,26 +64,3 @@ def _owners(group: str, admin: AdminClient, settings: Settings) -> dict[TopicPar
         for member in answers[group].result().members
         for place in (member.assignment.topic_partitions if member.assignment else [])
     }
-
-
-def _settled(
-    ask: Callable[[], dict[TopicPartition, T]], plan: TopologyPlan, settings: Settings
-) -> dict[TopicPartition, T]:
-    """Ask again while the coordinator moves or an offset's transaction is open. Raises `PreflightFailed`."""
-    answers: list[dict[TopicPartition, T]] = []
-    last: list[KafkaError] = []
-
-    def answered() -> bool:
-        try:
-            answers.append(ask())
-        except KafkaException as error:
-            last.append(error.args[0])
-            return last[-1].code() not in _TRANSIENT
-        return True
-
-    wait_until(answered, settings.broker_timeout_ms / 1000, every_s=0.2)
-    if not answers:
-        raise PreflightFailed(
-            f"group {plan.application_id} cannot be read: {last[-1].str()}; try again, or look at the broker's log"
-        )
-    return answers[0]

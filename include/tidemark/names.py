@@ -6,6 +6,7 @@ The naming follows Kafka Streams: `<application_id>-<store>-changelog`, task ids
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
@@ -31,6 +32,14 @@ class TopicPartition:
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
 
+    @classmethod
+    def parse(cls, text: str) -> TopicPartition:
+        """Read `topic[3]`; raises `ValueError` on anything else."""
+        topic, bracket, number = text.removesuffix("]").rpartition("[")
+        if not bracket or not topic or not text.endswith("]"):
+            raise ValueError(f"'{text}' is no partition; write topic[0]")
+        return cls(topic, int(number))
+
 
 @dataclass(frozen=True, order=True)
 class TaskId:
@@ -49,9 +58,9 @@ class TaskId:
         return cls(int(subtopology), int(partition))
 
 
-def changelog_topic(application_id: str, store: str) -> Topic:
-    """Name of the topic that backs a store."""
-    return Topic(f"{application_id}-{store}-changelog")
+def changelog_topic(application_id: str, store: str, generation: int = 0) -> Topic:
+    """Name of the topic that backs a store. Each upgrade or rescale that writes a store anew makes a new generation."""
+    return Topic(f"{application_id}-{store}-changelog" + (f"-{generation}" if generation else ""))
 
 
 def repartition_topic(application_id: str, name: str) -> Topic:
@@ -69,6 +78,15 @@ def dlq_topic(application_id: str) -> Topic:
     return Topic(f"{application_id}-dlq")
 
 
+DESCRIPTION_KEY = b"topology"
+"""Key of every record of the topic that `topology_topic` names."""
+
+
+def topology_topic(application_id: str) -> Topic:
+    """Name of the compacted topic that describes what the application's state consists of."""
+    return Topic(f"{application_id}-topology")
+
+
 def events_topic(application_id: str) -> Topic:
     """Name of the topic of what instances tell of themselves."""
     return Topic(f"{application_id}-events")
@@ -82,3 +100,11 @@ def transactional_id(application_id: str, instance: int) -> str:
 def group_instance_id(application_id: str, instance: int) -> str:
     """Static membership id of an instance; survives relaunches."""
     return f"{application_id}-{instance}"
+
+
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
+    """The same by topic and partition number, as records of commits and audits hold them."""
+    found: dict[str, dict[int, int]] = {}
+    for partition, offset in offsets.items():
+        found.setdefault(partition.topic, {})[partition.partition] = offset
+    return found

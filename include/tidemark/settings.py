@@ -109,6 +109,14 @@ class Settings(BaseSettings):
     listeners: list[str] = setting(
         [], "your own listeners, classes as `package.module:Name`, as a JSON list", "KafkaStreams.setStateListener"
     )
+    rto_s: int = setting(
+        300, "a stream that stands still for longer raises an alert: not running, or not committing; 0: none does", ""
+    )
+    alert_callback: str = setting(
+        "",
+        "your own function, as `package.module:function`, that is given each alert; if empty, alerts are in the logs alone",
+        "",
+    )
     state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",
@@ -116,7 +124,24 @@ class Settings(BaseSettings):
         "",
     )
     savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "")
+    last_savepoint_timeout_ms: int = setting(
+        10_000, "how long a stream that Airflow stops may take for a last savepoint; 0: none is taken", ""
+    )
+    audit_time_share: float = setting(
+        0.5, "share of the time that an audit spends reading; it pauses for the rest (above 0, up to 1)", ""
+    )
+    audit_records_at_once: int = setting(500_000, "offsets that an audit reads between two pauses", "")
+    audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "")
+    oncall_approvers: list[str] = setting(
+        [], "Airflow users who may approve a restore, as a JSON list; if empty, everybody who may run its DAG", ""
+    )
+    oncall_response_timeout_ms: int = setting(1_800_000, "a restore that nobody has approved by then is not done", "")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
+    restore_process_offsets: int = setting(
+        300_000,
+        "a changelog partition at least so long is loaded by a process of its own, a shorter one by a thread",
+        "",
+    )
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter")
     store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter")
 

@@ -6,7 +6,8 @@ Reads beside a running instance: RocksDB's lock stays with its owner. Nothing is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tidemark.local.kafka_tools import kafka_tool
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.marker import Marker
+from tidemark.stores.rocksdb import MARKER_KEY
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -118,19 +121,39 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _count_keys(folder: Path) -> int:
+@contextmanager
+def _looked_into(folder: Path) -> Iterator[tuple[Rdict, list[str]]]:
+    """A store as its owner may be changing it, and the names of its segments' families. Raises `TidemarkError`."""
     options = Options(raw_mode=True)
     try:
         families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
         opened = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
         try:
             # The default family holds the marker alone.
-            segments = [opened.get_column_family(name) for name in families if name != "default"]
-            return sum(segment.property_int_value(_ESTIMATE) or 0 for segment in segments)
+            yield opened, [name for name in families if name != "default"]
         finally:
             opened.close()
     except Exception as error:
         raise TidemarkError(f"cannot read the store in {folder}: {error}") from error
+
+
+def _count_keys(folder: Path) -> int:
+    with _looked_into(folder) as (opened, families):
+        return sum(opened.get_column_family(name).property_int_value(_ESTIMATE) or 0 for name in families)
+
+
+def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], Marker | None]:
+    """Numbers of a store's segments, ascending, and its marker. Raises `TidemarkError` where it cannot be read."""
+    try:
+        with _looked_into(folder) as (opened, families):
+            stored = opened.get(MARKER_KEY)
+            marker = Marker.from_bytes(stored) if isinstance(stored, bytes) else None
+            return sorted(int(name.partition("-")[2]) for name in families), marker
+    except TidemarkError:
+        # As for the keys: its owner may have dropped a segment meanwhile.
+        if tries <= 1:
+            raise
+        return segments_on_disk(folder, tries - 1)
 
 
 def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> Known:

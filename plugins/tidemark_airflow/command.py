@@ -42,7 +42,8 @@ def spark_command(
     environment["TIDEMARK_SPARK_MASTER"] = master
     if master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    return Command(tuple(argv), environment, project_root(), application)
+    leave_s = settings.last_savepoint_timeout_ms / 1000
+    return Command(tuple(argv), environment, project_root(), application, leave_s)
 
 
 def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -6,8 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.errors import InvalidTopology
+from tidemark.alerts.alert import AlertKind
+from tidemark.alerts.raising import load_callback
+from tidemark.errors import InvalidSettings, InvalidTopology
+from tidemark.settings import Settings
+from tidemark_airflow.alerting import AlertOnFailure
 from tidemark_airflow.policy import RestartBudget
 from tidemark_airflow.stream_operator import StreamOperator
 
@@ -20,14 +25,15 @@ Runs `{application_id}` for ever: launches its instances, watches them, relaunch
 | to | do |
 |---|---|
 | start | unpause this DAG |
-| stop | **pause** this DAG, then mark its run *failed*: each instance commits its batch and ends |
+| stop | **pause** this DAG: within a minute each instance commits its batch and ends; unpausing launches it again |
+| stop now | pause this DAG, then mark its run *failed* |
 | stop, shorter | mark every mapped `instance` task *failed*: the run fails, and the DAG pauses itself |
 | restart | mark the run *failed* or *success* and leave the DAG unpaused |
 | change the parameters | trigger a run with them (it queues), then mark the running one *success* |
 | restart one of several | mark its mapped task *failed*, then clear it; clearing a living one adopts it |
 
-Pausing alone stops nothing: a running instance goes on, but is not relaunched if it ends. When a run fails by itself
-the DAG pauses itself: read the task's last lines, remove the cause, unpause. `docs/airflow.md` says more.
+The DAG `stream_pauses` does the stopping; keep it unpaused. When a run fails by itself the DAG pauses itself: read
+the task's last lines, remove the cause, unpause. `docs/airflow.md` says more, `docs/alerts.md` who is told.
 
 ```
 {description}
@@ -61,7 +67,7 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
         max_consecutive_failed_dag_runs=1,
         is_paused_upon_creation=True,
         # A stream has no end, so there is no dagrun_timeout.
-        default_args=_default_args(),
+        default_args=_default_args(topology.application_id),
         params=_params(),
         tags=["tidemark", "stream", topology.application_id],
     ) as dag:
@@ -95,10 +101,15 @@ class _Unloadable(DAG):
 
 @task(task_id="instances", doc_md="Numbers the instances: 0, 1, …")
 def _instances(params: dict[str, Any] | None = None) -> list[int]:
+    try:
+        # Found now, and not when there is something to tell.
+        load_callback(Settings.load())
+    except InvalidSettings as error:
+        raise AirflowFailException(str(error)) from error
     return list(range(int((params or {})["instances"])))
 
 
-def _default_args() -> dict[str, Any]:
+def _default_args(application_id: str) -> dict[str, Any]:
     return {
         "owner": "streams",
         # For what happens to workers, not to instances: a retry adopts what lives.
@@ -106,6 +117,7 @@ def _default_args() -> dict[str, Any]:
         "retry_delay": timedelta(seconds=5),
         # Of one launch or one decision; the first launch may fetch jars. Watching is not limited.
         "execution_timeout": timedelta(minutes=15),
+        "on_failure_callback": AlertOnFailure(AlertKind.STREAM_FAILED, application_id),
     }
 
 

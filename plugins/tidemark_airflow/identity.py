@@ -61,6 +61,11 @@ class InstanceFiles:
         return self._beside(".watcher")
 
     @property
+    def standstill(self) -> Path:
+        """Since when it stands still (`tidemark.checks.standstill`); gone while it moves."""
+        return self._beside(".standstill")
+
+    @property
     def lock(self) -> Path:
         """Held while somebody looks for a live instance and launches one."""
         return self._beside(".launch.lock")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.hold import read_hold
 from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
 from tidemark_airflow.observation import Liveness, Observation, observe
 
@@ -23,18 +24,26 @@ class LaunchFailed(Exception):
     """The instance's supervisor did not start. Names the log."""
 
 
+class Held(Exception):
+    """Somebody holds the application: nothing may be launched until that is over."""
+
+
 class LivesElsewhere(Exception):
     """The instance runs on another machine, where this one cannot watch it."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """How to start an instance. Secrets are in `environment` only, never in `argv`."""
+    """How to start an instance. Secrets are in `environment` only, never in `argv`.
+
+    `leave_s`: how much longer than `STOP_GRACE_S` it may take to stop, for its last savepoint.
+    """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     folder: Path
     script: str
+    leave_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
     """Return the living instance, starting it only when there is none. Blocks for as long as another does the same.
 
     `remembered` is a launch known from elsewhere (Airflow's task state); it counts when its process lives, although
-    its file is gone. Raises `LaunchFailed`, and `LivesElsewhere` when another machine runs the instance.
+    its file is gone. Raises `LaunchFailed`, `Held`, and `LivesElsewhere` when another machine runs the instance.
     """
     files.make_folders()
     lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -58,6 +67,9 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
         seen = find_live(files, remembered)
         if seen:
             return Launched(seen, adopted=True)
+        hold = read_hold(files.var_dir, files.key.application_id)
+        if hold is not None:
+            raise Held(f"{files.key.application_id} is held by {hold.by}: {hold.reason}")
         _start(files, command, lock)
         return Launched(observe(files), adopted=False)
     finally:
@@ -95,7 +107,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         f"--log={files.log}",
         f"--log-start-bytes={log_start_bytes}",
         f"--script={command.script}",
-        f"--grace-s={STOP_GRACE_S}",
+        f"--grace-s={STOP_GRACE_S + command.leave_s}",
         f"--lock-fd={lock}",
         f"--ready-fd={ready_write}",
         "--",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemark.alerts.alert import AlertKind
 from tidemark.errors import ExitCode
 
 
@@ -43,9 +44,10 @@ class Adopt:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """A person is needed; `reason` says why and what to do."""
+    """A person is needed; `reason` says why and what to do, `what` which alert it is."""
 
     reason: str
+    what: AlertKind = AlertKind.STREAM_FAILED
 
 
 Decision = Relaunch | Adopt | GiveUp
@@ -83,7 +85,8 @@ def decide(exit_code: int | None, restarts: Sequence[float], now: float, budget:
     if len(recent) >= budget.max_restarts:
         return GiveUp(
             f"the instance {explain(exit_code)} and was already relaunched {len(recent)} times within "
-            f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task"
+            f"{budget.window_s:.0f} s, its budget; find the cause in its log, then unpause the DAG or clear this task",
+            AlertKind.RESTARTS_SPENT,
         )
     after_s = budget.backoff_s(len(recent))
     return Relaunch(after_s, (*recent, now + after_s))

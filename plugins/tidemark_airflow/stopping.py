@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 
 import psutil
 
+from tidemark.clock import wall_clock_ms
+from tidemark.savepoints.asking import Request
+from tidemark.savepoints.leaving import ask_for_last
+from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles
 from tidemark_airflow.observation import Liveness, Observation, observe, session_members
+
+log = logging.getLogger(__name__)
+
+
+def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) -> Request | None:
+    """Ask an instance to stop, as `ask_to_stop` does, with a last savepoint once its last batch is committed.
+
+    Gives the request; None where the setting `last_savepoint_timeout_ms` is 0, or nobody is there to take one. Does not
+    wait, and asks nothing of the place where savepoints lie: the stop goes on without it.
+    """
+    asked = None
+    if settings.last_savepoint_timeout_ms > 0 and seen.run is not None:
+        try:
+            asked = ask_for_last(
+                files.var_dir,
+                files.key.application_id,
+                files.key.instance,
+                settings.savepoint_location,
+                wall_clock_ms(),
+            )
+        except OSError as error:
+            log.warning("instance %s stops without a last savepoint: %s", files.key, error)
+    ask_to_stop(seen)
+    return asked
 
 
 def ask_to_stop(seen: Observation) -> None:

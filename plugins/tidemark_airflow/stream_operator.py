@@ -12,17 +12,22 @@ from typing import Any, NoReturn
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import ExitCode
+from tidemark.hold import read_hold
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
+from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.command import spark_command
 from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord
 from tidemark_airflow.instance_log import last_error, read_part
-from tidemark_airflow.launcher import Command, Launched, find_live, launch_or_adopt
+from tidemark_airflow.launcher import Command, Held, Launched, find_live, launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
 from tidemark_airflow.stopping import ask_to_stop
-from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, InstanceExited, StreamTrigger
 from tidemark_airflow.whereabouts import where_is_it
 
 _LAUNCH = "launch"
@@ -62,6 +67,9 @@ class StreamOperator(BaseOperator):
 
     def execute(self, context: Mapping[str, Any]) -> NoReturn:
         """Launch or adopt, then hand over to the trigger."""
+        ti = context.get("ti")
+        if ti is None or ti.try_number <= 1:
+            forget_standstill(self._files(Settings.load()))
         self._watch(context)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> NoReturn:
@@ -71,6 +79,13 @@ class StreamOperator(BaseOperator):
         exit_code = InstanceExited.from_payload(event).exit_code
         lines = self._log_of_last_launch(files)
         self._copy_to_task_log(files, lines)
+        hold = read_hold(files.var_dir, self.application_id)
+        if hold is not None:
+            # Whoever holds the application has stopped it: that is no relaunch of the budget's.
+            self._wait_for_release(files, f"{self.application_id} is held by {hold.by}: {hold.reason}")
+        if exit_code == ExitCode.OK:
+            # Somebody has stopped it and wants it back now.
+            forget_standstill(files)
         store = context["task_state_store"]
         budget = self._budget(context)
         decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget)
@@ -79,7 +94,8 @@ class StreamOperator(BaseOperator):
             self._adopt_only(context, settings, files)
         if isinstance(decision, GiveUp):
             said = last_error(lines)
-            raise AirflowFailException(f"{decision.reason}. It said: {said}" if said else decision.reason)
+            reason = f"{decision.reason}. It said: {said}" if said else decision.reason
+            raise Alarm(decision.what, self.application_id, reason)
         if not isinstance(decision, Relaunch):
             raise TypeError(f"no such decision: {decision}")
         store.set(_RESTARTS, list(decision.restarts))
@@ -89,11 +105,12 @@ class StreamOperator(BaseOperator):
         if decision.after_s > 0:
             until = time.time() + decision.after_s
             self.log.info("waiting until %s", datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds"))
-            self.defer(trigger=BackoffTrigger(until), method_name="relaunch")
+            trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, until)
+            self.defer(trigger=trigger, method_name="relaunch")
         self._watch(context)
 
     def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """The backoff is over."""
+        """The backoff, or the hold, is over."""
         self._watch(context)
 
     def on_kill(self) -> None:
@@ -110,15 +127,26 @@ class StreamOperator(BaseOperator):
         settings = Settings.load()
         files = self._files(settings)
         store = context["task_state_store"]
+        # Nobody watches a task that is tried again.
+        RtoWatch(files).look(wall_clock_ms())
         script = Path(self.script) if self.script else None
         command = self.build_command(settings, self.topology, files, self.conn_id, script)
         me = uuid.uuid4().hex
         self._watched = (files, me)
-        launched = launch_or_adopt(files, command, LaunchRecord.from_json(store.get(_LAUNCH)))
+        try:
+            launched = launch_or_adopt(files, command, LaunchRecord.from_json(store.get(_LAUNCH)))
+        except Held as held:
+            self._wait_for_release(files, str(held))
         watcher.take(files, me)
         if launched.seen.launch:
             store.set(_LAUNCH, launched.seen.launch.as_json())
         self._hand_over(files, launched)
+
+    def _wait_for_release(self, files: InstanceFiles, why: str) -> NoReturn:
+        self._watched = None
+        self.log.info("instance %s is not launched now: %s", files.key, why)
+        trigger = HoldTrigger(str(files.var_dir), self.application_id, self.instance)
+        self.defer(trigger=trigger, method_name="relaunch")
 
     def _adopt_only(self, context: Mapping[str, Any], settings: Settings, files: InstanceFiles) -> NoReturn:
         """After a fence: another copy lives. Watch it if it is here, else say where it is; never start one."""

@@ -12,18 +12,21 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from tidemark.hold import read_hold
+from tidemark.settings import Settings
 from tidemark_airflow import watcher
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
 from tidemark_airflow.observation import Liveness, Observation, observe
 from tidemark_airflow.progress import ProgressLog
-from tidemark_airflow.stopping import ask_to_stop, is_gone, kill_rest
+from tidemark_airflow.rto_watch import forget_standstill, rto_watched
+from tidemark_airflow.stopping import ask_to_leave, is_gone, kill_rest
 
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
 # No event earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's process
 # ended; a task that runs again by then is taken for one that died, and its outcome is lost to a retry.
 _SETTLE_S = 9.0
-# Below the 30 s that the triggerer gives to on_kill; the supervisor's own grace ends earlier still.
+# Below the 30 s that the triggerer gives to on_kill. A supervisor kills by itself, later where a last savepoint is taken.
 _STOP_WAIT_S = 28.0
 _KILL_AFTER_S = 26.0
 
@@ -80,6 +83,12 @@ class StreamTrigger(BaseTrigger):
         settled_at = time.monotonic() + _SETTLE_S
         await asyncio.to_thread(watcher.take, self._files, self._watcher)
         self.log.info("watching instance %s, launch %s", self._files.key, self.launch_id or "by hand")
+        async with rto_watched(self._files, lambda: watcher.is_held_by(self._files, self._watcher)):
+            exited = await self._exit()
+            await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
+        yield TriggerEvent(exited.as_payload())
+
+    async def _exit(self) -> InstanceExited:
         progress = ProgressLog(self.log_every_s)
         supervised = True
         while True:
@@ -87,9 +96,7 @@ class StreamTrigger(BaseTrigger):
             if self._has_ended(seen):
                 code = seen.exit_code if self._is_ours(seen) else None
                 self.log.info("instance %s ended, exit code %s", self._files.key, "unknown" if code is None else code)
-                await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
-                yield TriggerEvent(InstanceExited(code).as_payload())
-                return
+                return InstanceExited(code)
             if supervised and seen.liveness is Liveness.UNSUPERVISED:
                 supervised = False
                 self.log.warning(
@@ -104,20 +111,30 @@ class StreamTrigger(BaseTrigger):
         if not await asyncio.to_thread(watcher.is_held_by, self._files, self._watcher):
             self.log.info("instance %s is watched by another trigger by now: left alone", self._files.key)
             return
+        await asyncio.to_thread(forget_standstill, self._files)
         seen = await asyncio.to_thread(observe, self._files)
         if not seen.liveness.is_alive_here or not self._is_ours(seen):
             self.log.info("instance %s does not run", self._files.key)
             return
+        settings = await asyncio.to_thread(Settings.load)
+        last = await asyncio.to_thread(ask_to_leave, self._files, seen, settings)
         self.log.info("stopping instance %s: it commits its batch and ends", self._files.key)
-        await asyncio.to_thread(ask_to_stop, seen)
+        if last is not None:
+            self.log.info("it leaves with savepoint %s, or says in its log why not", last.savepoint_id)
+        await self._await_end()
+
+    async def _await_end(self) -> None:
         started = time.monotonic()
         while not await asyncio.to_thread(is_gone, self._files, self.launch_id):
             waited_s = time.monotonic() - started
+            seen = await asyncio.to_thread(observe, self._files)
+            supervised = seen.liveness is Liveness.SUPERVISED
             if waited_s >= _STOP_WAIT_S:
-                self.log.error("instance %s is still there after %.0f s", self._files.key, waited_s)
+                left = "its supervisor ends it" if supervised else "end it by hand"
+                self.log.error("instance %s is still there after %.0f s: %s", self._files.key, waited_s, left)
                 return
-            if waited_s >= _KILL_AFTER_S:
-                await asyncio.to_thread(kill_rest, await asyncio.to_thread(observe, self._files))
+            if waited_s >= _KILL_AFTER_S and not supervised:
+                await asyncio.to_thread(kill_rest, seen)
             await asyncio.sleep(_STOP_POLL_S)
         end = await asyncio.to_thread(observe, self._files)
         self.log.info("instance %s stopped, exit code %s", self._files.key, end.exit_code)
@@ -133,17 +150,54 @@ class StreamTrigger(BaseTrigger):
 class BackoffTrigger(BaseTrigger):
     """Waits until `until` (epoch seconds), then fires. Nothing runs meanwhile, so there is nothing to stop."""
 
-    def __init__(self, until: float) -> None:
+    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
         super().__init__()
+        self.var_dir = var_dir
+        self.application_id = application_id
+        self.instance = instance
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to build this trigger again."""
-        return (f"{type(self).__module__}.{type(self).__qualname__}", {"until": self.until})
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "var_dir": self.var_dir,
+                "application_id": self.application_id,
+                "instance": self.instance,
+                "until": self.until,
+            },
+        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Sleep in short steps: the clock may be set."""
-        await asyncio.sleep(_SETTLE_S)
-        while (left_s := self.until - time.time()) > 0:
-            await asyncio.sleep(min(left_s, 5.0))
+        async with rto_watched(InstanceFiles(Path(self.var_dir), InstanceKey(self.application_id, self.instance))):
+            await asyncio.sleep(_SETTLE_S)
+            while (left_s := self.until - time.time()) > 0:
+                await asyncio.sleep(min(left_s, 5.0))
+        yield TriggerEvent({})
+
+
+class HoldTrigger(BaseTrigger):
+    """Waits until nobody holds the application any more, then fires. Nothing runs meanwhile, so there is nothing to stop."""
+
+    def __init__(self, var_dir: str, application_id: str, instance: int) -> None:
+        super().__init__()
+        self.var_dir = var_dir
+        self.application_id = application_id
+        self.instance = instance
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What a triggerer needs to build this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"var_dir": self.var_dir, "application_id": self.application_id, "instance": self.instance},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look once a second."""
+        async with rto_watched(InstanceFiles(Path(self.var_dir), InstanceKey(self.application_id, self.instance))):
+            await asyncio.sleep(_SETTLE_S)
+            while await asyncio.to_thread(read_hold, Path(self.var_dir), self.application_id) is not None:
+                await asyncio.sleep(_POLL_S)
         yield TriggerEvent({})

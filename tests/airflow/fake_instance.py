@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import RunFile, run_file_path
+from tidemark.savepoints.asking import read_request
+from tidemark.savepoints.leaving import leaving_path
 
 _TICK_S = 0.1
 
@@ -37,6 +39,8 @@ def main() -> int:
     with (folder / "starts").open("a") as starts:
         starts.write(f"{application_id}-{args.instance} {os.getpid()}\n")
 
+    leaving = leaving_path(var_dir, application_id, args.instance)
+    leaving.unlink(missing_ok=True)
     run_file = RunFile(
         run_file_path(var_dir, application_id, args.instance),
         {"application_id": application_id, "topology": args.topology, "instance": args.instance},
@@ -60,6 +64,8 @@ def main() -> int:
         if stop.is_set() and not order.get("deaf"):
             run_file.update({"state": "PENDING_SHUTDOWN"}, now=True)
             print("batch committed, ending", flush=True)
+            if (asked := read_request(leaving)) is not None:
+                print(f"last savepoint: id={asked.savepoint_id}", flush=True)
             run_file.update({"state": "NOT_RUNNING"}, now=True)
             return int(ExitCode.OK)
         batch += 1

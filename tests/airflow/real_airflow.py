@@ -67,6 +67,10 @@ class RealAirflow:
                     process.kill()
         assert wait_until(lambda: not self._parts[part].is_alive(), 10)
 
+    def is_alive(self, part: str) -> bool:
+        """Whether the part's own process runs."""
+        return self._parts[part].is_alive()
+
     def is_paused(self, dag_id: str) -> bool:
         """Whether the DAG is paused."""
         return bool(self.api.call("GET", f"/api/v2/dags/{dag_id}")["is_paused"])

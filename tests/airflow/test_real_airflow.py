@@ -9,6 +9,7 @@ import psutil
 import pytest
 from real_airflow import RealAirflow, real_airflow
 from stream_bench import FAKE, Bench
+from tests.alerts.noting import NOTE, NOTES_FILE, noted
 
 from tidemark.local import processes
 from tidemark.local.processes import wait_until
@@ -20,6 +21,7 @@ _DAG = """
 import os, pathlib, threading
 from tidemark_airflow import watcher
 from tidemark_airflow.dag import stream_dag
+from tidemark_airflow.pausing import pauses_dag
 
 HOLD = pathlib.Path({hold!r})
 _take = watcher.take
@@ -38,12 +40,13 @@ class Topology:
         return "a stand-in"
 
 dag = stream_dag({topology!r}, Topology(), script={script!r})
+pauses = pauses_dag(lambda: {{dag.dag_id: Topology.application_id, "stream__nobody": "nobody"}})
 """
 
 
 @pytest.mark.airflow
 @pytest.mark.crash
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(420)
 def test_should_keep_exactly_one_instance_whatever_is_killed(
     bench: Bench, spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +60,9 @@ def test_should_keep_exactly_one_instance_whatever_is_killed(
     )
     mark = f"tests-{uuid.uuid4()}"
     monkeypatch.setenv(processes.MARK, mark)
-    with real_airflow(bench.settings, dags, mark) as airflow:
+    notes = tmp_path / "notes"
+    monkeypatch.setenv(NOTES_FILE, str(notes))
+    with real_airflow(bench.settings.model_copy(update={"alert_callback": NOTE}), dags, mark) as airflow:
         dag_id = f"stream__{bench.topology}"
         airflow.api.wait_for_dag(dag_id)
         airflow.api.unpause(dag_id)
@@ -66,8 +71,12 @@ def test_should_keep_exactly_one_instance_whatever_is_killed(
         _scheduler_killed(airflow, bench, dag_id)
         _triggerer_killed(airflow, bench, dag_id)
         _log_shows_what_happened(airflow, dag_id)
+        _stopped_by_pausing(airflow, bench, dag_id)
         _stopped_by_a_user(airflow, bench, dag_id)
+        # Whatever was killed came back by itself, and who stopped it knows: nobody is called.
+        assert noted(notes) == []
         _refused_and_paused(airflow, bench, dag_id)
+        _alerted_once(notes, application_id, dag_id)
 
 
 def _one_runs(bench: Bench, timeout_s: float = 60) -> int:
@@ -135,6 +144,23 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
         assert said in text, said
 
 
+def _stopped_by_pausing(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
+    """Within a minute, and not started again before the DAG is unpaused; then in the same run."""
+    run_id, starts = airflow.newest_run(dag_id)["dag_run_id"], bench.starts()
+    airflow.api.pause(dag_id)
+    bench.await_end(timeout_s=80)
+    recorded = read_json(bench.files.exit)
+    assert isinstance(recorded, dict)
+    assert recorded["exit_code"] == 0
+    assert bench.log().count("last savepoint: id=") == 1
+    airflow.await_task(dag_id, "instance", "scheduled")
+    assert bench.starts() == starts
+    airflow.api.unpause(dag_id)
+    _one_runs(bench)
+    airflow.await_task(dag_id, "instance", "deferred")
+    assert (bench.starts(), airflow.newest_run(dag_id)["dag_run_id"]) == (starts + 1, run_id)
+
+
 def _stopped_by_a_user(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
     starts = bench.starts()
     airflow.api.pause(dag_id)
@@ -143,6 +169,7 @@ def _stopped_by_a_user(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
     recorded = read_json(bench.files.exit)
     assert isinstance(recorded, dict)
     assert recorded["exit_code"] == 0
+    assert bench.log().count("last savepoint: id=") == 2
     assert (bench.living(), bench.starts()) == ([], starts)
 
 
@@ -154,3 +181,12 @@ def _refused_and_paused(airflow: RealAirflow, bench: Bench, dag_id: str) -> None
     assert wait_until(lambda: bench.starts() > starts and airflow.is_paused(dag_id), 60, every_s=0.5)
     assert bench.starts() == starts + 1
     assert bench.living() == []
+
+
+def _alerted_once(notes: Path, application_id: str, dag_id: str) -> None:
+    """By the worker, with what the instance said."""
+    assert wait_until(lambda: len(noted(notes)) > 0, 30, every_s=0.5)
+    (alert,) = noted(notes)
+    assert (alert["what"], alert["application_id"], alert["severity"]) == ("stream failed", application_id, "critical")
+    assert alert["message"].startswith(f"{dag_id}.instance: the instance refused to start (exit code 30)")
+    assert alert["message"].endswith("It said: ordered to end with 30")

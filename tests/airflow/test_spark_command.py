@@ -30,7 +30,8 @@ def command_for(files: InstanceFiles, conn_id: str = "spark_default", **changes:
 
 
 def test_should_submit_the_instance_with_verified_jars(files: InstanceFiles, spark_jars: list[Path]) -> None:
-    command = command_for(files, spark_driver_memory="700m")
+    command = command_for(files, spark_driver_memory="700m", last_savepoint_timeout_ms=4500)
+    assert command.leave_s == 4.5
     line = list(command.argv)
     assert line[0] == "spark-submit"
     assert line[-5] == command.script

@@ -16,7 +16,7 @@ from stream_bench import Bench
 
 from tidemark.local.processes import wait_until
 from tidemark_airflow.identity import Place, read_json, write_json
-from tidemark_airflow.launcher import LaunchFailed, LivesElsewhere, launch_or_adopt
+from tidemark_airflow.launcher import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
 from tidemark_airflow.observation import Liveness, observe
 from tidemark_airflow.stopping import ask_to_stop, kill_rest
 
@@ -112,6 +112,12 @@ def test_should_kill_what_does_not_stop_within_the_grace_time(bench: Bench, monk
     bench.await_end()
     assert recorded_exit(bench) == 128 + signal.SIGKILL
     assert bench.living() == []
+
+
+def test_should_give_a_last_savepoint_its_time_on_top(bench: Bench) -> None:
+    launched = launch_or_adopt(bench.files, replace(bench.command, leave_s=7.0)).seen.launch
+    assert launched is not None
+    assert f"--grace-s={STOP_GRACE_S + 7.0}" in psutil.Process(launched.pid).cmdline()
 
 
 def test_should_tell_the_driver_alone_when_it_lies_below_another_process(bench: Bench) -> None:

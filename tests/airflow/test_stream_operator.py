@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from stream_bench import Bench
 
+from tidemark.alerts.alert import AlertKind
 from tidemark_airflow import stream_operator, watcher
+from tidemark_airflow.alerting import Alarm
+from tidemark_airflow.identity import read_json, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_operator import StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
 
 
 class TaskState:
@@ -50,24 +54,24 @@ class Task:
         operator.build_command = lambda *_: self.bench.command
         return operator
 
-    def step(self, method: str = "execute", **kwargs: Any) -> StreamTrigger | BackoffTrigger:
+    def step(self, method: str = "execute", **kwargs: Any) -> StreamTrigger | BackoffTrigger | HoldTrigger:
         """Run one method in a new operator, to its deferral."""
         self.operator = self.new_operator()
         with pytest.raises(TaskDeferred) as deferred:
             getattr(self.operator, method)(context=self.context, **kwargs)
         self.deferred = deferred.value
         trigger = deferred.value.trigger
-        assert isinstance(trigger, StreamTrigger | BackoffTrigger)
+        assert isinstance(trigger, StreamTrigger | BackoffTrigger | HoldTrigger)
         return trigger
 
-    def resume(self, exit_code: int | None) -> StreamTrigger | BackoffTrigger:
+    def resume(self, exit_code: int | None) -> StreamTrigger | BackoffTrigger | HoldTrigger:
         return self.step("resume", event={"exit_code": exit_code})
 
-    def fail(self, exit_code: int | None) -> str:
-        """Resume and return the message of the failure that no retry follows."""
+    def fail(self, exit_code: int | None) -> AirflowFailException:
+        """Resume and return the failure that no retry follows."""
         with pytest.raises(AirflowFailException) as failure:
             self.new_operator().resume(context=self.context, event={"exit_code": exit_code})
-        return str(failure.value)
+        return failure.value
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +126,39 @@ def test_should_fail_when_the_budget_is_used(task: Task) -> None:
     task.bench.await_end()
     task.resume(10)
     task.bench.await_end()
-    assert "its budget" in task.fail(10)
+    ended = task.fail(10)
+    assert isinstance(ended, Alarm)
+    assert "its budget" in str(ended)
+    assert (ended.what, ended.application_id) == (AlertKind.RESTARTS_SPENT, task.bench.files.key.application_id)
     assert task.bench.starts() == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "is_kept"), [(10, True), (0, False)], ids=["it stands since then", "somebody had stopped it"]
+)
+def test_should_keep_since_when_it_stands_through_relaunches(task: Task, code: int, is_kept: bool) -> None:
+    task.bench.order(exit_code=code)
+    task.step()
+    task.bench.await_end()
+    write_json(task.bench.files.standstill, {"since_ms": 5, "why": "it was down"})
+    task.resume(code)
+    known = read_json(task.bench.files.standstill)
+    assert isinstance(known, dict)
+    assert (known["since_ms"] == 5) is is_kept
+
+
+def test_should_begin_anew_with_a_run_and_not_with_a_try(task: Task) -> None:
+    files = task.bench.files
+    for number in (2, 1):
+        write_json(files.standstill, {"since_ms": 5, "why": "it was down"})
+        task.context["ti"] = SimpleNamespace(try_number=number)
+        # It ends at once, so that the next try finds nothing to adopt.
+        task.bench.order(exit_code=10)
+        task.step()
+        task.bench.await_end()
+        known = read_json(files.standstill)
+        assert isinstance(known, dict)
+        assert (known["since_ms"] == 5) is (number == 2)
 
 
 @pytest.mark.parametrize("code", [2, 30])
@@ -131,8 +166,10 @@ def test_should_fail_with_what_the_instance_said(task: Task, code: int) -> None:
     task.bench.order(exit_code=code)
     task.step()
     task.bench.await_end()
-    message = task.fail(code)
-    assert f"It said: ordered to end with {code}" in message
+    ended = task.fail(code)
+    assert isinstance(ended, Alarm)
+    assert f"It said: ordered to end with {code}" in str(ended)
+    assert ended.what is AlertKind.STREAM_FAILED
     assert task.bench.starts() == 1
 
 
@@ -151,7 +188,7 @@ def test_should_say_where_the_other_copy_is_when_it_is_not_here(task: Task, monk
     task.bench.order(exit_code=20)
     task.step()
     task.bench.await_end()
-    assert "/10.0.0.7" in task.fail(20)
+    assert "/10.0.0.7" in str(task.fail(20))
     assert task.bench.starts() == 1
 
 

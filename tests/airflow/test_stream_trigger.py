@@ -13,7 +13,7 @@ from stream_bench import Bench
 
 from tidemark.local.processes import wait_until
 from tidemark_airflow import stream_trigger, watcher
-from tidemark_airflow.identity import ProcessId, RunView
+from tidemark_airflow.identity import ProcessId, RunView, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.progress import ProgressLog
@@ -79,7 +79,7 @@ def test_should_not_fire_before_the_worker_that_deferred_has_ended(
     bench.order(exit_code=30)
     launch = launch_or_adopt(bench.files, bench.command).seen.launch_id
     bench.await_end()
-    for trigger in (trigger_of(bench, launch), BackoffTrigger(0.0)):
+    for trigger in (trigger_of(bench, launch), BackoffTrigger(str(bench.files.var_dir), "app", 0, 0.0)):
         started = time.monotonic()
         asyncio.run(first_event(trigger))
         assert time.monotonic() - started >= 1.0
@@ -105,22 +105,57 @@ def test_should_hand_over_to_a_later_launch(bench: Bench) -> None:
     assert asyncio.run(first_event(trigger_of(bench, "an earlier launch"))) == {"exit_code": None}
 
 
-def test_should_stop_the_instance_cleanly_when_a_user_ends_the_task(bench: Bench) -> None:
+def test_should_stop_the_instance_cleanly_when_a_user_ends_the_task(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_RTO_S", "0")
+    write_json(bench.files.standstill, {"since_ms": 5, "why": "it was down"})
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     asyncio.run(watch_and_kill(trigger_of(bench), lambda: None))
     assert observe(bench.files).exit_code == 0
     assert bench.living() == []
     assert "batch committed" in bench.log()
+    assert "last savepoint: id=" in bench.log()
+    assert not bench.files.standstill.exists(), "who stopped it wants no alert"
 
 
-def test_should_kill_an_instance_that_does_not_stop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_should_ask_for_no_last_savepoint_where_it_is_switched_off(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_LAST_SAVEPOINT_TIMEOUT_MS", "0")
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    asyncio.run(watch_and_kill(trigger_of(bench), lambda: None))
+    assert "batch committed" in bench.log()
+    assert "last savepoint" not in bench.log()
+
+
+def test_should_kill_an_instance_without_supervisor_that_does_not_stop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_trigger, "_KILL_AFTER_S", 0.5)
+    bench.order(deaf=True)
+    launched = launch_or_adopt(bench.files, bench.command).seen.launch
+    bench.await_state("RUNNING")
+    assert launched is not None
+
+    def kill_supervisor() -> None:
+        psutil.Process(launched.pid).kill()
+        assert wait_until(lambda: not launched.process.is_alive(), 5)
+
+    asyncio.run(watch_and_kill(trigger_of(bench), kill_supervisor))
+    assert bench.living() == []
+
+
+def test_should_leave_the_killing_to_the_supervisor(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_trigger, "_KILL_AFTER_S", 0.1)
+    monkeypatch.setattr(stream_trigger, "_STOP_WAIT_S", 0.5)
     bench.order(deaf=True)
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     asyncio.run(watch_and_kill(trigger_of(bench), lambda: None))
-    assert bench.living() == []
+    assert observe(bench.files).liveness.is_alive_here, "it may still be at its last savepoint"
 
 
 def test_should_leave_an_instance_alone_that_another_trigger_watches_by_now(bench: Bench) -> None:
@@ -139,15 +174,16 @@ def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
     assert observe(bench.files).liveness.is_alive_here
 
 
-@pytest.mark.parametrize("trigger", [StreamTrigger("/v", "app", 3, "l1", 5.0), BackoffTrigger(12.5)])
+@pytest.mark.parametrize("trigger", [StreamTrigger("/v", "app", 3, "l1", 5.0), BackoffTrigger("/v", "app", 3, 12.5)])
 def test_should_be_built_again_from_what_it_serializes(trigger: StreamTrigger | BackoffTrigger) -> None:
     path, kwargs = trigger.serialize()
     assert path == f"tidemark_airflow.stream_trigger.{type(trigger).__name__}"
     assert type(trigger)(**kwargs).serialize() == (path, kwargs)
 
 
-def test_should_wait_until_the_backoff_is_over() -> None:
-    assert asyncio.run(asyncio.wait_for(first_event(BackoffTrigger(0.0)), 1)) == {}
+def test_should_wait_until_the_backoff_is_over(bench: Bench) -> None:
+    trigger = BackoffTrigger(str(bench.files.var_dir), "app", 0, 0.0)
+    assert asyncio.run(asyncio.wait_for(first_event(trigger), 5)) == {}
 
 
 def view(state: str, written_at: float, **values: object) -> RunView:

@@ -55,6 +55,7 @@ def test_user_topics_are_created_once_and_internal_ones_by_the_preflight(
     before = preflight(plan, settings, admin)
     expected = {unique("beats"): 4, unique("counts"): 4}
     expected |= {f"{app}-minutes-changelog": 4, f"{app}-commits": 4, f"{app}-dlq": 4, f"{app}-events": 1}
+    expected[f"{app}-topology"] = 1
     assert {name: before.get(name) for name in expected} == expected
     assert preflight(plan, settings, admin) == before, "a second start verifies and changes nothing"
     changelog = topic_configs(admin, [f"{app}-minutes-changelog"], settings)[f"{app}-minutes-changelog"]

@@ -39,6 +39,7 @@ def test_internal_topics_should_have_a_partition_per_task() -> None:
         ("app-commits", 6),
         ("app-dlq", 6),
         ("app-events", 1),
+        ("app-topology", 1),
     ]
 
 
@@ -54,6 +55,7 @@ def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
         "app-commits": {"cleanup.policy": "compact", "min.compaction.lag.ms": "123"},
         "app-dlq": {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
         "app-events": {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)},
+        "app-topology": {"cleanup.policy": "compact"},
     }
 
 
@@ -75,7 +77,7 @@ def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("facts", "changed", "factor", "says"),
     [
-        (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "application id"]),
+        (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "tidemark rescale"]),
         (TopicFacts(5, 3), {}, -1, ["has 5 partitions", "need 4"]),
         (FACTS, {}, 4, ["has 3 replicas", "asks for 4", "reassign-partitions", "TIDEMARK_REPLICATION_FACTOR to 3"]),
         (

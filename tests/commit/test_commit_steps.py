@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.commit.commit import Committer, TasksRevoked
@@ -142,7 +142,7 @@ def test_should_make_everything_visible_together_and_remember_it(rig):
     assert record.changelogs == {rig.changelog.topic: 2}
     assert record.ends_before == {rig.sink: {0: 0}, rig.changelog.topic: {0: 0}}
     place = TopicPartition(rig.source, 0)
-    assert rig.member.committed([place], 20)[place].offset == 10
+    assert committed_offsets(rig.client, rig.app, [place], 20)[place].offset == 10
     assert (rig.task.next_offsets, rig.task.batch) == ({rig.source: 10}, 1)
 
 
@@ -181,7 +181,7 @@ def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind
     with pytest.raises(TasksRevoked):
         rig.commit()
     assert rig.visible(rig.sink) == rig.visible(rig.changelog.topic) == rig.visible(f"{rig.app}-commits") == []
-    assert rig.member.committed([rig.task.lead], 20) == {}
+    assert committed_offsets(rig.client, rig.app, [rig.task.lead], 20) == {}
     assert (rig.store.marker, rig.task.next_offsets) == (None, {rig.source: 0})
 
 

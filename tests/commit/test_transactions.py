@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
@@ -32,15 +33,28 @@ def a_producer(client, name):
     return producer
 
 
+def a_fenced_producer(client, name, topic):
+    """In the middle of a batch, when another copy has come; it does not know yet."""
+    first = a_producer(client, name)
+    first.begin()
+    first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
+    first.flush()
+    a_producer(client, name)
+    return first
+
+
 class Joined:
     """A member that has joined, and the lock it is used under."""
 
     def __init__(self, client, group, topic, name):
-        self.lock = threading.RLock()
+        self.lock, self.client, self.group = threading.RLock(), client, group
         config = {**client, "group.id": group, "group.instance.id": name, "session.timeout.ms": 6000}
         self.member = Member(config, [topic], self.lock, lambda: None)
         self.member.start()
         assert wait_until(lambda: bool(self.member.ownership.held()), 30)
+
+    def committed(self, partitions):
+        return committed_offsets(self.client, self.group, partitions, 20)
 
     def metadata(self):
         with self.lock:
@@ -109,6 +123,57 @@ def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(cl
     assert [value for _, value in values(client, topic)] == [b"heir"]
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_should_tell_a_copy_that_is_fenced_while_it_sends(client, create_topic, unique, one_by_one):
+    """Its client learns of it between two calls; the next one only says that there was a fatal error."""
+    topic = create_topic(unique("out"))
+    first = a_fenced_producer(client, unique("app"), topic)
+
+    def send_on():
+        if one_by_one:
+            first.send_one(topic, b"k", b"zombie", ())
+        else:
+            first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
+
+    with pytest.raises(InstanceFenced, match="another copy"):
+        # Never flushed: what was sent a moment ago is refused in the background.
+        wait_until(send_on, 30, every_s=0.05)
+
+
+def test_should_tell_a_copy_that_is_fenced_while_it_waits_for_acknowledgements(client, create_topic, unique):
+    """The fatal error and the reports of what was not delivered come together."""
+    topic, other = create_topic(unique("out")), create_topic(unique("other"))
+    first = a_fenced_producer(client, unique("app"), topic)
+    for _ in range(100):
+        first.send_one(other, b"k", b"zombie", ())
+    with pytest.raises(InstanceFenced, match="another copy"):
+        first.flush()
+
+
+class ForgetfulClient:
+    """The client as it is when a delivery report has taken the fatal error away that it was about to raise."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def flush(self, timeout_s):
+        with contextlib.suppress(KafkaException, SystemError):
+            return self._client.flush(timeout_s)
+        raise SystemError("returned NULL without setting an exception")
+
+
+def test_should_tell_a_fenced_copy_whose_client_has_lost_the_error(client, create_topic, unique):
+    topic, other = create_topic(unique("out")), create_topic(unique("other"))
+    first = a_fenced_producer(client, unique("app"), topic)
+    first._producer = ForgetfulClient(first._producer)
+    first.send_one(other, b"k", b"zombie", ())
+    with pytest.raises(InstanceFenced, match="another copy"):
+        first.flush()
+
+
 def test_should_end_when_a_topic_does_not_exist(client, unique):
     producer = TransactionalProducer(client, unique("app"), 3_000, 1000)
     producer.init(30)
@@ -136,7 +201,7 @@ def test_should_commit_offsets_with_their_metadata_in_the_transaction(client, jo
     metadata = OffsetMetadata(3, 1_700_000_000_000, "1")
     producer.send_offsets([ClientPartition(partition.topic, 0, 42, metadata.encode())], joined.metadata())
     producer.commit()
-    found = joined.member.committed([partition], 20)[partition]
+    found = joined.committed([partition])[partition]
     assert (found.offset, OffsetMetadata.decode(found.metadata)) == (42, metadata)
 
 
@@ -152,11 +217,11 @@ def test_should_be_refused_with_the_generation_of_before(client, joined, unique)
     with pytest.raises(BatchAborted):
         producer.send_offsets([ClientPartition(partition.topic, 0, 42)], GroupMetadata.parse(opaque, now.member_id))
         producer.commit()
-    assert joined.member.committed([partition], 20) == {}
+    assert joined.committed([partition]) == {}
 
 
 def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):
-    assert joined.member.committed(sorted(joined.member.ownership.held()), 20) == {}
+    assert joined.committed(sorted(joined.member.ownership.held())) == {}
 
 
 def a_record(task: TaskId, batch: int) -> CommitRecord:

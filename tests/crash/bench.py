@@ -72,6 +72,8 @@ class Bench:
     topology_path: Path | None = None
     batch_records = 8_000
     """How many records a scenario feeds at once: several batches."""
+    restore_process_offsets = 1
+    """Every changelog is loaded by a process, unless a scenario wants another."""
 
     def __init__(self, bootstrap: str, folder: Path, seed: int, partitions: int = PARTITIONS) -> None:
         self.bootstrap = bootstrap
@@ -130,6 +132,7 @@ class Bench:
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
             "TIDEMARK_TOPOLOGY_PATH": str(self.topology_path or ""),
             "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
+            "TIDEMARK_RESTORE_PROCESS_OFFSETS": str(self.restore_process_offsets),
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
             "TIDEMARK_CRASH_ARM": str(self.arm_file),
         }

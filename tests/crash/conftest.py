@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 from tests.crash.run import FAST_ABORT
 from tests.crash.scenarios import Tally
+from tests.telling import ends_of_logs
 
 from tidemark.local.broker import EmbeddedBroker
 
@@ -21,8 +23,9 @@ def bench(mark, kafka_jars, spark_jars, tmp_path_factory, make_bench):
 
 @pytest.fixture
 def tally(bench):
-    """Nothing lost, doubled or wrong when the test ends."""
+    """Nothing lost, doubled or wrong when the test ends; where it is not so, the ends of all logs are shown."""
     counted = Tally()
     yield counted
     bench.end_all()
-    assert counted.exact, "\n".join([counted.line(), *counted.report])
+    with ends_of_logs(Console(), bench.folder, lines=40):
+        assert counted.exact, "\n".join([counted.line(), *counted.report])

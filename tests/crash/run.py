@@ -20,6 +20,7 @@ from spark_jobs.session import spark_session
 from tests.crash.bench import Bench
 from tests.crash.nodes import NodesBench
 from tests.crash.scenarios import SCENARIOS, Tally
+from tests.telling import ends_of_logs
 
 from tidemark.local import jars, processes
 from tidemark.local.broker import EmbeddedBroker
@@ -34,7 +35,7 @@ APPS = ["patients", "nodes"]
 def _bench(app: str, bootstrap: str, folder: Path, seed: int) -> Bench:
     if app == "patients":
         return Bench(bootstrap, folder, seed)
-    settings = Settings.load(spark_driver_memory="512m", spark_master="local[1]", spark_shuffle_partitions=1)
+    settings = Settings.load(spark_driver_memory="2g", spark_master="local[1]", spark_shuffle_partitions=1)
     return NodesBench(bootstrap, folder, seed, spark_session(settings, "replay"))
 
 
@@ -57,23 +58,17 @@ def main() -> int:
             chosen = [(app, name) for app in options.apps for name in options.only or list(SCENARIOS)]
             benches: dict[str, Bench] = {}
             try:
-                for number, (app, name) in enumerate(chosen, 1):
-                    started = time.monotonic()
-                    console.print(f"[{number}/{len(chosen)}] {app}: {name} …")
-                    bench = benches.get(app) or _bench(app, broker.bootstrap, Path(folder) / app, options.seed)
-                    benches[app] = bench
-                    SCENARIOS[name](bench, tally, random.Random(options.seed), options.random)
-                    bench.end_all()
-                    console.print(
-                        f"[{number}/{len(chosen)}] {app}: {name}: {time.monotonic() - started:.0f} s, {tally.line()}"
-                    )
-            except BaseException:
-                for log in sorted(Path(folder).glob("*/*.log")):
-                    console.print(f"--- the end of {log.name}")
-                    console.print(
-                        "\n".join(log.read_text(errors="replace").splitlines()[-12:]), markup=False, soft_wrap=True
-                    )
-                raise
+                with ends_of_logs(console, Path(folder), "*/*.log"):
+                    for number, (app, name) in enumerate(chosen, 1):
+                        started = time.monotonic()
+                        console.print(f"[{number}/{len(chosen)}] {app}: {name} …")
+                        bench = benches.get(app) or _bench(app, broker.bootstrap, Path(folder) / app, options.seed)
+                        benches[app] = bench
+                        SCENARIOS[name](bench, tally, random.Random(options.seed), options.random)
+                        bench.end_all()
+                        console.print(
+                            f"[{number}/{len(chosen)}] {app}: {name}: {time.monotonic() - started:.0f} s, {tally.line()}"
+                        )
             finally:
                 for bench in benches.values():
                     bench.close()

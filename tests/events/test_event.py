@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.events.made import progress, state_event
 
+from tidemark.checks.standstill import Standstill, ended, judged
 from tidemark.errors import ExitCode, InstanceFenced
 from tidemark.events.event import (
     BODY_FIELDS,
@@ -33,6 +34,8 @@ BODIES = {
     EventKind.RESTORE_BATCH: restore_body(progress(60, 2.0, 40)),
     EventKind.RESTORE_END: restore_body(progress(110, 4.0, 80)),
     EventKind.RESTORE_SUSPENDED: restore_body(progress(60, 2.0, 40)),
+    EventKind.STANDSTILL: dict(judged("app-0", Standstill(1000, "it is RESTORING"), 302_000, 300).evidence),
+    EventKind.STANDSTILL_END: dict(ended("app-0", Standstill(1000, "it is RESTORING"), 402_000, 300).evidence),
 }
 WHATS = {
     EventKind.STATE: "REBALANCING → RUNNING",
@@ -42,6 +45,8 @@ WHATS = {
     EventKind.RESTORE_BATCH: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
     EventKind.RESTORE_END: "n from app-n-changelog[3]: at offset 110 of 110, 80 records in 4.0 s, 20/s",
     EventKind.RESTORE_SUSPENDED: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
+    EventKind.STANDSTILL: "stands still for 301 s: it is RESTORING",
+    EventKind.STANDSTILL_END: "moves again after 401 s",
 }
 
 

@@ -63,9 +63,15 @@ def stages_of(name: str, now_ms: int) -> list[list[Piped]]:
         ]
         return [[Piped(*row) for row in rows[i : i + 200]] for i in (0, 200, 400)]
     if name == "clicks":
-        clicked = [(f"u{chance.randrange(7)}", f"page-{chance.randrange(4)}", at(step * 5)) for step in range(300)]
-        rows = [("clicks", u, {"user_id": u, "page": p, "clicked_ms": t}, now_ms) for u, p, t in clicked]
-        return [[Piped(*row) for row in rows[i : i + 100]] for i in (0, 100, 200)]
+        # A stage lasts less than the grace, so that however an instance cuts it into batches, none of it is late. Between
+        # the first two a user's session goes on, behind them it has ended.
+        return [
+            [
+                Piped("clicks", u, {"user_id": u, "page": f"page-{chance.randrange(4)}", "clicked_ms": t}, now_ms)
+                for u, t in ((f"u{chance.randrange(7)}", begins_ms + step * 290) for step in range(100))
+            ]
+            for begins_ms in (start_ms, start_ms + 20 * MINUTE, start_ms + 65 * MINUTE)
+        ]
     patients = [f"p{n}" for n in range(6)]
     check_in = [Piped("patients", p, {"patient_id": p, "ward": f"ward {p}"}, start_ms - MINUTE) for p in patients[:5]]
     check_out = [Piped("patients", "p0", None, start_ms - 1)]

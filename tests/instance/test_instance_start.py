@@ -7,18 +7,14 @@ import threading
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from tests.restore.counting import PARTITIONS, counted_plan
 from tests.truth.topics import read_all
 
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition, commits_topic
-from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
-
-PARTITIONS = 2
 
 
 class OneBatch:
@@ -56,17 +52,7 @@ class OneBatch:
 @pytest.fixture
 def application(settings, admin, unique):
     """The plan of a count over two partitions that hold a record each."""
-    topology = Topology(unique("app"))
-    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
-        unique("out")
-    )
-    plan = topology.plan()
-    ensure_user_topics(plan, settings.model_copy(update={"num_partitions": PARTITIONS}), admin)
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
-    for partition in range(PARTITIONS):
-        producer.produce(unique("in"), b"{}", b"k", partition=partition)
-    assert producer.flush(20) == 0
-    return plan
+    return counted_plan(settings, admin, unique("app"), 1)
 
 
 @pytest.mark.parametrize(("revoked", "comes_back"), [(0, "at once"), (1, "at once"), (0, "later"), (1, "later")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from tests.truth.topics import end_offsets
 
+import topologies
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
@@ -76,9 +79,21 @@ class CountingSource:
 def counting(name: str) -> Topology:
     """Records of `<name>-in` counted by key in the store `n`, sent to `<name>-out`."""
     topology = Topology(name)
-    source = topology.stream(f"{name}-in", schema="id STRING", key="id")
+    source = topology.stream(f"{name}-in", schema="id STRING")
     source.group_by_key().count(name="n", store="n").to(f"{name}-out")
     return topology
+
+
+def counted_plan(settings: Settings, admin: AdminClient, name: str, records: int) -> TopologyPlan:
+    """The plan of `counting(name)`, its topics made, with so many records in each partition."""
+    plan = counting(name).plan()
+    ensure_user_topics(plan, settings.model_copy(update={"num_partitions": PARTITIONS}), admin)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for partition in range(PARTITIONS):
+        for _ in range(records):
+            producer.produce(f"{name}-in", b"{}", b"k", partition=partition)
+    assert producer.flush(20) == 0
+    return plan
 
 
 @dataclass
@@ -109,6 +124,22 @@ class CountingApp:
 
     def store_folder(self, partition: int) -> Path:
         return self.state / f"0_{partition}" / "rocksdb" / "n"
+
+    def write_module(self, folder: Path) -> str:
+        """Make the topology one that commands can load from `folder`; its name."""
+        (folder / "made_counting.py").write_text(
+            f"from tests.restore.counting import counting\ndef topology():\n    return counting({self.name!r})\n"
+        )
+        return "made_counting"
+
+    def for_commands(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        """The same, found by commands that run in this process, with this application's settings; its name."""
+        monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(folder)])
+        # That of an earlier test, with another application's name.
+        monkeypatch.delitem(sys.modules, "topologies.made_counting", raising=False)
+        for name, value in self.settings.as_environment().items():
+            monkeypatch.setenv(name, value)
+        return self.write_module(folder)
 
     def feed(self, records: int, keys: int = 200) -> None:
         producer = Producer({"bootstrap.servers": self.settings.bootstrap_servers, "partitioner": "murmur2_random"})

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import read_committed_until
+from tidemark.restore.changelog import ChangelogBatch, larger, read_committed_until
 
 pytestmark = pytest.mark.broker
 
@@ -149,3 +149,16 @@ def test_should_give_nothing_beyond_the_end_that_was_asked_for(client, admin, ch
         batches = list(read_committed_until(client, changelog, 0, end, stalled_after_s=20, go_on=lambda: True))
         assert [key for batch in batches for key in batch.keys] == keys
         assert batches[-1].next_offset == end
+
+
+def test_should_give_the_same_records_in_larger_batches():
+    batches = [
+        ChangelogBatch([b"a"], [b"1"], 2),
+        ChangelogBatch([], [], 3),
+        ChangelogBatch([b"b", b"c"], [None, b"2"], 7),
+    ]
+    assert list(larger(batches, 2)) == [ChangelogBatch([b"a", b"b", b"c"], [b"1", None, b"2"], 7)]
+    assert list(larger(batches, 1)) == [batches[0], ChangelogBatch([b"b", b"c"], [None, b"2"], 7)]
+    # Where the last ones hold nothing, how far was read is still told.
+    assert list(larger([*batches, ChangelogBatch([], [], 9)], 2))[-1] == ChangelogBatch([], [], 9)
+    assert list(larger([], 2)) == []

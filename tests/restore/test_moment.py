@@ -98,6 +98,16 @@ def test_should_take_the_later_commit_where_a_clock_was_set_back():
     assert (chosen.record.batch, chosen.successor.batch) == (5, 6)
 
 
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+def test_should_not_look_behind_what_has_written_the_state_anew(kind):
+    records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
+    before = neighbours(records, NOW - 5 * MINUTE)[TASK]
+    with pytest.raises(StartRefused, match=f"a {kind} has written the state anew"):
+        moment_of(found(), before, {"counts": LAG_MS}, "1", NOW - 5 * MINUTE)
+    assert neighbours(records, NOW - 3 * MINUTE)[TASK].changed is None
+    assert neighbours([*records[:3], a_record(8, NOW - 6 * MINUTE)], NOW - 5 * MINUTE)[TASK].changed is None
+
+
 def test_should_keep_the_tasks_apart():
     other = a_record(7, NOW, task=TaskId(1, 2))
     chosen = neighbours([a_record(3, NOW - 1), other, a_record(4, NOW)], NOW - 1)

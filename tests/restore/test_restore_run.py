@@ -15,14 +15,15 @@ import pytest
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp
 from typer.testing import CliRunner
 
-import topologies
 from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
-from tidemark.instance.instance import Instance, wall_clock_ms
+from tidemark.instance.instance import Instance
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
+from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.workspace import RestoreState, Workspace, workspaces
 from tidemark.start.evidence import SourceOfState
 from tidemark.stores.layout import ValueLayout
@@ -303,12 +304,7 @@ def test_should_refuse_while_a_member_runs_on_another_machine(app):
 
 
 def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
-    (tmp_path / "made_counting.py").write_text(
-        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
-    )
-    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
-    for name, value in app.settings.as_environment().items():
-        monkeypatch.setenv(name, value)
+    app.for_commands(tmp_path, monkeypatch)
     (app.state / "0_0" / "witness").write_text("old")
 
     def tidemark(command, *options, code=0):
@@ -349,9 +345,7 @@ def test_should_fail_in_one_line_and_keep_the_old_state_when_the_disk_is_full(ap
     """A limit on the size of files stands for the full disk: RocksDB's writes fail in the same way."""
     app.feed(6000, keys=6000)
     app.run()
-    (tmp_path / "made_counting.py").write_text(
-        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
-    )
+    app.write_module(tmp_path)
     environment = {
         **os.environ, **app.settings.as_environment(),
         "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),

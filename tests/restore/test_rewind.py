@@ -16,20 +16,22 @@ from tests.restore.test_restore_run import Crash, counts_of
 from tests.truth.topics import end_offsets, read_all
 from typer.testing import CliRunner
 
-import topologies
 from tidemark.broker.offsets import EndOffsets
 from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import commit_history, last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
-from tidemark.instance.instance import Instance, wall_clock_ms
+from tidemark.instance.instance import Instance
 from tidemark.names import TaskId
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.past import PastBuilder, folder_of
+from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
-from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
+from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.sources import copy_sources, past_sources
 from tidemark.restore.workspace import RestoreState, Workspace
+from tidemark.stores.directory import folder_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
@@ -159,15 +161,10 @@ def test_should_refuse_a_time_before_the_first_commit(app, tmp_path):
 
 
 def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
-    (tmp_path / "made_rewound.py").write_text(
-        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
-    )
-    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
-    for name, value in app.settings.as_environment().items():
-        monkeypatch.setenv(name, value)
+    app.for_commands(tmp_path, monkeypatch)
 
     def inspect(*options):
-        done = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_rewound", "--json", *options])
+        done = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", "--json", *options])
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
@@ -179,11 +176,11 @@ def test_should_print_rows_as_json(app, tmp_path, monkeypatch):
     assert row["value"] == {"n": app.expected["k00150"]}
     assert {row["key"] for row in inspect("--prefix", "k0000")["rows"]} == {f"k0000{n}" for n in range(10)}
     assert len(inspect("--limit", "3")["rows"]) == 3 * PARTITIONS
-    told = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_rewound", "--key", "k00150"])
+    told = CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", "--key", "k00150"])
     assert told.exit_code == 0
     assert f" {app.expected['k00150']} " in next(line for line in told.stdout.splitlines() if "k00150" in line)
     for wrong in (["--store", "other"], ["--at", "yesterday"], ["--out", str(tmp_path)]):
-        assert CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_rewound", *wrong]).exit_code != 0
+        assert CliRunner().invoke(build(["inspect", "rewind"]), ["inspect", "made_counting", *wrong]).exit_code != 0
 
 
 # --- rewind

@@ -17,20 +17,20 @@ from tests.truth.replay import compare_replay, replay
 from tests.truth.topics import read_all
 from typer.testing import CliRunner
 
-import topologies
 from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
-from tidemark.instance.instance import wall_clock_ms
 from tidemark.names import TaskId, changelog_topic
-from tidemark.restore.past import folder_of, opened
 from tidemark.restore.rewind_plan import require_rewindable
 from tidemark.restore.rows import StoreRow, rows_of
 from tidemark.savepoints.command import SavepointCommand
+from tidemark.stores.directory import folder_of
 from tidemark.stores.layout import split_window_key
 from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.rocksdb import opened
 from tidemark.stores.session_keys import session_keys
 from tidemark.tasks.task import Status
 from tidemark.tasks.values import value_layouts
@@ -198,16 +198,11 @@ def test_should_show_the_plan_then_do_it_when_told_to(settings, admin, unique, t
     then_ms, then = last_commit_ms(app), Counter(app.expected)
     app.feed(600)
     app.run()
-    (tmp_path / "made_commanded.py").write_text(
-        f"from tests.restore.counting import counting\ndef topology():\n    return counting({app.name!r})\n"
-    )
-    monkeypatch.setattr(topologies, "__path__", [*topologies.__path__, str(tmp_path)])
-    for name, value in app.settings.as_environment().items():
-        monkeypatch.setenv(name, value)
+    app.for_commands(tmp_path, monkeypatch)
 
     def command(*options, answer=None):
         done = CliRunner().invoke(
-            build(["inspect", "rewind"]), ["rewind", "made_commanded", "--to", str(then_ms), *options], input=answer
+            build(["inspect", "rewind"]), ["rewind", "made_counting", "--to", str(then_ms), *options], input=answer
         )
         return done.exit_code, " ".join(done.output.split())
 

@@ -58,6 +58,8 @@ def draw(chance: random.Random, like: Drawn | None = None) -> Drawn:
 def one_restore(bench: Bench, drawn: Drawn, chance: random.Random) -> list[str]:
     """What was wrong afterwards, in lines; empty when the state and all outputs equal a recomputation."""
     tally = Tally()
+    # Changelogs are loaded by processes, or by threads.
+    bench.restore_process_offsets = chance.choice((1, 1_000_000))
     running = bench.launch()
     bench.wait_state(running, "RUNNING")
     bench.feeder.feed(bench.batch_records)

@@ -22,6 +22,7 @@ from tests.crash.bench import Bench
 from tests.crash.nodes import NodesBench
 from tests.crash.run import FAST_ABORT
 from tests.restores.drawn import Drawn, draw, one_restore
+from tests.telling import ends_of_logs
 
 from tidemark.local import jars, processes
 from tidemark.local.broker import EmbeddedBroker
@@ -33,7 +34,7 @@ PER_BROKER = 5
 def _bench(drawn: Drawn, bootstrap: str, folder: Path, seed: int) -> Bench:
     if drawn.app == "patients":
         return Bench(bootstrap, folder, seed, drawn.partitions)
-    settings = Settings.load(spark_driver_memory="512m", spark_master="local[1]", spark_shuffle_partitions=1)
+    settings = Settings.load(spark_driver_memory="2g", spark_master="local[1]", spark_shuffle_partitions=1)
     return NodesBench(bootstrap, folder, seed, spark_session(settings, "replay"), drawn.partitions)
 
 
@@ -57,23 +58,18 @@ def main() -> int:
             with EmbeddedBroker(folder / "broker", jar_files, overrides=FAST_ABORT) as broker:
                 bench = _bench(first, broker.bootstrap, folder / "bench", chance.randrange(1 << 30))
                 try:
-                    for drawn in [first, *(draw(chance, first) for _ in range(PER_BROKER - 1))][: options.n - done]:
-                        started = time.monotonic()
-                        faults = one_restore(bench, drawn, chance)
-                        done, ok = done + 1, ok + (not faults)
-                        console.print(
-                            f"[{done}/{options.n}] {drawn}: {'equal' if not faults else 'WRONG'}, "
-                            f"{time.monotonic() - started:.0f} s",
-                            markup=False,
-                        )
-                        for fault in faults[:10]:
-                            console.print(f"    {fault}", markup=False)
-                except BaseException:
-                    for log in sorted(bench.folder.glob("*.log")):
-                        console.print(f"--- the end of {log.name}")
-                        told = log.read_text(errors="replace").splitlines()[-15:]
-                        console.print("\n".join(told), markup=False, soft_wrap=True)
-                    raise
+                    with ends_of_logs(console, bench.folder):
+                        for drawn in [first, *(draw(chance, first) for _ in range(PER_BROKER - 1))][: options.n - done]:
+                            started = time.monotonic()
+                            faults = one_restore(bench, drawn, chance)
+                            done, ok = done + 1, ok + (not faults)
+                            console.print(
+                                f"[{done}/{options.n}] {drawn}: {'equal' if not faults else 'WRONG'}, "
+                                f"{time.monotonic() - started:.0f} s",
+                                markup=False,
+                            )
+                            for fault in faults[:10]:
+                                console.print(f"    {fault}", markup=False)
                 finally:
                     bench.close()
     print(f"restores: run={done} ok={ok} wrong={done - ok}")

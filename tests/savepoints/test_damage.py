@@ -58,13 +58,13 @@ def test_should_refuse_a_damaged_file_and_name_it(local, saved, tmp_path, damage
     table = max(tables, key=lambda file: file.size_bytes)
     damage(tmp_path / "savepoints" / APP / "files" / table.sha256)
     copies = SavepointCopies(local)
-    (copy,) = copies.find(TASK)["counts"]
+    (copy,) = copies.find([TASK])[TASK]["counts"]
     with pytest.raises(CopyUnusable, match=rf"{saved}/0_0\.json: {table.name} of store counts: {said}") as refused:
         copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
     assert "\n" not in str(refused.value)
     (fault,) = verify(local, saved).faults
     assert fault.startswith(f"{table.name} of store counts of task 0_0: ")
-    (other,) = copies.find(TASKS[1])["counts"]
+    (other,) = copies.find([TASKS[1]])[TASKS[1]]["counts"]
     copies.fetch(other, TASKS[1], "counts", tmp_path / "other")
 
 
@@ -112,7 +112,7 @@ def test_should_leave_a_savepoint_out_whose_manifest_is_no_good_and_take_the_one
     save(local, stores, tmp_path / "links", newer)
     damage(tmp_path / "savepoints" / APP / "savepoints" / newer / name)
     with caplog.at_level(logging.WARNING):
-        (found,) = SavepointCopies(local).find(TASK)["counts"]
+        (found,) = SavepointCopies(local).find([TASK])[TASK]["counts"]
     assert saved in found.location
     (line,) = caplog.messages
     assert newer in line
@@ -121,7 +121,7 @@ def test_should_leave_a_savepoint_out_whose_manifest_is_no_good_and_take_the_one
 
 def test_should_refuse_a_manifest_that_is_damaged_between_finding_and_fetching(local, saved, tmp_path):
     copies = SavepointCopies(local)
-    (copy,) = copies.find(TASK)["counts"]
+    (copy,) = copies.find([TASK])[TASK]["counts"]
     unreadable(tmp_path / "savepoints" / APP / "savepoints" / saved / "0_0.json")
     with pytest.raises(CopyUnusable, match=r"0_0\.json: it cannot be read"):
         copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
@@ -136,7 +136,7 @@ def test_should_refuse_the_manifest_of_another_task(local, saved, tmp_path):
 
 def test_should_refuse_a_copy_for_which_there_is_no_room(local, saved, tmp_path, monkeypatch):
     copies = SavepointCopies(local)
-    (copy,) = copies.find(TASK)["counts"]
+    (copy,) = copies.find([TASK])[TASK]["counts"]
     real = Path.open
 
     def full(path, *args, **kwargs):
@@ -165,13 +165,13 @@ def test_should_consider_no_savepoint_when_the_location_does_not_answer(local, s
 
     monkeypatch.setattr(local._fs, "ls", away)
     with caplog.at_level(logging.WARNING):
-        assert SavepointCopies(local).find(TASK) == {}
+        assert SavepointCopies(local).find([TASK])[TASK] == {}
     (line,) = caplog.messages
     assert "Permission denied" in line
 
 
 def test_should_find_nothing_where_nothing_was_ever_saved(repository):
-    assert SavepointCopies(repository).find(TASK) == {}
+    assert SavepointCopies(repository).find([TASK])[TASK] == {}
     assert repository.savepoints() == []
 
 
@@ -179,5 +179,5 @@ def test_should_offer_the_newest_three_and_no_more(local, stores, tmp_path):
     taken = [new_savepoint_id(NOW_MS + minute * 60_000) for minute in range(4)]
     for savepoint_id in taken:
         save(local, stores, tmp_path / "links", savepoint_id)
-    found = SavepointCopies(SavepointRepository(local.location, APP)).find(TASK)["counts"]
+    found = SavepointCopies(SavepointRepository(local.location, APP)).find([TASK])[TASK]["counts"]
     assert [copy.location.split("/")[-2] for copy in found] == [taken[3], taken[2], taken[1]]

@@ -30,7 +30,7 @@ def test_should_give_back_what_was_saved(repository, stores, tmp_path):
     save(repository, stores, tmp_path / "links", saved)
     copies = SavepointCopies(SavepointRepository(repository.location, APP))
     for task, store in stores.items():
-        (copy,) = copies.find(task)["counts"]
+        (copy,) = copies.find([task])[task]["counts"]
         assert copy.marker == store.marker
         copies.fetch(copy, task, "counts", tmp_path / "fetched" / str(task))
         opened = open_store(tmp_path / "fetched" / str(task))
@@ -74,7 +74,7 @@ def test_should_not_count_before_every_task_is_there(repository, stores, tmp_pat
         _save_but_expect(repository, stores, tmp_path, saved, [*stores, TaskId(0, 2), TaskId(1, 0)])
     (found,) = repository.savepoints()
     assert (found.is_complete, found.tasks) == (False, ("0_0", "0_1"))
-    assert SavepointCopies(repository).find(TASKS[0]) == {}
+    assert SavepointCopies(repository).find([TASKS[0]])[TASKS[0]] == {}
 
 
 def _save_but_expect(repository, stores, tmp_path, saved, tasks):

@@ -16,28 +16,28 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from tests.restore.counting import PARTITIONS, counted_plan
 from tests.truth.compare import CHANGELOG_VALUE
 from typer.testing import CliRunner
 
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.cli import main
 from tidemark.cli import savepoint as cli
-from tidemark.errors import SavepointFailed
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InstanceFenced, SavepointFailed
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
+from tidemark.instance.state import InstanceState
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.sources import copy_sources
 from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.leaving import ask_for_last
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.verifying import verify
 from tidemark.start.evidence import SourceOfState
-from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
-PARTITIONS = 2
 KEYS = 700
 BATCH = 100
 TASKS = [TaskId(0, number) for number in range(PARTITIONS)]
@@ -134,18 +134,11 @@ def truth(limit: int) -> dict[str, int]:
 @pytest.fixture
 def plan(settings, admin, unique):
     """The plan of a count over two partitions of 3000 records each."""
-    topology = Topology(unique("app"))
-    topology.stream(unique("in"), schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
-        unique("out")
-    )
-    made = topology.plan()
-    ensure_user_topics(made, settings.model_copy(update={"num_partitions": PARTITIONS}), admin)
-    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
-    for partition in range(PARTITIONS):
-        for _ in range(3000):
-            producer.produce(unique("in"), b"{}", b"k", partition=partition)
-    assert producer.flush(20) == 0
-    return made
+    return counted_plan(settings, admin, unique("app"), 3000)
+
+
+def raised(error):
+    raise error
 
 
 def take(plan, settings, tasks=TASKS):
@@ -219,12 +212,57 @@ def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, sett
     assert starts_of_restores(caplog) == [], "the savepoint stands where Kafka stands"
 
 
+def test_should_leave_with_a_last_savepoint_that_stands_where_kafka_stands(plan, settings, caplog):
+    caplog.set_level(logging.INFO)
+    with running(plan, settings, 1000) as run:
+        run.counts()
+        asked = ask_for_last(settings.var_dir, plan.application_id, 0, settings.savepoint_location, wall_clock_ms())
+        run.source.limit = 1700
+        run.counts()
+    repository = SavepointRepository(settings.savepoint_location, plan.application_id)
+    (left,) = repository.savepoints()
+    assert (left.savepoint_id, left.is_complete) == (asked.savepoint_id, True)
+    assert list(run.instance.folder.glob(".savepoints/*")) == []
+    shutil.rmtree(settings.state_dir)
+    caplog.clear()
+    with running(plan, settings, 1700) as run:
+        assert run.counts() == truth(1700)
+    assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
+    assert starts_of_restores(caplog) == []
+    assert [one.savepoint_id for one in repository.savepoints()] == [asked.savepoint_id], "nobody asked for another"
+
+
+def test_should_stop_in_time_though_nothing_takes_its_last_savepoint(plan, settings, caplog, monkeypatch):
+    hurried = settings.model_copy(update={"last_savepoint_timeout_ms": 500})
+    never = threading.Event()
+    monkeypatch.setattr(SavepointRepository, "begin", lambda *_: never.wait(60))
+    with running(plan, hurried, 1000) as run:
+        run.counts()
+        ask_for_last(settings.var_dir, plan.application_id, 0, settings.savepoint_location, wall_clock_ms())
+        run.stop.set()
+        run.thread.join(30)
+        assert not run.thread.is_alive()
+    never.set()
+    assert "no last savepoint" in caplog.text
+    assert run.instance.states.state is InstanceState.NOT_RUNNING
+
+
+def test_should_take_no_last_savepoint_when_it_ends_by_an_error(plan, settings):
+    run = Run(plan, settings, 1000)
+    run.counts()
+    ask_for_last(settings.var_dir, plan.application_id, 0, settings.savepoint_location, wall_clock_ms())
+    run.source.next = lambda timeout_s: raised(InstanceFenced("another copy"))
+    run.thread.join(60)
+    assert isinstance(run.failure, InstanceFenced)
+    assert SavepointRepository(settings.savepoint_location, plan.application_id).savepoints() == []
+
+
 def test_should_be_a_source_of_state_of_a_restore_too(plan, settings):
     with running(plan, settings, 1000) as run:
         run.counts()
         taken = take(plan, settings)
     (source,) = (source for source in copy_sources(plan, settings) if source.kind is SourceOfState.SAVEPOINT)
-    (copy,) = source.find(TASKS[0])["n"]
+    (copy,) = source.find([TASKS[0]])[TASKS[0]]["n"]
     assert taken.manifest.savepoint_id in copy.location
 
 

@@ -10,7 +10,7 @@ from tests.savepoints.made import TASKS, put, save
 from typer.testing import CliRunner
 
 from tidemark.cli import main
-from tidemark.cli import savepoint as command
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, SavepointFailed
 from tidemark.savepoints.manifest import new_savepoint_id
 from tidemark.savepoints.repository import SavepointRepository
@@ -30,7 +30,7 @@ def repository(tmp_path, monkeypatch):
 @pytest.fixture
 def saved(repository, stores, tmp_path):
     """Two whole savepoints, the newer one last."""
-    ids = [new_savepoint_id(command._now_ms() - age_ms) for age_ms in (7_200_000, 3_600_000)]
+    ids = [new_savepoint_id(wall_clock_ms() - age_ms) for age_ms in (7_200_000, 3_600_000)]
     for number, savepoint_id in enumerate(ids):
         put(stores[TASKS[0]], 10 + number, {7: 3})
         save(repository, stores, tmp_path / "links", savepoint_id)
@@ -42,7 +42,7 @@ def run(*arguments: str):
 
 
 def test_should_list_for_people_and_for_programs(repository, saved):
-    repository.begin(new_savepoint_id(command._now_ms()))
+    repository.begin(new_savepoint_id(wall_clock_ms()))
     said = run("list", NAME, "--json")
     rows = json.loads(said.output)
     assert [row["is_complete"] for row in rows] == [False, True, True]

@@ -15,6 +15,7 @@ from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics, partition_counts
 from tidemark.changelog.policy import changelog_policies
+from tidemark.clock import wall_clock_ms
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.local.processes import wait_until
@@ -23,7 +24,6 @@ from tidemark.restore.building import StoreOpener
 from tidemark.standby.copies import standby_name
 from tidemark.standby.follower import Follower
 from tidemark.standby.plans import plan_standby
-from tidemark.standby.process import wall_clock_ms
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.layout import WINDOW_START_BYTES

@@ -9,8 +9,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tests.standby.application import contents, count, follow_until, in_window
 
 from tidemark.changelog.policy import DAY_MS
+from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
-from tidemark.standby.process import wall_clock_ms
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore
 

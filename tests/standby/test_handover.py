@@ -71,16 +71,16 @@ def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, set
             counting.commit({"n": {0: [(b"%d" % (number % 70), count(number)), (b"%d" % (number % 7), None)]}})
 
     with running(counting) as paces:
-        assert wait_until(lambda: copies.find(TASK).get("n"), 30)
+        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 30)
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            (before,) = copies.find(TASK)["n"]
+            (before,) = copies.find([TASK])[TASK]["n"]
             assert before.kind is SourceOfState.STANDBY
             assert wait_until(
-                lambda: copies.find(TASK)["n"][0].marker.changelog_offset > before.marker.changelog_offset, 30
+                lambda: copies.find([TASK])[TASK]["n"][0].marker.changelog_offset > before.marker.changelog_offset, 30
             )
-            (copy,) = copies.find(TASK)["n"]
+            (copy,) = copies.find([TASK])[TASK]["n"]
             held, marker = fetched(counting, copy, settings.state_dir / "0" / "n.restoring")
             assert wait_until(lambda: paces[-1][0].next_offset > marker.changelog_offset, 30), "it did not go on"
         finally:
@@ -90,7 +90,7 @@ def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, set
         assert held == counting.fold("n", before_offset=marker.changelog_offset)
         end = counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
         assert wait_until(lambda: paces[-1][0].next_offset >= end, 30), "the standby did not go on"
-        last, marker = fetched(counting, copies.find(TASK)["n"][0], settings.state_dir / "0" / "again")
+        last, marker = fetched(counting, copies.find([TASK])[TASK]["n"][0], settings.state_dir / "0" / "again")
         assert (last, marker.changelog_offset) == (counting.fold("n"), end)
         box = settings.state_dir / "standby-0" / counting.id / HANDOVER_FOLDER
         assert list(box.iterdir()) == []
@@ -100,10 +100,10 @@ def test_should_find_nothing_where_the_standby_is_gone_and_not_wait_for_it(count
     counting.commit({"n": {0: [(b"a", count(1))]}})
     copies = copies_of(counting)
     with running(counting):
-        assert wait_until(lambda: copies.find(TASK).get("n"), 30)
-        (copy,) = copies.find(TASK)["n"]
-        assert copies.find(TaskId(0, 1)) == {}
-    assert copies.find(TASK) == {}
+        assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 30)
+        (copy,) = copies.find([TASK])[TASK]["n"]
+        assert copies.find([TaskId(0, 1)])[TaskId(0, 1)] == {}
+    assert copies.find([TASK])[TASK] == {}
     patient = StandbyCopies(settings.state_dir, counting.id, answer_s=60)
     with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
         patient.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
@@ -116,7 +116,7 @@ def test_should_give_up_on_a_standby_that_does_not_answer_and_take_its_request_b
     root = settings.state_dir / "standby-0" / counting.id
     write_copies(root, follower.stores)
     copies = StandbyCopies(settings.state_dir, counting.id, answer_s=0.3)
-    (copy,) = copies.find(TASK)["n"]
+    (copy,) = copies.find([TASK])[TASK]["n"]
     with pytest.raises(CopyUnusable, match="did not hand n of task 0_0 over"):
         copies.fetch(copy, TASK, "n", settings.state_dir / "0" / "n.restoring")
     assert list((root / HANDOVER_FOLDER).iterdir()) == []
@@ -127,17 +127,17 @@ def test_should_offer_no_copy_of_nothing(counting, standby, settings):
     follower = standby(counting)
     counting.follow(follower)
     write_copies(settings.state_dir / "standby-0" / counting.id, follower.stores)
-    assert copies_of(counting).find(TASK) == {}
+    assert copies_of(counting).find([TASK])[TASK] == {}
     counting.commit({"n": {0: [(b"a", count(1))]}})
     follow_until(follower, lambda: follower.store(TASK, "n").next_offset > 0)
     write_copies(settings.state_dir / "standby-0" / counting.id, follower.stores)
-    assert list(copies_of(counting).find(TASK)) == ["n"]
+    assert list(copies_of(counting).find([TASK])[TASK]) == ["n"]
 
 
 def test_should_pass_over_a_standby_whose_word_cannot_be_read(counting, standby, settings, caplog):
     standby(counting)
     (settings.state_dir / "standby-0" / counting.id / ".copies").write_text('{"0_0": {"n": {"batch')
-    assert copies_of(counting).find(TASK) == {}
+    assert copies_of(counting).find([TASK])[TASK] == {}
     assert "passed over" in caplog.text
 
 

@@ -110,13 +110,13 @@ def test_should_run_until_it_is_told_to_stop_and_leave_its_state_as_an_instance_
 def test_should_be_a_dead_peer_once_it_is_killed(written, launch, settings):
     process = launch()
     copies = StandbyCopies(settings.state_dir, written.id)
-    assert wait_until(lambda: copies.find(TASK).get("n"), 60)
+    assert wait_until(lambda: copies.find([TASK])[TASK].get("n"), 60)
     heir = InstanceDirectory(settings.state_dir, written.id, 0)
     heir.open_task(TaskId(0, 1)).close()
     assert not (heir.folder / "0_1" / "rocksdb").exists(), "what a live standby holds is not renamed"
     process.kill()
     process.wait()
-    assert copies.find(TASK) == {}
+    assert copies.find([TASK])[TASK] == {}
     task = heir.open_task(TASK)
     store = RocksStore(task.store_path("n"), write_buffer_bytes=1 << 20)
     assert contents(store) == {b"a": count(1)} == written.fold("n")

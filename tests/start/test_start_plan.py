@@ -19,7 +19,7 @@ from tidemark.start.evidence import (
     Watermarks,
 )
 from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start
-from tidemark.start.ways import Rates
+from tidemark.start.ways import MEASURED, Rates
 from tidemark.stores.marker import Marker
 from tidemark.topology.plan import Guarantee
 
@@ -78,11 +78,13 @@ def found(
     changelog_retention_ms: int | None = 30 * HOUR,
     more: tuple[SourceEvidence, ...] = (),
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    impure: str | None = None,
+    is_source: bool = False,
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
         delete_retention_ms=24 * HOUR, store_retention_ms=store_retention_ms,
-        changelog_retention_ms=changelog_retention_ms,
+        changelog_retention_ms=changelog_retention_ms, impure=impure, is_source=is_source,
     )  # fmt: skip
     return TaskEvidence(
         application_id="app", task=TaskId(0, 2), sources=(SourceEvidence(SOURCE, committed, source, source.low), *more),
@@ -153,7 +155,7 @@ def test_should_refuse_when_the_next_records_are_deleted(low, refused):
     assert isinstance(plan, Refuse) is refused
     if refused:
         assert "pulse-events[2]" in plan.reason
-        assert "--to-offset 101" in plan.remedy
+        assert "tidemark offsets reset --to earliest --state keep" in plan.remedy
 
 
 @pytest.mark.parametrize(("end", "refused"), [(99, True), (100, False), (101, False)])
@@ -220,6 +222,45 @@ def test_should_refuse_a_changelog_that_ends_before_where_it_has_been(end, refus
     record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 90}})
     plan = plan_start(found(record=record, changelog=Watermarks(0, end)))
     assert way_of(plan) == (Refuse if refused else WHOLE)
+
+
+@pytest.mark.parametrize(("store_retention", "changelog_retention"), [(None, None), (None, HOUR), (HOUR, None)])
+def test_should_refuse_a_changelog_without_its_beginning_where_nothing_expires_by_itself(
+    store_retention, changelog_retention
+):
+    kept = {"store_retention_ms": store_retention, "changelog_retention_ms": changelog_retention}
+    plan = plan_start(found(record=a_record(), changelog=Watermarks(1, 90), **kept))
+    assert isinstance(plan, Refuse)
+    assert "has lost its beginning" in plan.reason
+    assert way_of(plan_start(found(record=a_record(), changelog=Watermarks(0, 90), **kept))) == WHOLE
+    # What a table's topic has lost, its owner has deleted.
+    assert way_of(plan_start(found(record=a_record(), changelog=Watermarks(1, 90), is_source=True, **kept))) == WHOLE
+
+
+def test_should_process_the_sources_again_only_when_that_is_asked_for():
+    evidence = found(record=a_record(), source=SOURCE_500)
+    assert way_of(plan_start(evidence)) == WHOLE
+    way = plan_start(evidence, only=SourceOfState.SOURCE).stores["counts"]
+    assert (way.kind, way.copy, way.from_offset, way.end_offset) == (SourceOfState.SOURCE, None, 0, 100)
+    assert way.eta_s == pytest.approx(MEASURED.spark_start_s + 100 / MEASURED.source_offsets_per_s)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"impure": "it is windowed"}, "no function of its source topics alone: it is windowed"),
+        ({"source": Watermarks(1, 500)}, "has lost its beginning, up to offset 1"),
+        ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 500),)}, "auto_offset_reset is latest"),
+        ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 0, True),)}, "rates is compacted"),
+    ],
+)
+def test_should_refuse_to_process_sources_again_that_do_not_hold_everything(changed, reason):
+    record = a_record()
+    if "more" in changed:
+        record = dataclasses.replace(record, sources={**record.sources, "rates": {2: (0, 100)}})
+    plan = plan_start(found(record=record, **{"source": SOURCE_500, **changed}), only=SourceOfState.SOURCE)
+    assert isinstance(plan, Refuse)
+    assert reason in plan.reason
 
 
 @pytest.mark.parametrize("only", [SourceOfState.CHANGELOG, SourceOfState.LOCAL, SourceOfState.SAVEPOINT])

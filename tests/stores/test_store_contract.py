@@ -99,6 +99,19 @@ def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
     assert rocks(tmp_path).marker == a_marker()
 
 
+def test_should_find_what_a_store_for_loading_was_given(tmp_path):
+    loading = RocksStore(tmp_path / "store", write_buffer_bytes=1 << 20, bulk=True)
+    loading.load_many([Writes(3, [b"a", b"b"], [b"1", b"2"]), Writes(4, [b"a"], [b"3"])])
+    # The last word about a key counts, a tombstone too, whatever of it has gone to files by then.
+    loading.load_many([Writes(3, [b"c", b"a", b"a"], [b"4", b"5", None])])
+    loading.finish_load(a_marker())
+    loading.close()
+    again = rocks(tmp_path)
+    assert again.marker == a_marker()
+    assert list(again.items(3)) == [(b"b", b"2"), (b"c", b"4")]
+    assert list(again.items(4)) == [(b"a", b"3")]
+
+
 def test_should_say_which_folder_is_damaged(tmp_path):
     rocks(tmp_path).close()
     (tmp_path / "store" / "CURRENT").write_text("MANIFEST-nowhere\n")

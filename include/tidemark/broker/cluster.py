@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ClusterMetadata,
@@ -38,22 +38,60 @@ def describe_topics(admin: AdminClient, settings: Settings) -> dict[str, TopicFa
     }
 
 
+def describe_known_topics(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, TopicFacts]:
+    """`describe_topics` by a broker that knows these: the one that answers may not have heard yet of what another has made.
+
+    Blocks. Raises `PreflightFailed` after `broker_timeout_ms`.
+    """
+    found: dict[str, TopicFacts] = {}
+
+    def known() -> bool:
+        found.update(describe_topics(admin, settings))
+        return all(topic in found for topic in topics)
+
+    if not wait_until(known, settings.broker_timeout_ms / 1000):
+        raise PreflightFailed(
+            f"topics {', '.join(topic for topic in topics if topic not in found)} were created and are not known to every "
+            f"broker after {settings.broker_timeout_ms} ms; look at the brokers' logs, or raise TIDEMARK_BROKER_TIMEOUT_MS"
+        )
+    return found
+
+
 def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
-    """Every setting of these topics, defaults included. Blocks for one round trip. Raises `PreflightFailed`."""
+    """Every setting of these topics, defaults included. Blocks for one round trip. Raises `PreflightFailed`.
+
+    A topic that does not exist is asked for again for `broker_timeout_ms`.
+    """
     if not topics:
         return {}
+    answers: list[dict[str, dict[str, str]]] = []
+    last: list[KafkaError] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(_configs(admin, topics, settings))
+        except KafkaException as error:
+            last.append(error.args[0])
+            # As for `describe_known_topics`: a topic that was just made.
+            return last[-1].code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+        return True
+
+    wait_until(answered, settings.broker_timeout_ms / 1000)
+    if not answers:
+        raise PreflightFailed(
+            f"the settings of topics {', '.join(topics)} cannot be read: {last[-1].str()}; give this user the right to "
+            "describe them"
+        )
+    return answers[0]
+
+
+def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     futures = admin.describe_configs(resources, request_timeout=settings.broker_timeout_ms / 1000)
-    try:
-        return {
-            resource.name: {key: entry.value for key, entry in future.result().items()}
-            for resource, future in futures.items()
-        }
-    except KafkaException as error:
-        raise PreflightFailed(
-            f"the settings of topics {', '.join(topics)} cannot be read: {error.args[0].str()}; give this user the "
-            "right to describe them"
-        ) from error
+    return {
+        resource.name: {key: entry.value for key, entry in future.result().items()}
+        for resource, future in futures.items()
+    }
 
 
 def wait_until_led(admin: AdminClient, topics: Sequence[str], settings: Settings) -> None:
@@ -85,4 +123,44 @@ def _metadata(admin: AdminClient, settings: Settings) -> ClusterMetadata:
         raise OutcomeUnknown(
             f"cannot reach Kafka at {settings.bootstrap_servers}: {error.args[0].str()}; start it with `tidemark up`, or "
             "set TIDEMARK_BOOTSTRAP_SERVERS"
+        ) from error
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """Who has a partition. `leader` is None while nobody leads it."""
+
+    leader: int | None
+    replicas: frozenset[int]
+    in_sync: frozenset[int]
+
+
+def describe_replicas(
+    admin: AdminClient, settings: Settings
+) -> tuple[frozenset[int], dict[str, dict[int, PartitionFacts]]]:
+    """The brokers that answer, and every topic's partitions. Blocks and raises as `describe_topics`."""
+    metadata = _metadata(admin, settings)
+    topics = {
+        name: {
+            number: PartitionFacts(
+                None if found.leader < 0 else found.leader, frozenset(found.replicas), frozenset(found.isrs)
+            )
+            for number, found in topic.partitions.items()
+        }
+        for name, topic in metadata.topics.items()
+        if topic.error is None
+    }
+    return frozenset(metadata.brokers), topics
+
+
+def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[str, str]:
+    """Every setting of one broker, defaults included. Blocks for one round trip. Raises `PreflightFailed`."""
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    future = admin.describe_configs([resource], request_timeout=settings.broker_timeout_ms / 1000)[resource]
+    try:
+        return {key: entry.value for key, entry in future.result().items()}
+    except KafkaException as error:
+        raise PreflightFailed(
+            f"the settings of broker {broker} cannot be read: {error.args[0].str()}; give this user the right to describe "
+            "the cluster's configuration"
         ) from error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -20,7 +20,34 @@ _LEADER_MOVES = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
+_COORDINATOR_MOVES = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
 _RETRY_S = 0.1
+
+T = TypeVar("T")
+
+
+def settled(ask: Callable[[], T], group: str, timeout_s: float) -> T:
+    """What `ask` says of a group, asked again while the coordinator moves or an offset's transaction is open.
+
+    Raises `OutcomeUnknown` for any other `KafkaException`, and when it goes on for longer than `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if reason.code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                raise OutcomeUnknown(
+                    f"group {group} cannot be read: {reason.str()}; try again, or look at the broker's log"
+                ) from error
+            pause.wait(_RETRY_S)
 
 
 def committed_offsets(
@@ -61,17 +88,32 @@ class EndOffsets:
         """read_uncommitted end offset of each partition. Blocks for one round trip."""
         return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
+    def stable(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Last stable offset of each partition: where a read_committed reader has to stop."""
+        return self._ask(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
+
     def beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """First offset that exists in each partition."""
         return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
-    def _ask(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    def at_time(self, partitions: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
+        """Offset of the first record whose timestamp is not before `at_ms`; the end where there is none."""
+        found = self._ask(partitions, OffsetSpec.for_timestamp(at_ms))
+        missing = self.of([partition for partition, offset in found.items() if offset < 0])
+        return {partition: missing.get(partition, offset) for partition, offset in found.items()}
+
+    def _ask(
+        self,
+        partitions: Sequence[TopicPartition],
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, int]:
         if not partitions:
             return {}
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._ask_once(partitions, spec)
+                return self._ask_once(partitions, spec, isolation)
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
                 # A leader that has just moved, or was just elected: the client asks anew where it is.
@@ -81,11 +123,11 @@ class EndOffsets:
                     ) from error
                 self._pause.wait(_RETRY_S)
 
-    def _ask_once(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    def _ask_once(
+        self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
+    ) -> dict[TopicPartition, int]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        futures = self._admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=self._timeout_s
-        )
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
         return {
             TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
             for asked_for, future in futures.items()

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidemark.broker.cluster import describe_topics, topic_configs
 from tidemark.broker.topics import internal_topics
+from tidemark.change.recorded import named_plan
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -32,7 +33,11 @@ class TopicChange:
 
 
 def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[TopicChange]:
-    """What `apply_changes` would set, by topic; topics that do not exist yet are made right at the start. Blocks."""
+    """What `apply_changes` would set, by topic; topics that do not exist yet are made right at the start. Blocks.
+
+    `plan` is the topology module's: an upgrade or a rescale may have given its topics other names.
+    """
+    plan = named_plan(plan, settings, admin)
     existing = {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
     missing = [t for s in plan.subtopologies for t in s.source_topics if t not in existing]
     missing = [topic for topic in missing if topic not in plan.repartition_topics]

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from tidemark.broker.cluster import TopicFacts, describe_topics, topic_configs, wait_until_led
-from tidemark.changelog.policy import changelog_policy, commits_config, dlq_config, events_config, repartition_config
+from tidemark.broker.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
+from tidemark.changelog.policy import (
+    changelog_policy,
+    commits_config,
+    dlq_config,
+    events_config,
+    repartition_config,
+    topology_config,
+)
 from tidemark.errors import PreflightFailed
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic
+from tidemark.local.processes import wait_until
+from tidemark.names import (
+    TaskId,
+    TopicPartition,
+    changelog_topic,
+    commits_topic,
+    dlq_topic,
+    events_topic,
+    topology_topic,
+)
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
@@ -20,11 +36,12 @@ _AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms"}
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """An internal topic as the application needs it."""
+    """An internal topic as the application needs it; `may_have_more` partitions than that, and is given what is missing."""
 
     name: str
     partitions: int
     config: Mapping[str, str]
+    may_have_more: bool = False
 
 
 def user_topics(plan: TopologyPlan) -> list[str]:
@@ -47,15 +64,16 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
             if sink.is_repartition
         ]
         specs += [
-            TopicSpec(changelog_topic(app, store.name), tasks, changelog_policy(store).config())
+            TopicSpec(changelog_topic(app, store.name, store.generation), tasks, changelog_policy(store).config())
             for store in subtopology.stores
             if store.is_logged and store.source_topic is None
         ]
     most = max(counts[s.lead.topic] for s in plan.subtopologies)
-    specs.append(TopicSpec(commits_topic(app), most, commits_config(settings)))
-    specs.append(TopicSpec(dlq_topic(app), most, dlq_config()))
+    specs.append(TopicSpec(commits_topic(app), most, commits_config(settings), may_have_more=True))
+    specs.append(TopicSpec(dlq_topic(app), most, dlq_config(), may_have_more=True))
     # One partition, so that the events of several instances have one order.
     specs.append(TopicSpec(events_topic(app), 1, events_config()))
+    specs.append(TopicSpec(topology_topic(app), 1, topology_config()))
     return list({spec.name: spec for spec in specs}.values())
 
 
@@ -84,6 +102,12 @@ def _with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) 
     return counts
 
 
+def told_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """Partitions of sinks and dead letters, whose ends every commit record tells; `partitions` is the cluster's."""
+    topics = [*(topic for s in plan.subtopologies for topic in s.sink_topics), dlq_topic(plan.application_id)]
+    return [TopicPartition(topic, n) for topic in dict.fromkeys(topics) for n in range(partitions.get(topic, 0))]
+
+
 def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:
     """Tasks of a sub-topology, one per partition; its sources must have equally many (row C5).
 
@@ -97,6 +121,17 @@ def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:
             "send one of them through repartition(), or make its topic anew with the other's number"
         )
     return counts[subtopology.lead.topic]
+
+
+def task_ids(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TaskId]:
+    """All tasks of all sub-topologies. Raises `PreflightFailed` naming a topic that is missing."""
+    for subtopology in plan.subtopologies:
+        for topic in subtopology.source_topics:
+            if topic not in partitions:
+                raise PreflightFailed(
+                    f"topic {topic} of {plan.application_id} does not exist, so it has never run here: start an instance"
+                )
+    return [TaskId(s.index, number) for s in plan.subtopologies for number in range(tasks_of(s, partitions))]
 
 
 def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[str]:
@@ -136,6 +171,32 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
     wait_until_led(admin, [spec.topic for spec in wanted], settings)
 
 
+def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settings) -> None:
+    """Give topics the partitions that are missing, and wait until those are led. Blocks. Raises `PreflightFailed`."""
+    wanted = [NewPartitions(spec.name, spec.partitions) for spec in specs]
+    if not wanted:
+        return
+    for name, future in admin.create_partitions(wanted, request_timeout=settings.broker_timeout_ms / 1000).items():
+        try:
+            future.result()
+        except KafkaException as error:
+            raise PreflightFailed(
+                f"topic {name} cannot get more partitions: {error.args[0].str()}; add them by hand, or give this user the "
+                "right to"
+            ) from error
+
+    def grown() -> bool:
+        found = partition_counts(admin, settings)
+        return all(found.get(spec.name, 0) >= spec.partitions for spec in specs)
+
+    if not wait_until(grown, settings.broker_timeout_ms / 1000):
+        raise PreflightFailed(
+            f"topics {', '.join(spec.name for spec in specs)} have not got their partitions after "
+            f"{settings.broker_timeout_ms} ms; look at the brokers' logs, or raise TIDEMARK_BROKER_TIMEOUT_MS"
+        )
+    wait_until_led(admin, [spec.name for spec in specs], settings)
+
+
 def ensure_internal_topics(
     plan: TopologyPlan, settings: Settings, admin: AdminClient, existing: Mapping[str, int]
 ) -> None:
@@ -145,7 +206,10 @@ def ensure_internal_topics(
     """
     specs = internal_topics(plan, settings, existing)
     create_topics(admin, [spec for spec in specs if spec.name not in existing], settings)
-    facts = describe_topics(admin, settings)
+    grow_topics(
+        admin, [s for s in specs if s.may_have_more and existing.get(s.name, s.partitions) < s.partitions], settings
+    )
+    facts = describe_known_topics(admin, [spec.name for spec in specs], settings)
     configs = topic_configs(admin, [spec.name for spec in specs], settings)
     for spec in specs:
         verify_topic(spec, facts[spec.name], configs[spec.name], settings.replication_factor)
@@ -156,10 +220,10 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
 
     Raises `PreflightFailed`.
     """
-    if found.partitions != spec.partitions:
+    if found.partitions < spec.partitions or (found.partitions > spec.partitions and not spec.may_have_more):
         raise PreflightFailed(
             f"topic {spec.name} has {found.partitions} partitions, its tasks need {spec.partitions}: the source's "
-            "partition count has changed; give it back its old one, or start under another application id"
+            "partition count has changed; give it back its old one, or `tidemark rescale` the application"
         )
     if found.replicas < replication_factor:
         raise PreflightFailed(

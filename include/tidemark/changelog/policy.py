@@ -85,3 +85,8 @@ def dlq_config() -> dict[str, str]:
 def events_config() -> dict[str, str]:
     """`<app>-events`: a week to look at what instances did."""
     return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
+
+
+def topology_config() -> dict[str, str]:
+    """`<app>-topology`: what the state consists of; only the last record counts."""
+    return {"cleanup.policy": "compact"}

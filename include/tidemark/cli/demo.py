@@ -14,6 +14,7 @@ from rich.live import Live
 
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.topics import ensure_user_topics
+from tidemark.clock import wall_clock_ms
 from tidemark.demo.pulse_watch import PulseWatch, Snapshot
 from tidemark.demo.replay_service import ensure_replay
 from tidemark.demo.view import line, table
@@ -44,7 +45,7 @@ def demo(
     Starts what does not run yet and adopts what does. Without a terminal it ends with 0 when counts have come out.
     """
     console = Console()
-    began_ms = _now_ms()
+    began_ms = wall_clock_ms()
     access = stack.up(Settings.load()).record.airflow
     if access is None:
         raise TidemarkError("the stack runs without Airflow, which launches the stream: run `tidemark up`")
@@ -109,17 +110,17 @@ def _greet(console: Console, access: AirflowAccess) -> None:
 
 def _show(console: Console, watch: PulseWatch, seconds: float | None) -> None:
     ends = None if seconds is None else time.monotonic() + seconds
-    with Live(table(watch.snapshot(_now_ms())), console=console, auto_refresh=False) as live:
+    with Live(table(watch.snapshot(wall_clock_ms())), console=console, auto_refresh=False) as live:
         while ends is None or time.monotonic() < ends:
             watch.follow(1.0)
-            live.update(table(watch.snapshot(_now_ms())), refresh=True)
+            live.update(table(watch.snapshot(wall_clock_ms())), refresh=True)
 
 
 def _print_until_counted(console: Console, watch: PulseWatch, seconds: float) -> None:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         watch.follow(2.0)
-        snapshot = watch.snapshot(_now_ms())
+        snapshot = watch.snapshot(wall_clock_ms())
         console.print(line(snapshot), soft_wrap=True, highlight=False)
         if is_counting(snapshot):
             return
@@ -131,7 +132,3 @@ def _print_until_counted(console: Console, watch: PulseWatch, seconds: float) ->
 def is_counting(snapshot: Snapshot) -> bool:
     """Whether counts have come out since the demo began; older ones may be what a dead instance left."""
     return snapshot.counts > 0 and snapshot.fresh_updates > 0
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.clock import wall_clock_ms
 from tidemark.events.event import Event
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.events import EventReader
@@ -33,7 +34,7 @@ def events(
     settings = Settings.load()
     app = load(topology).plan().application_id
     facts = FactsDatabase(settings)
-    reader = EventReader(facts, app, time.time_ns() // 1_000_000 - duration_ms(since, "--since"))
+    reader = EventReader(facts, app, wall_clock_ms() - duration_ms(since, "--since"))
     found = list(reader.new())
     if not found:
         topic = events_topic(app)

@@ -14,17 +14,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
-from tidemark.instance.instance import wall_clock_ms
 from tidemark.names import TaskId
-from tidemark.restore.past import Past, PastBuilder, folder_of, opened
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.past import Past, PastBuilder
 from tidemark.restore.rows import StoreRow, rows_of
-from tidemark.restore.run import RestoreKit
 from tidemark.restore.sources import past_sources
 from tidemark.restore.when import parse_time, told_time
 from tidemark.settings import Settings
+from tidemark.stores.directory import folder_of
 from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.rocksdb import opened
 from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import named_plan
 from tidemark.lag import lag_of
 from tidemark.settings import Settings
 from tidemark.topology.load import load
@@ -21,8 +22,8 @@ def lag(
 ) -> None:
     """Committed offset, end offset, lag and owner of each source partition."""
     settings = Settings.load()
-    plan = load(topology).plan()
     admin = AdminClient(librdkafka_config(settings))
+    plan = named_plan(load(topology).plan(), settings, admin)
     found = lag_of(plan, partition_counts(admin, settings), admin, settings)
     table = Table(title=f"group {plan.application_id}")
     for heading in ("partition", "committed", "end", "lag", "member"):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.clock import wall_clock_ms
 from tidemark.topology.difference import Difference, difference
 from tidemark.topology.load import load
 
@@ -36,7 +36,7 @@ def optimise(
     from tidemark.local.measure import measure as run
 
     # Event time ends now: what lies ahead of the clock is a bad record.
-    made = Load(records, seed, time.time_ns() // 1_000_000)
+    made = Load(records, seed, wall_clock_ms())
     results = []
     for plan, wanted in ((plain, False), (optimised, True)):
         typer.echo(f"measuring {'with' if wanted else 'without'} optimised=True …")

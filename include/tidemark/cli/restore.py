@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +11,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
 from tidemark.probe import probe_from_environment
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.run import RestoreKit, RestoreRun, make_plan
+from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.sources import copy_sources
-from tidemark.restore.workspace import RestoreProgress, Workspace, workspaces
+from tidemark.restore.when import told_time
+from tidemark.restore.workspace import RestoreProgress, Workspace, new_id, workspaces
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceOfState
 from tidemark.topology.load import load
@@ -33,10 +34,6 @@ _From = Annotated[
 _Id = Annotated[str | None, typer.Argument(help="a restore's id; default: the newest")]
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @app.command()
 def plan(
     topology: _Topology,
@@ -45,7 +42,7 @@ def plan(
     out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
 ) -> None:
     """What would be rebuilt from where, how long it takes and what it touches; changes nothing, the stream may run."""
-    made = make_plan(_kit(topology), _new_id(), source)
+    made = make_plan(_kit(topology), new_id(), source)
     if out is not None:
         try:
             out.write_text(made.to_json(), encoding="utf-8")
@@ -103,7 +100,7 @@ def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")]
     table = Table("restore", "planned", "state", "stores verified", "message")
     for name, made, progress in states:
         verified = f"{len(progress.verdicts or {})} of {len(made.stores)}"
-        table.add_row(name, _told_time(made.created_ms), str(progress.state), verified, progress.message)
+        table.add_row(name, told_time(made.created_ms), str(progress.state), verified, progress.message)
     Console().print(table if states else "no restore has been run here")
 
 
@@ -126,7 +123,7 @@ def rollback(topology: _Topology, restore_id: _Id = None) -> None:
 def _kit(topology: str) -> RestoreKit:
     settings = Settings.load()
     plan_of = load(topology).plan()
-    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), _now_ms)
+    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms)
 
 
 def _workspace(topology: str, restore_id: str | None) -> Workspace:
@@ -144,7 +141,7 @@ def _workspace(topology: str, restore_id: str | None) -> Workspace:
 
 def _planned(kit: RestoreKit, plan_file: Path | None, source: SourceOfState | None) -> RestorePlan:
     if plan_file is None:
-        return make_plan(kit, _new_id(), source)
+        return make_plan(kit, new_id(), source)
     try:
         made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -154,19 +151,11 @@ def _planned(kit: RestoreKit, plan_file: Path | None, source: SourceOfState | No
     return made
 
 
-def _new_id() -> str:
-    return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-
-
-def _told_time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def _show(made: RestorePlan) -> None:
     """The plan with its blast radius, to people."""
     console = Console()
     table = Table(title=f"restore {made.restore_id} of {made.application_id}")
-    for heading in ("task", "store", "from", "changelog offsets", "MB to copy", "ETA, s"):
+    for heading in ("task", "store", "from", "offsets", "MB to copy", "ETA, s"):
         table.add_column(heading, justify="left" if heading in ("task", "store", "from") else "right")
     for store in made.stores:
         offsets = f"{store.from_offset} … {store.end_offset}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +10,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.instance.instance import wall_clock_ms
+from tidemark.clock import wall_clock_ms
 from tidemark.probe import probe_from_environment
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
 from tidemark.restore.rewind_plan import RewindPlan
-from tidemark.restore.run import RestoreKit
 from tidemark.restore.sources import past_sources
 from tidemark.restore.when import parse_time, told_time
-from tidemark.restore.workspace import Workspace
+from tidemark.restore.workspace import Workspace, new_id
 from tidemark.settings import Settings
 from tidemark.topology.load import load
 
@@ -42,7 +41,7 @@ def rewind(
     plan = load(topology).plan()
     kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
     console, probe = Console(), probe_from_environment()
-    name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    name = new_id()
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:
         state_dir = settings.state_dir if run else Path(temporary)
         workspace = Workspace(state_dir, plan.application_id, name, REWINDS_FOLDER)

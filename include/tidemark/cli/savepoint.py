@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -16,9 +15,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import partition_counts
-from tidemark.errors import PreflightFailed, SavepointFailed
-from tidemark.names import TaskId
+from tidemark.broker.topics import partition_counts, task_ids
+from tidemark.change.recorded import named_plan
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import SavepointFailed
 from tidemark.savepoints import expiring, verifying
 from tidemark.savepoints.command import Copied, SavepointCommand
 from tidemark.savepoints.manifest import begun_ms
@@ -26,7 +26,6 @@ from tidemark.savepoints.repository import Savepoint, SavepointRepository
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
 from tidemark.topology.load import load
-from tidemark.topology.plan import TopologyPlan
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
@@ -36,15 +35,16 @@ _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 def take(topology: _Topology) -> None:
     """Take a savepoint of all tasks without stopping the stream; where nothing runs, of the state folders here."""
     settings = Settings.load()
-    plan = load(topology).plan()
-    tasks = _tasks(plan, partition_counts(AdminClient(librdkafka_config(settings)), settings))
+    admin = AdminClient(librdkafka_config(settings))
+    plan = named_plan(load(topology).plan(), settings, admin)
+    tasks = task_ids(plan, partition_counts(admin, settings))
     with _progress() as progress:
         bar = progress.add_task("savepoint", total=None)
 
         def watch(copied: Copied) -> None:
             progress.update(bar, total=copied.total_bytes or None, completed=copied.done_bytes)
 
-        taken = SavepointCommand(plan, settings, tasks, watch, _now_ms).take()
+        taken = SavepointCommand(plan, settings, tasks, watch, wall_clock_ms).take()
     manifest = taken.manifest
     print(
         f"savepoint {manifest.savepoint_id}: {len(manifest.tasks)} tasks, {decimal(manifest.total_bytes)}, of which "
@@ -70,7 +70,7 @@ def list_savepoints(
     table = Table("savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}")
     for savepoint in found:
         manifest = savepoint.manifest
-        age_s = (_now_ms() - (begun_ms(savepoint.savepoint_id) or 0)) // 1000
+        age_s = (wall_clock_ms() - (begun_ms(savepoint.savepoint_id) or 0)) // 1000
         table.add_row(
             savepoint.savepoint_id,
             f"{age_s // 3600}:{age_s // 60 % 60:02d}:{age_s % 60:02d}",
@@ -114,17 +114,10 @@ def expire(
     settings = Settings.load()
     repository = _repository(topology)
     max_age_ms = None if max_age is None else duration_ms(max_age, "--max-age")
-    gone = expiring.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, _now_ms())
+    gone = expiring.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, wall_clock_ms())
     print(f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}")
     if gone.files_kept is not None:
         print(f"files stay this time: {gone.files_kept}")
-
-
-def _tasks(plan: TopologyPlan, partitions: dict[str, int]) -> list[TaskId]:
-    missing = [s.lead.topic for s in plan.subtopologies if s.lead.topic not in partitions]
-    if missing:
-        raise PreflightFailed(f"topic {', '.join(missing)} of {plan.application_id} does not exist: it has never run")
-    return [TaskId(s.index, number) for s in plan.subtopologies for number in range(partitions[s.lead.topic])]
 
 
 def _repository(topology: str) -> SavepointRepository:
@@ -155,7 +148,3 @@ def _row(savepoint: Savepoint) -> dict[str, object]:
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,6 +14,8 @@ from rich.table import Table
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import named_plan
+from tidemark.clock import wall_clock_ms
 from tidemark.settings import Settings
 from tidemark.store_growth import MEASURES, StoreGrowth, append, growth, history_path, read, samples_of
 from tidemark.store_sizes import Known, StoreSize, store_sizes
@@ -49,8 +50,8 @@ def stores(
         return
     admin = AdminClient(librdkafka_config(settings))
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-    sizes = store_sizes(plan, partition_counts(admin, settings), ends, settings)
-    samples = samples_of(sizes, plan.application_id, time.time_ns() // 1_000_000)
+    sizes = store_sizes(named_plan(plan, settings, admin), partition_counts(admin, settings), ends, settings)
+    samples = samples_of(sizes, plan.application_id, wall_clock_ms())
     append(kept, samples)
     if as_json:
         rows = [asdict(sample) | {"why": whys(size)} for sample, size in zip(samples, sizes, strict=True)]

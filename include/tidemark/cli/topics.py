@@ -12,6 +12,7 @@ from rich.table import Table
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.broker.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
+from tidemark.change.recorded import named_plan
 from tidemark.settings import Settings
 from tidemark.topology.load import load
 
@@ -31,7 +32,8 @@ def create(topology: _Topology) -> None:
 def plan(topology: _Topology) -> None:
     """Print which settings of internal topics differ from what the topology asks for; changes nothing."""
     settings = Settings.load()
-    _show(plan_changes(load(topology).plan(), settings, AdminClient(librdkafka_config(settings))))
+    admin = AdminClient(librdkafka_config(settings))
+    _show(plan_changes(load(topology).plan(), settings, admin))
 
 
 @app.command()
@@ -60,8 +62,9 @@ def _show(changes: list[TopicChange]) -> None:
 def list_topics(topology: _Topology) -> None:
     """Every topic of the application, whether it exists, and the settings that internal ones need."""
     settings = Settings.load()
-    plan = load(topology).plan()
-    existing = partition_counts(AdminClient(librdkafka_config(settings)), settings)
+    admin = AdminClient(librdkafka_config(settings))
+    plan = named_plan(load(topology).plan(), settings, admin)
+    existing = partition_counts(admin, settings)
     table = Table("topic", "partitions", "needed settings")
     for topic in user_topics(plan):
         table.add_row(topic, str(existing.get(topic, "missing")), "")

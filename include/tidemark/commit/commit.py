@@ -14,7 +14,7 @@ from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import BatchAborted
 from tidemark.membership.member import Member
-from tidemark.names import TaskId, TopicPartition, commits_topic, dlq_topic
+from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.probe import Probe
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import DeadLetter, TaskUpdate
@@ -38,6 +38,8 @@ class Committer:
     lock: threading.RLock
     clock: Callable[[], int]
     probe: Probe
+    description: bytes | None = None
+    """Of the state that this version keeps, where `<app>-topology` holds another one or none: committed with the batch."""
 
     def commit(self, kind: CommitKind, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
         """Commit one batch exactly-once, or raise and leave nothing of it behind.
@@ -58,8 +60,12 @@ class Committer:
             for _, update in batch:  # 3
                 self._send_changelogs(update)
             self.probe("3-changelogs")
+            told_ends = by_topic(ends_before)
             for _, update in batch:  # 4
-                self._send_commit_record(kind, update, commit_time_ms, ends_before)
+                self._send_commit_record(kind, update, commit_time_ms, told_ends)
+            if self.description is not None:
+                message = {"key": DESCRIPTION_KEY, "value": self.description}
+                self.producer.send_many(topology_topic(self.application_id), [message], partition=0)
             self.producer.flush()
             changelog_ends = self._changelog_ends(batch, ends_before)
             self.probe("4-commit-records")
@@ -96,11 +102,8 @@ class Committer:
                 self.probe("3-in-the-middle")
 
     def _send_commit_record(
-        self, kind: CommitKind, update: TaskUpdate, commit_time_ms: int, ends: Mapping[TopicPartition, int]
+        self, kind: CommitKind, update: TaskUpdate, commit_time_ms: int, ends_before: Mapping[str, Mapping[int, int]]
     ) -> None:
-        ends_before: dict[str, dict[int, int]] = {}
-        for partition, offset in ends.items():
-            ends_before.setdefault(partition.topic, {})[partition.partition] = offset
         record = CommitRecord(
             kind=kind,
             application_id=self.application_id,

@@ -39,14 +39,14 @@ def last_commit_records(
                 client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
             )
             newest = {
-                key.decode(): value
-                for batch in batches
-                for key, value in zip(batch.keys, batch.values, strict=True)
-                if value is not None
+                key.decode(): value for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)
             }
-            records = {TaskId.parse(key): CommitRecord.from_bytes(value) for key, value in newest.items()}
+            # A task that a rescale took away has an empty last record.
+            records = {TaskId.parse(k): None if v is None else CommitRecord.from_bytes(v) for k, v in newest.items()}
             if wanted <= records.keys() or start == low:
-                found.update({task: record for task, record in records.items() if task in wanted})
+                found.update(
+                    {task: record for task, record in records.items() if task in wanted and record is not None}
+                )
                 break
             span *= 4
     return found
@@ -59,21 +59,24 @@ def commit_history(
     tasks: Collection[TaskId],
     *,
     stalled_after_s: float,
+    from_offsets: Mapping[TopicPartition, int] | None = None,
+    end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> Iterator[CommitRecord]:
     """Every commit record of `tasks` that the topic still holds, of each task in the order of its commits.
 
-    Read to the read_uncommitted end as `last_commit_records` does. What is older than the topic's
+    `from_offsets`: partitions that are not read from their beginning. Read to `end_offsets`, by default to the
+    read_uncommitted end as `last_commit_records` does. What is older than the topic's
     `min.compaction.lag.ms` may be missing, a task's last record never is. Blocks; raises `OutcomeUnknown`.
     """
     topic = commits_topic(application_id)
     partitions = sorted({TopicPartition(topic, task.partition) for task in tasks})
-    end_of, low_of = ends.of(partitions), ends.beginnings(partitions)
+    end_of, low_of = end_offsets or ends.of(partitions), ends.beginnings(partitions)
     wanted = {str(task).encode() for task in tasks}
     for partition in partitions:
         batches = read_committed_until(
             client_config,
             partition,
-            low_of[partition],
+            max(low_of[partition], (from_offsets or {}).get(partition, 0)),
             end_of[partition],
             stalled_after_s=stalled_after_s,
             go_on=lambda: True,

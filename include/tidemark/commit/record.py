@@ -20,6 +20,9 @@ class CommitKind(StrEnum):
     BATCH = "batch"
     TICK = "tick"
     REWIND = "rewind"
+    UPGRADE = "upgrade"
+    RESCALE = "rescale"
+    RESET = "reset"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from tidemark.membership.member import GroupMetadata
 
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 _BUFFER_WAIT_S = 0.1
+ACKS = "all"
+"""A record counts as written when every replica in sync has it."""
 
 Message = Mapping[str, bytes | None]
 """`key` and `value` of one record."""
@@ -44,7 +46,7 @@ class BatchProducer(ABC):
                 **identity,
                 "message.timeout.ms": timeout_ms,
                 "enable.idempotence": True,
-                "acks": "all",
+                "acks": ACKS,
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
                 "batch.size": 1 << 19,
@@ -119,12 +121,22 @@ class BatchProducer(ABC):
             self.abort()
             raise BatchAborted(f"{left} records not acknowledged in {self._timeout_s} s {self._undelivered[:1]}")
 
+    def _fatal_reason(self, error: KafkaError) -> KafkaError:
+        """What has made every call fail; the client may have learnt of it between two of ours."""
+        return error
+
     @contextmanager
     def _classified(self, what: str) -> Iterator[None]:
         try:
             yield
-        except KafkaException as raised:
-            error: KafkaError = raised.args[0]
+        except (KafkaException, SystemError) as raised:
+            # The client raises a fatal error while it serves a call; a delivery report behind it then fails on that,
+            # or takes it away: SystemError, with the error as its cause or with none.
+            found = raised if isinstance(raised, KafkaException) else raised.__cause__
+            told = isinstance(found, KafkaException)
+            error: KafkaError = found.args[0] if found and told else KafkaError(KafkaError._FATAL)
+            if error.code() == KafkaError._FATAL:
+                error = self._fatal_reason(error)
             if error.code() in _FENCED:
                 raise InstanceFenced(
                     f"transactional.id {self.name} was taken over by another copy of this instance "
@@ -170,6 +182,15 @@ class TransactionalProducer(BatchProducer):
         """Give the open transaction up. Nothing of it is ever visible to read_committed readers."""
         with self._classified("abort_transaction"):
             self._producer.abort_transaction(self._timeout_s)
+
+    def _fatal_reason(self, error: KafkaError) -> KafkaError:
+        # `produce` only says that there is one; calls of the transaction say which.
+        try:
+            self._producer.abort_transaction(self._timeout_s)
+        except KafkaException as told:
+            reason: KafkaError = told.args[0]
+            return reason
+        return error
 
 
 class IdempotentProducer(BatchProducer):

@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     RESTORE_BATCH = "restore-batch"
     RESTORE_END = "restore-end"
     RESTORE_SUSPENDED = "restore-suspended"
+    STANDSTILL = "standstill"
+    STANDSTILL_END = "standstill-end"
 
 
 _PROGRESS = (
@@ -39,6 +41,8 @@ BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.RESTORE_BATCH: _PROGRESS,
     EventKind.RESTORE_END: _PROGRESS,
     EventKind.RESTORE_SUSPENDED: _PROGRESS,
+    EventKind.STANDSTILL: ("since_ms", "stood_s", "rto_s", "why"),
+    EventKind.STANDSTILL_END: ("since_ms", "stood_s", "rto_s"),
 }
 """The names in `body`, by kind."""
 
@@ -96,6 +100,10 @@ class Event:
         if self.kind is EventKind.REBALANCE:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
             return "; ".join([f"holds {len(body['held'])}", *told])
+        if self.kind is EventKind.STANDSTILL:
+            return f"stands still for {body['stood_s']:.0f} s: {body['why']}"
+        if self.kind is EventKind.STANDSTILL_END:
+            return f"moves again after {body['stood_s']:.0f} s"
         place = f"{body['store']} from {body['changelog']}[{body['partition']}]"
         if self.kind is EventKind.RESTORE_START:
             return f"{place}: offsets {body['start_offset']} to {body['end_offset']}"

@@ -11,7 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData, Row, Select, Table, create_engine, event
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Delete,
+    Engine,
+    Integer,
+    MetaData,
+    Row,
+    Select,
+    Table,
+    create_engine,
+    event,
+)
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
@@ -25,6 +38,11 @@ METADATA = MetaData()
 _BUSY_TIMEOUT_S = 10
 _CONNECT_TIMEOUT_S = 5
 _CREATE_TRIES = 3
+
+
+def id_column() -> Column[int]:
+    """Numbers the rows of a table by itself, which SQLite does only under this type."""
+    return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
 
 
 class FactsDatabase:
@@ -53,6 +71,11 @@ class FactsDatabase:
         """All rows of a query. Blocks. Raises `FactsUnavailable`."""
         with self._transaction() as connection:
             return connection.execute(query).all()
+
+    def delete(self, rows: Delete) -> None:
+        """Remove rows. Blocks. Raises `FactsUnavailable`."""
+        with self._transaction() as connection:
+            connection.execute(rows)
 
     def close(self) -> None:
         """Give the connections back."""

@@ -9,13 +9,12 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, Text, select
 
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import METADATA, FactsDatabase
+from tidemark.facts.database import METADATA, FactsDatabase, id_column
 
 EVENTS = Table(
     "events",
     METADATA,
-    # SQLite numbers rows by itself only under this type.
-    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    id_column(),
     Column("application_id", String(200), nullable=False),
     Column("topology_version", String(200), nullable=False),
     Column("instance", Integer, nullable=False),

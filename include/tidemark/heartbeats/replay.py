@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSettings
 from tidemark.heartbeats.disorder import LATE_MS, Disorder, Timeline
 from tidemark.heartbeats.patients import Patients
@@ -114,7 +115,7 @@ class Replay:
         `progress` gets the number of events sent so far, after each slice. Blocks. Raises `InvalidSettings`,
         `PreflightFailed` when topic or broker is missing, `OutcomeUnknown` when records could not be delivered.
         """
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_clock_ms()
         pace = Pace.of(self._options, now_ms)
         disorder = self._options.disorder
         patients = Patients(recordings(), pace.patients, disorder.seed)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.purge import RepartitionPurge
+from tidemark.broker.topics import task_ids, told_partitions
 from tidemark.changelog.policy import changelog_policies
+from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
-from tidemark.errors import BatchAborted, TidemarkError
+from tidemark.commit.transaction import ACKS, BatchProducer, IdempotentProducer, TransactionalProducer
+from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused, TidemarkError
 from tidemark.instance.listening import instance_listeners
 from tidemark.instance.run_file import RunFile, run_file_path
+from tidemark.instance.settling import Settled, await_session_end
 from tidemark.instance.source import BatchSource, SourceBatch
 from tidemark.instance.split import TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
@@ -34,8 +38,10 @@ from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.restore import Restorer, RestoreSuspended
 from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.last import LastSavepoint
+from tidemark.savepoints.leaving import leaving_path
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.taking import SavepointTaker
+from tidemark.savepoints.taking import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
 from tidemark.standby.copies import StandbyCopies
 from tidemark.start.opening import Assignment, TaskOpener
@@ -55,11 +61,6 @@ _LISTENERS_CLOSE_S = 5.0
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
 
 
-def wall_clock_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class Instance:
     """Runs until told to stop or until an error ends it; `close` leaves nothing open."""
 
@@ -76,8 +77,8 @@ class Instance:
 
         Raises `TaskLocked` when a live process holds the folder, `PreflightFailed` naming what is missing.
         """
-        self._plan = plan
         self._settings = settings
+        self._number = instance
         self._source: BatchSource = _NoSource()
         self._clock = clock
         self._probe = probe
@@ -92,11 +93,21 @@ class Instance:
         app = plan.application_id
         client = librdkafka_config(settings)
         self._admin = AdminClient(client)
+        settled = Settled.of(plan, settings, self._admin)
+        plan = settled.plan
         partitions = preflight(plan, settings, self._admin)
+        self._plan, self._partitions = plan, partitions
+        self._has_grown = settled.has_grown(partitions)
         self._directory = InstanceDirectory(settings.state_dir, app, instance)
         self._run_file = RunFile(
             run_file_path(settings.var_dir, app, instance),
-            {"application_id": app, "topology": topology_name, "topology_version": plan.version, "instance": instance},
+            {
+                "application_id": app,
+                "topology": topology_name,
+                "topology_version": plan.version,
+                "instance": instance,
+                "acks": ACKS,
+            },
         )
         self._listeners = instance_listeners(plan, settings, instance, client, self._run_file, clock)
         self.states = StateMachine(app, instance, self._listeners.on_change)
@@ -112,7 +123,6 @@ class Instance:
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
         self._producer = self._make_producer(client, transactional_id(app, instance))
         ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
-        sinks = [TopicPartition(t, p) for s in plan.subtopologies for t in s.sink_topics for p in range(partitions[t])]
         self._committer = Committer(
             application_id=app,
             topology_version=plan.version,
@@ -120,16 +130,26 @@ class Instance:
             producer=self._producer,
             member=self._member,
             ends=ends,
-            sink_partitions=tuple(dict.fromkeys(sinks)),
+            sink_partitions=tuple(told_partitions(plan, partitions)),
             lock=self._lock,
             clock=clock,
             probe=probe,
+            description=settled.description(partitions),
         )
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
         restorer = Restorer(client, stalled_after(settings), self._listeners, probe)
         copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
         self._savepoints = SavepointTaker(
             app, plan.version, instance, settings.var_dir, self._directory.folder, self._run_file, clock
+        )
+        self._last_savepoint = LastSavepoint(
+            app,
+            plan.version,
+            task_ids(plan, partitions),
+            leaving_path(settings.var_dir, app, instance),
+            self._directory.folder / LINKS_FOLDER,
+            settings.last_savepoint_timeout_ms / 1000,
+            clock,
         )
         self._opener = TaskOpener(
             plan=plan,
@@ -143,6 +163,11 @@ class Instance:
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
         self._ticked_ms = 0
+
+    @property
+    def plan(self) -> TopologyPlan:
+        """What it runs: the topology as the last upgrade or rescale has left it."""
+        return self._plan
 
     def _make_producer(self, client: Mapping[str, Any], name: str) -> BatchProducer:
         timeout_ms = self._settings.transaction_timeout_ms
@@ -160,6 +185,8 @@ class Instance:
         """Process until `stop` is set. Raises the `TidemarkError` whose `exit_code` says what the supervisor should do."""
         self._source = source
         self._producer.init(stalled_after(self._settings))
+        if self._has_grown:
+            await_session_end(self._admin, self._plan.application_id, self._number, self._settings, stop)
         self._member.start()
         self.states.to(InstanceState.REBALANCING)
         while not stop.is_set():
@@ -179,6 +206,10 @@ class Instance:
             self._purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
             self._run_file.update({"records_per_second": self._rate.per_second(self._clock())})
         self.states.to(InstanceState.PENDING_SHUTDOWN)
+        self._savepoints.close()
+        with self._lock:
+            held = self._member.ownership.held()
+        self._last_savepoint.take([task for p, task in self._tasks.items() if held.get(p) == task.epoch])
 
     def _reconcile(self, stop: threading.Event) -> None:
         """Make the open tasks those that the group gave us, then read again from explicit offsets."""
@@ -218,6 +249,15 @@ class Instance:
 
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:
         subtopology = next(s for s in self._plan.subtopologies if s.lead.topic == partition.topic)
+        if partition.partition >= self._partitions[partition.topic]:
+            if partition.topic in self._plan.routed:
+                raise OutcomeUnknown(
+                    f"{partition.topic} has more partitions by now: the instance starts anew with them"
+                )
+            raise StartRefused(
+                f"{partition.topic} has more than its {self._partitions[partition.topic]} partitions by now: records of "
+                "one key lie in two of them; stop the application and `tidemark rescale` it"
+            )
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 
     def _still_ours(self, assignment: Assignment) -> bool:
@@ -289,6 +329,8 @@ class Instance:
         for attempt in range(1, _COMMIT_TRIES + 1):
             try:
                 self._committer.commit(kind, part)
+                if self._committer.description is not None:
+                    self._committer = replace(self._committer, description=None)
                 break
             except TasksRevoked:
                 raise

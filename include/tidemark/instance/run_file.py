@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 
+from tidemark.files import replace_file
+
 _REWRITE_S = 1.0
 
 
@@ -54,7 +56,5 @@ class RunFile:
             self._content.update(changes)
             if not now and time.monotonic() - self._written_at < _REWRITE_S:
                 return
-            temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(self._content))
-            temporary.replace(self._path)
+            replace_file(self._path, json.dumps(self._content), synced=False)
             self._written_at = time.monotonic()

@@ -57,6 +57,12 @@ def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, cap
         return done.returncode, done.stdout or ""
 
 
+def tool_rows(said: str) -> list[dict[str, str]]:
+    """The table a tool printed, columns between tabs under a line of headings; one dictionary per line."""
+    lines = [[cell.strip() for cell in line.split("\t")] for line in said.splitlines() if "\t" in line]
+    return [dict(zip(lines[0], cells, strict=False)) for cells in lines[1:]]
+
+
 def _connection(name: str, arguments: list[str], settings: Settings, folder: Path) -> list[str]:
     added: list[str] = []
     if name in _WITHOUT_BROKER:

@@ -11,7 +11,6 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.offsets import committed_offsets
 from tidemark.errors import InstanceFenced, OutcomeUnknown
 from tidemark.membership.ownership import Ownership
 from tidemark.names import TopicPartition
@@ -145,13 +144,6 @@ class Member:
         for answer in answers:
             if answer.error is not None:
                 raise KafkaException(answer.error)
-
-    def committed(
-        self, partitions: Sequence[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, ClientPartition]:
-        """The group's stable committed offsets, see `committed_offsets`."""
-        own = {key: value for key, value in self._client_config.items() if key != "group.instance.id"}
-        return committed_offsets(own, str(own["group.id"]), partitions, timeout_s)
 
     def close(self) -> None:
         """Stop polling. A static member does not leave the group: a restart inside the session timeout moves nothing."""

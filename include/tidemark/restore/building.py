@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from rocksdict import Cache
 
 from tidemark.errors import CopyUnusable, TaskCorrupted
 from tidemark.names import TaskId
+from tidemark.restore.apart import load_apart
 from tidemark.restore.restore import RestoreJob, Restorer
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource
 from tidemark.start.evidence import SourceOfState
 from tidemark.start.ways import Way
+from tidemark.stores.directory import folder_of
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.rocksdb import RocksStore
@@ -55,14 +58,24 @@ class StoreOpener:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, cache=self.cache)
 
+    def bulk(self, folder: Path) -> RocksStore:
+        """Create a RocksDB store that is loaded, finished and closed."""
+        return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, bulk=True)
+
+
+def whole_changelog(job: RestoreJob) -> Way:
+    """The way of a store from its changelog alone, not weighed against any other."""
+    return Way(SourceOfState.CHANGELOG, None, job.low_offset, job.target.changelog_offset, None, 0.0)
+
 
 @dataclass(frozen=True)
 class StoreBuilder:
-    """Goes one store's way."""
+    """Goes one store's way. What was computed again lies in `recomputed`, as in a holder's folder."""
 
     opener: StoreOpener
     restorer: Restorer
     copies: Sequence[CopySource]
+    recomputed: Path | None = None
 
     def bring_level(
         self,
@@ -84,7 +97,7 @@ class StoreBuilder:
                 self.restorer.replay_tail(job, way.from_offset, store, go_on)
             return store
         store.close()
-        if job.spec.in_memory or job.spec.custom is not None:
+        if not job.spec.is_rocksdb:
             # Emptied before: a key whose tombstone is compacted away must not stay.
             shutil.rmtree(folder, ignore_errors=True)
             empty = self.opener.open(folder, job.spec)
@@ -97,12 +110,17 @@ class StoreBuilder:
         return self.opener.rocks(folder)
 
     def build(self, task: TaskId, job: RestoreJob, way: Way, building: Path, go_on: Callable[[], bool]) -> None:
-        """A RocksDB folder in `building`, which does not exist yet, level with `job.target`.
+        """A RocksDB folder in `building`, level with `job.target`; what was there before is removed.
 
         Raises `CopyUnusable`, `RestoreSuspended`; what is half there is the caller's to remove.
         """
+        shutil.rmtree(building, ignore_errors=True)
+        building.parent.mkdir(parents=True, exist_ok=True)
+        if way.kind is SourceOfState.SOURCE:
+            self._take_recomputed(task, job, building)
+            return
         if way.copy is None:
-            self.restorer.build_whole(job, building, self.opener.rocks, go_on)
+            self._build_whole(job, building, go_on)
             return
         copy = way.copy
         source = next(source for source in self.copies if source.kind is way.kind)
@@ -120,3 +138,17 @@ class StoreBuilder:
                 self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on)
         finally:
             fetched.close()
+
+    def _build_whole(self, job: RestoreJob, building: Path, go_on: Callable[[], bool]) -> None:
+        settings = self.opener.settings
+        if job.target.changelog_offset - job.low_offset >= settings.restore_process_offsets:
+            load_apart(self.restorer, job, building, settings.store_write_buffer_bytes, go_on)
+        else:
+            self.restorer.build_whole(job, building, self.opener.bulk, go_on)
+
+    def _take_recomputed(self, task: TaskId, job: RestoreJob, building: Path) -> None:
+        if self.recomputed is None:
+            raise CopyUnusable(f"task {task}: the source topics have not been processed again")
+        folder_of(self.recomputed, task, job.spec.name).rename(building)
+        with closing(self.opener.rocks(building)) as store:
+            store.put_many([], job.target, job.first_live_segment)

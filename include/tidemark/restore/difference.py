@@ -26,12 +26,12 @@ def changes(then: Store, now: Store, live: Live) -> Iterator[tuple[bytes, bytes 
         if live.then is not None and segment < live.then:
             continue
         has_expired = live.now is not None and segment < live.now
-        for key, before, after in _pairs(then.items(segment), now.items(segment)):
+        for key, before, after in pairs(then.items(segment), now.items(segment)):
             if has_expired or before != after:
                 yield key, before
 
 
-def _pairs(
+def pairs(
     then: Iterator[tuple[bytes, bytes]], now: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
     """(key, value then, value now) of all keys of both, ascending."""

@@ -8,19 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.errors import OutcomeUnknown, PreflightFailed, TaskLocked
+from tidemark.broker.offsets import settled
+from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.settings import Settings
 from tidemark.stores.directory import FolderLock
 
 _ASK_AGAIN_S = 0.5
-_COORDINATOR_MOVES = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}
 
 
 def holders(state_dir: Path, application_id: str) -> list[Path]:
@@ -56,16 +51,12 @@ def members(admin: AdminClient, application_id: str, timeout_s: float) -> list[s
 
     A broker that has just started is asked again until `timeout_s`; then raises `OutcomeUnknown`.
     """
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
+
+    def ask() -> list[str]:
         asked = admin.describe_consumer_groups([application_id], request_timeout=timeout_s)[application_id]
-        try:
-            return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in asked.result().members]
-        except KafkaException as error:
-            if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
-                raise OutcomeUnknown(f"group {application_id} cannot be described: {error}") from error
-            pause.wait(_ASK_AGAIN_S)
+        return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in asked.result().members]
+
+    return settled(ask, application_id, timeout_s)
 
 
 def _await_empty_group(

@@ -15,11 +15,9 @@ from tidemark.restore.fence import holders
 from tidemark.start.evidence import SourceOfState, StateCopy
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.marker import Marker
-from tidemark.stores.rocksdb import MARKER_KEY, RocksStore
+from tidemark.stores.rocksdb import MARKER_KEY, opened
 
 log = logging.getLogger(__name__)
-
-_FETCH_BUFFER_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,11 @@ class LocalCopies:
     application_id: str
     kind: SourceOfState = SourceOfState.LOCAL
 
-    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+    def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
         """Stores with a readable marker; a damaged one is left out, with a line in the log."""
+        return {task: self._find(task) for task in tasks}
+
+    def _find(self, task: TaskId) -> dict[str, list[StateCopy]]:
         found: dict[str, list[StateCopy]] = {}
         for holder in holders(self.state_dir, self.application_id):
             for folder in sorted((holder / str(task) / STORES_FOLDER).glob("*")):
@@ -53,15 +54,12 @@ class LocalCopies:
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
         """Hard links to the store's files. Raises `CopyUnusable` where RocksDB cannot open it."""
         try:
-            opened = RocksStore(Path(copy.location), write_buffer_bytes=_FETCH_BUFFER_BYTES)
+            with opened(Path(copy.location)) as held:
+                held.checkpoint(folder)
         except TaskCorrupted as error:
             raise CopyUnusable(str(error)) from error
-        try:
-            opened.checkpoint(folder)
         except Exception as error:
             raise CopyUnusable(f"{copy.location} cannot be copied: {error}") from error
-        finally:
-            opened.close()
 
 
 def read_marker(folder: Path) -> Marker | None:

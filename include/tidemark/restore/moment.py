@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.commit.record import CommitRecord
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
 from tidemark.restore.when import told_time
@@ -13,17 +13,21 @@ from tidemark.start.evidence import Standing, StoreEvidence, TaskEvidence, Water
 from tidemark.start.ways import MEASURED, Way, weigh
 from tidemark.topology.durations import format_ms
 
+_CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET}
+
 
 @dataclass(frozen=True)
 class Neighbours:
     """A task's last commit at or before a time, and the one behind it; None where there is none.
 
-    `oldest_ms` is the commit time of the oldest record that is left.
+    `oldest_ms` is the commit time of the oldest record that is left; `changed` the first commit behind the time since which
+    the state lies elsewhere.
     """
 
     record: CommitRecord | None
     successor: CommitRecord | None
     oldest_ms: int
+    changed: CommitRecord | None = None
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,11 @@ def neighbours(records: Iterable[CommitRecord], at_ms: int) -> dict[TaskId, Neig
     for record in records:
         known = found.get(record.task, Neighbours(None, None, record.commit_time_ms))
         if record.commit_time_ms <= at_ms:
-            known = replace(known, record=record, successor=None)
+            known = replace(known, record=record, successor=None, changed=None)
         elif known.record is not None and known.successor is None:
             known = replace(known, successor=record)
+        if record.kind in _CHANGES and known.changed is None and record.commit_time_ms > at_ms:
+            known = replace(known, changed=record)
         found[record.task] = known
     return found
 
@@ -94,6 +100,11 @@ def moment_of(
         oldest = "it has never committed" if around is None else f"the oldest is of {told_time(around.oldest_ms)}"
         raise StartRefused(
             f"task {found.task}: no commit record is as old as {told_time(at_ms)}, {oldest}: give a later time"
+        )
+    if around is not None and around.changed is not None:
+        raise StartRefused(
+            f"task {found.task}: a {around.changed.kind} has written the state anew at "
+            f"{told_time(around.changed.commit_time_ms)}, where it lay before is not known any more: give a later time"
         )
     if record.topology_version != topology_version:
         raise StartRefused(
@@ -132,7 +143,7 @@ def _store_moment(
     is_whole = successor is None or successor.commit_time_ms > then.now_ms - compaction_lag_ms
     faults: list[str] = []
     for way in weigh(then, bounded, standing, MEASURED):
-        fault = way.fault or _lost_beginning(bounded, way)
+        fault = _lost_beginning(bounded, way) or way.fault
         if fault is not None:
             faults.append(f"{way.kind.value}: {fault}")
         elif is_whole or way.is_ready:
@@ -171,6 +182,4 @@ def _lost_beginning(store: StoreEvidence, way: Way) -> str | None:
     low, bound = store.changelog_watermarks.low, store.changelog_watermarks.end
     if way.copy is not None or low == 0:
         return None
-    if low > bound:
-        return f"{store.changelog} begins at {low}, {bound} was its end then"
-    return f"{store.changelog} has lost its beginning" if store.changelog_retention_ms is None else None
+    return f"{store.changelog} begins at {low}, {bound} was its end then" if low > bound else None

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from rocksdict import Cache
 
 from tidemark.broker.cluster import topic_configs
 from tidemark.commit.history import commit_history
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId
 from tidemark.probe import Probe
-from tidemark.restore.building import StoreBuilder, StoreOpener
+from tidemark.restore.building import whole_changelog
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.moment import Moment, Neighbours, moment_of, neighbours
-from tidemark.restore.restore import RestoreJob, Restorer, RestoreSuspended
-from tidemark.restore.run import RestoreKit
-from tidemark.restore.verify import verify_store
-from tidemark.start.copies import CopySource, find_copies
-from tidemark.start.evidence import SourceOfState, Standing
+from tidemark.restore.restore import RestoreJob, RestoreSuspended
+from tidemark.restore.side_by_side import side_by_side
+from tidemark.start.copies import find_copies
+from tidemark.start.evidence import Standing, StateCopy
 from tidemark.start.opening import restore_job
-from tidemark.start.ways import Way
 from tidemark.start.witnesses import TaskFacts, stalled_after
-from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.directory import folder_of
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreSpec
 
@@ -67,8 +61,12 @@ class PastBuilder:
             at_ms,
         )
         lags_ms = self._compaction_lags_ms()
-        facts = kit.facts()
-        return {task: Past(facts[task], self._moment(facts[task], around.get(task), lags_ms, at_ms)) for task in tasks}
+        copies = find_copies(kit.copies, tasks)
+        facts = kit.witnesses.facts(tasks)
+        return {
+            task: Past(facts[task], self._moment(facts[task], copies[task], around.get(task), lags_ms, at_ms))
+            for task in tasks
+        }
 
     def build(self, at_ms: int, folder: Path) -> dict[TaskId, Past]:
         """Build every store of that time in `folder_of(folder, task, store)`, and compare each with its changelog.
@@ -81,8 +79,11 @@ class PastBuilder:
         while stale := {t: p for t, p in wanted.items() if t not in built or not built[t].moment.is_still(p.moment)}:
             for task in stale:
                 shutil.rmtree(folder / str(task), ignore_errors=True)
-            self._side_by_side(
-                [(past, spec) for past in stale.values() for spec in self.stores_of(past.facts.task)], at_ms, folder
+            side_by_side(
+                lambda one: self._one(*one, at_ms, folder),
+                [(past, spec) for past in stale.values() for spec in self.stores_of(past.facts.task)],
+                self.kit.settings.restore_threads,
+                on_failure=lambda: None,
             )
             built |= stale
             self.probe("past-built")
@@ -93,10 +94,9 @@ class PastBuilder:
         """What the changelog holds now, by itself: with what has expired since that moment."""
         job = restore_job(self.kit.plan, past.facts, spec, standing, self.kit.clock())
         job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_time_ms))
-        way = Way(SourceOfState.CHANGELOG, None, job.low_offset, job.target.changelog_offset, None, 0.0)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        self._builder([]).build(past.facts.task, job, way, folder, lambda: True)
+        self.kit.builder(self.listener, self.probe, []).build(
+            past.facts.task, job, whole_changelog(job), folder, lambda: True
+        )
 
     def stores_of(self, task: TaskId) -> list[StoreSpec]:
         """Stores whose past can be told: those with a changelog of their own."""
@@ -111,25 +111,18 @@ class PastBuilder:
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, remedy: str) -> None:
         """Compare a built store with its changelog up to `job.target`. Raises `StartRefused` naming the first key."""
-        scratch = folder.with_name(f"{folder.name}.verify")
-        scratch.mkdir(parents=True, exist_ok=True)
-        try:
-            with opened(folder) as store:
-                verdict = verify_store(
-                    self.kit.client_config, str(task), job, store, scratch,
-                    stalled_after_s=stalled_after(self.kit.settings), go_on=lambda: True,
-                )  # fmt: skip
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        verdict = self.kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
-            first = verdict.examples[0]
-            raise StartRefused(
-                f"store {task}/{job.spec.name} differs from its changelog in {verdict.different} keys, first {first.key}: "
-                f"changelog {first.in_changelog}, store {first.in_store}; {remedy}"
-            )
+            raise StartRefused(f"{verdict.told}; {remedy}")
 
-    def _moment(self, facts: TaskFacts, around: Neighbours | None, lags_ms: Mapping[str, int], at_ms: int) -> Moment:
-        found = find_copies(self.kit.copies, facts.task)
+    def _moment(
+        self,
+        facts: TaskFacts,
+        found: Mapping[str, Sequence[StateCopy]],
+        around: Neighbours | None,
+        lags_ms: Mapping[str, int],
+        at_ms: int,
+    ) -> Moment:
         copies = {store: [c for c in held if c.location not in self._spoiled] for store, held in found.items()}
         evidence = self.kit.witnesses.evidence(facts, copies)
         return moment_of(evidence, around, lags_ms, self.kit.plan.version, at_ms)
@@ -143,22 +136,16 @@ class PastBuilder:
         configs = topic_configs(self.kit.admin, list(topics.values()), self.kit.settings) if topics else {}
         return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
 
-    def _side_by_side(self, wanted: Sequence[tuple[Past, StoreSpec]], at_ms: int, folder: Path) -> None:
-        with ThreadPoolExecutor(self.kit.settings.restore_threads, thread_name_prefix="past") as pool:
-            futures = [pool.submit(self._one, past, spec, at_ms, folder) for past, spec in wanted]
-            failures = [error for future in as_completed(futures) if (error := future.exception()) is not None]
-        if failures:
-            raise failures[0]
-
     def _one(self, past: Past, spec: StoreSpec, at_ms: int, folder: Path) -> None:
         """Build one store and verify it; a copy that is no good is passed over."""
         task = past.facts.task
         target = folder_of(folder, task, spec.name)
-        target.parent.mkdir(parents=True, exist_ok=True)
         chosen = past.moment.stores[spec.name]
         job = self.job(past, spec)
         try:
-            self._builder(self.kit.copies).build(task, job, chosen.way, target, lambda: True)
+            self.kit.builder(self.listener, self.probe, self.kit.copies).build(
+                task, job, chosen.way, target, lambda: True
+            )
         except CopyUnusable as error:
             self._spoiled.add(chosen.way.location)
             shutil.rmtree(target, ignore_errors=True)
@@ -174,24 +161,3 @@ class PastBuilder:
                 f"store {task}/{spec.name} is taken from {chosen.way.location} by its checksums: its changelog may be "
                 "compacted beyond that time"
             )
-
-    def _builder(self, copies: Sequence[CopySource]) -> StoreBuilder:
-        kit = self.kit
-        opener = StoreOpener(kit.settings, Cache(kit.settings.store_cache_bytes), kit.clock)
-        restorer = Restorer(kit.client_config, stalled_after(kit.settings), self.listener, self.probe)
-        return StoreBuilder(opener, restorer, copies)
-
-
-def folder_of(base: Path, task: TaskId, store: str) -> Path:
-    """As in an instance's folder."""
-    return base / str(task) / STORES_FOLDER / store
-
-
-@contextmanager
-def opened(folder: Path) -> Iterator[RocksStore]:
-    """A built store. Raises `TaskCorrupted`."""
-    store = RocksStore(folder, write_buffer_bytes=4 << 20)
-    try:
-        yield store
-    finally:
-        store.close()

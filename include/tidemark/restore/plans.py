@@ -36,7 +36,7 @@ class StoreRestore:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The whole of it. `standing` is where Kafka stood by task: a run checks that it still does.
+    """The whole of it. `standing` is where Kafka stood by task when it was made; a run builds to where it stands then.
 
     `not_rebuilt` are stores that the start of an instance sees to by itself (in memory, custom) or that nobody can restore
     (not logged). `source_lag` counts offsets of the sources that wait while the application stands.

@@ -77,7 +77,10 @@ class Restorer:
     def build_whole(
         self, job: RestoreJob, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
     ) -> None:
-        """Build the store in `building` from the whole changelog, its marker last. Raises `RestoreSuspended`."""
+        """Build the store in `building` from the whole changelog, its marker last. Raises `RestoreSuspended`.
+
+        `open_store` opens one for bulk loading.
+        """
         store = open_store(building)
         try:
             for batch in self._read(job, job.low_offset, go_on):
@@ -119,12 +122,12 @@ def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     """A changelog batch by segment, expired windows left out. Order within a key is kept."""
     if job.spec.source_topic is not None:
         batch = without_bad_records(batch)
-    for value in batch.values if job.value_bytes is not None else ():
-        if value is not None and len(value) != job.value_bytes:
-            raise StartRefused(
-                f"{job.changelog} holds values of {len(value)} bytes, the topology's store {job.spec.name} wants "
-                f"{job.value_bytes}: bring the old aggregates back, or give the store another name"
-            )
+    lengths = {len(value) for value in batch.values if value is not None} if job.value_bytes is not None else set()
+    if wrong := lengths - {job.value_bytes}:
+        raise StartRefused(
+            f"{job.changelog} holds values of {min(wrong)} bytes, the topology's store {job.spec.name} wants "
+            f"{job.value_bytes}: bring the old aggregates back, or give the store another name"
+        )
     if job.value_bytes is None and job.layout is not None:
         try:
             job.layout.decode(batch.values)
@@ -141,6 +144,8 @@ def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
         if job.first_live_segment is not None and segment < job.first_live_segment:
             continue
         rows = np.flatnonzero(segments == segment).tolist()
+        if len(rows) == len(batch.keys):
+            return [Writes(segment, batch.keys, batch.values)]
         writes.append(Writes(segment, [batch.keys[i] for i in rows], [batch.values[i] for i in rows]))
     return writes
 

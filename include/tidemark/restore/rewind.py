@@ -9,7 +9,6 @@ refuses them, until this or `tidemark restore run` has replaced them.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +18,11 @@ from pathlib import Path
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import StartRefused
+from tidemark.files import replace_file
 from tidemark.names import TaskId, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.fence import fenced
-from tidemark.restore.past import PastBuilder, folder_of
+from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind_commit import RewindCommitter, TaskWork
 from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
 from tidemark.restore.when import told_time
@@ -31,6 +31,7 @@ from tidemark.start.evidence import Standing
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Fresh, Refuse, standing_of
 from tidemark.start.witnesses import TaskFacts, stalled_after
+from tidemark.stores.directory import folder_of
 
 REWINDS_FOLDER = ".rewinds"
 TRANSACTION_TIMEOUT_MS = 600_000
@@ -63,6 +64,12 @@ class Rewind:
     workspace: Workspace
     probe: Probe
     say: Callable[[str], None]
+
+    @property
+    def state(self) -> RewindState | None:
+        """How far this one is; None before there is anything to be finished."""
+        progress = self._progress()
+        return None if progress is None else progress.state
 
     def plan(self, at_ms: int) -> RewindPlan:
         """What it would do now; the application may run. Builds both states to count what differs. Raises `StartRefused`."""
@@ -247,13 +254,7 @@ class Rewind:
         return RewindProgress(**body)
 
     def _write(self, progress: RewindProgress) -> None:
-        path = self.workspace.folder / "rewind.json"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("w") as file:
-            file.write(json.dumps(asdict(progress), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(self.workspace.folder / "rewind.json", json.dumps(asdict(progress), indent=1), synced=True)
 
 
 def _names(state_dir: Path, application_id: str) -> list[str]:

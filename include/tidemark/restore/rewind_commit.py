@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as ClientPartition
-
-from tidemark.broker.topics import partition_counts
-from tidemark.commit.metadata import OffsetMetadata
+from tidemark.broker.topics import partition_counts, told_partitions
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
-from tidemark.errors import BatchAborted, PreflightFailed, TidemarkError
-from tidemark.membership.member import GroupMetadata
-from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.errors import PreflightFailed
+from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.probe import Probe
+from tidemark.restore.alone import aborting, send_offsets, send_record
 from tidemark.restore.difference import Live, changes
-from tidemark.restore.fence import members
-from tidemark.restore.past import Past, folder_of, opened
-from tidemark.restore.run import RestoreKit
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.past import Past
 from tidemark.start.evidence import Standing
+from tidemark.stores.directory import folder_of
+from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreSpec
 
@@ -87,14 +83,18 @@ class RewindCommitter:
             for one in work
             for spec in one.stores
         }
-        before = self.kit.ends.of([*changelogs.values(), *self._sink_partitions()])
+        before = self.kit.ends.of(
+            [*changelogs.values(), *told_partitions(self.kit.plan, partition_counts(self.kit.admin, self.kit.settings))]
+        )
         self.producer.begin()
-        with _aborting(self.producer):
+        with aborting(self.producer):
             sent: dict[TopicPartition, int] = {}
+            moved: list[CommitRecord] = []
             for one in work:
                 for spec in one.stores:
                     sent[changelogs[one.task, spec.name]] = self._send(one, spec, changelogs[one.task, spec.name])
-                self._send_record(one, commit_time_ms, sent, before)
+                moved.append(self._record(one, commit_time_ms, sent, before))
+                send_record(self.producer, moved[-1])
             self.producer.flush()
             after = self.kit.ends.of(list(changelogs.values()))
             for partition, records in sent.items():
@@ -103,9 +103,7 @@ class RewindCommitter:
             for one in work:
                 for spec in one.stores:
                     self._mark(one, spec, commit_time_ms, after[changelogs[one.task, spec.name]])
-            self._require_alone()
-            self._send_offsets(work)
-            self._require_alone()
+            send_offsets(self.kit, self.producer, moved, "rewind")
         self.probe("rewind-before-commit")
 
     def commit(self) -> None:
@@ -125,19 +123,16 @@ class RewindCommitter:
             self.producer.send_many(changelog.topic, messages, changelog.partition)
         return sent + len(messages)
 
-    def _send_record(
+    def _record(
         self,
         one: TaskWork,
         commit_time_ms: int,
         sent: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
-    ) -> None:
+    ) -> CommitRecord:
         kit, number = self.kit, one.task.partition
-        ends_before: dict[str, dict[int, int]] = {}
-        for partition, offset in ends.items():
-            ends_before.setdefault(partition.topic, {})[partition.partition] = offset
         topics = [kit.witnesses.changelog_of(one.task, spec) for spec in one.stores]
-        record = CommitRecord(
+        return CommitRecord(
             kind=CommitKind.REWIND,
             application_id=kit.plan.application_id,
             topology_version=kit.plan.version,
@@ -156,11 +151,9 @@ class RewindCommitter:
             filtered_rows=0,
             sinks={},
             changelogs={partition.topic: sent[partition] for partition in topics},
-            ends_before=ends_before,
+            ends_before=by_topic(ends),
             rewound_to=one.then.batch,
         )
-        message = {"key": str(one.task).encode(), "value": record.to_bytes()}
-        self.producer.send_many(commits_topic(kit.plan.application_id), [message], number)
 
     def _mark(self, one: TaskWork, spec: StoreSpec, commit_time_ms: int, changelog_offset: int) -> None:
         with opened(folder_of(one.then_folder, one.task, spec.name)) as store:
@@ -176,44 +169,3 @@ class RewindCommitter:
                 changelog_offset=changelog_offset,
             )
             store.put_many([], moved, None)
-
-    def _send_offsets(self, work: list[TaskWork]) -> None:
-        """As a member of no generation: the coordinator lets that through, and the group is empty (rule 6)."""
-        offsets = []
-        for one in work:
-            metadata = OffsetMetadata(one.batch, one.then.stream_time_ms, self.kit.plan.version).encode()
-            for topic in one.present.next_offsets:
-                offset = one.then.next_offsets[topic]
-                offsets.append(ClientPartition(topic, one.task.partition, offset, metadata))
-        consumer = Consumer({**self.kit.client_config, "group.id": self.kit.plan.application_id})
-        try:
-            group = GroupMetadata.parse(consumer.consumer_group_metadata(), None)
-            self.producer.send_offsets(offsets, group)
-        finally:
-            consumer.close()
-
-    def _require_alone(self) -> None:
-        kit = self.kit
-        if found := members(kit.admin, kit.plan.application_id, kit.settings.broker_timeout_ms / 1000):
-            raise PreflightFailed(
-                f"{', '.join(found)} joined the group of {kit.plan.application_id} meanwhile: stop it, then rewind again; "
-                "nothing was changed"
-            )
-
-    def _sink_partitions(self) -> list[TopicPartition]:
-        counts = partition_counts(self.kit.admin, self.kit.settings)
-        topics = dict.fromkeys(topic for s in self.kit.plan.subtopologies for topic in s.sink_topics)
-        return [TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
-
-
-@contextmanager
-def _aborting(producer: BatchProducer) -> Iterator[None]:
-    """End the open transaction on an error, so that nobody waits for its time-out."""
-    try:
-        yield
-    except BatchAborted:
-        raise  # It is aborted already.
-    except (TidemarkError, KeyboardInterrupt):
-        with suppress(TidemarkError):
-            producer.abort()
-        raise

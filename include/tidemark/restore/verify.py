@@ -6,6 +6,7 @@ part in it except the reader, which rule 1 fixes.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ import duckdb
 import pyarrow as pa
 
 from tidemark.errors import StoreFailed
-from tidemark.restore.changelog import read_committed_until
+from tidemark.restore.changelog import larger, read_committed_until
 from tidemark.restore.restore import RestoreJob, RestoreSuspended, without_bad_records
-from tidemark.stores.protocol import Store
+from tidemark.stores.protocol import Store, in_chunks
+from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import segments_of
 
 _ROWS_AT_ONCE = 100_000
@@ -53,6 +55,34 @@ class Verdict:
     def is_equal(self) -> bool:
         """Whether every key has the value that the changelog says."""
         return self.different == 0
+
+    @property
+    def told(self) -> str:
+        """What differs, naming the first key; of a verdict that is not equal."""
+        first = self.examples[0]
+        return (
+            f"store {self.task}/{self.store} differs from its changelog in {self.different} keys, first {first.key}: "
+            f"changelog {first.in_changelog}, store {first.in_store}"
+        )
+
+
+def verify_folder(
+    client_config: Mapping[str, Any],
+    task: str,
+    job: RestoreJob,
+    folder: Path,
+    *,
+    stalled_after_s: float,
+    go_on: Callable[[], bool],
+) -> Verdict:
+    """`verify_store` of a RocksDB folder that nobody has open. Raises `TaskCorrupted`, too."""
+    scratch = folder.with_name(f"{folder.name}.verify")
+    scratch.mkdir(parents=True, exist_ok=True)
+    try:
+        with opened(folder) as store:
+            return verify_store(client_config, task, job, store, scratch, stalled_after_s=stalled_after_s, go_on=go_on)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def verify_store(
@@ -98,7 +128,7 @@ def _changelog_rows(
         stalled_after_s=stalled_after_s,
         go_on=go_on,
     )
-    for batch in batches:
+    for batch in larger(batches, _ROWS_AT_ONCE):
         reached = batch.next_offset
         if job.spec.source_topic is not None:
             batch = without_bad_records(batch)
@@ -118,15 +148,7 @@ def _changelog_rows(
 
 def _store_rows(store: Store) -> Iterator[pa.Table]:
     for segment in store.segments():
-        keys: list[bytes] = []
-        values: list[bytes] = []
-        for key, value in store.items(segment):
-            keys.append(key)
-            values.append(value)
-            if len(keys) == _ROWS_AT_ONCE:
-                yield _store_table(segment, keys, values)
-                keys, values = [], []
-        if keys:
+        for keys, values in in_chunks(store, segment, _ROWS_AT_ONCE):
             yield _store_table(segment, keys, values)
 
 

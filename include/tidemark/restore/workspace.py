@@ -7,15 +7,16 @@ that was killed goes on where it was. `built/<task>` is swapped in; `previous/<i
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
+from tidemark.files import replace_file
 from tidemark.restore.fence import holders
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.verify import Difference, Verdict
@@ -84,7 +85,7 @@ class Workspace:
     def create(self, plan: RestorePlan) -> None:
         """Store the plan."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write(self.folder / "plan.json", plan.to_json())
+        replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
         self.write(RestoreProgress(RestoreState.PLANNED))
 
     def plan(self) -> RestorePlan:
@@ -110,7 +111,7 @@ class Workspace:
 
     def write(self, progress: RestoreProgress) -> None:
         """Replace the progress."""
-        _write(self.folder / "progress.json", json.dumps(asdict(progress), indent=1))
+        replace_file(self.folder / "progress.json", json.dumps(asdict(progress), indent=1), synced=True)
 
     def lock(self) -> FolderLock:
         """For the process that works on it. Raises `TaskLocked` naming that process."""
@@ -131,11 +132,9 @@ class Workspace:
         except TaskLocked:
             self.abort_file.touch()
             return f"restore {self.folder.name} was asked to end"
-        try:
+        with lock:
             self.drop_built()
             self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
-        finally:
-            lock.release()
         return f"restore {self.folder.name} aborted; the old state is in place"
 
     def move_of(self, task: str) -> Move:
@@ -179,10 +178,15 @@ class Workspace:
 
     def finish(self, progress: RestoreProgress, state: RestoreState, message: str = "") -> RestoreProgress:
         """Write a last state."""
-        done = replace(progress, state=state, message=message, ended_ms=time.time_ns() // 1_000_000)
+        done = replace(progress, state=state, message=message, ended_ms=wall_clock_ms())
         self.write(done)
         self.abort_file.unlink(missing_ok=True)
         return done
+
+
+def new_id(at: datetime | None = None) -> str:
+    """Of a restore, a rewind or a drill: a time in UTC, now unless given, so that names sort by it."""
+    return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
 
 
 def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
@@ -200,12 +204,3 @@ def _verdict(body: dict[str, object]) -> Verdict:
 def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     source.rename(target)
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -7,13 +7,13 @@ and answers in its run file, under `savepoint`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tidemark.files import replace_file
 from tidemark.instance.run_file import read_run_file
 from tidemark.instance.state import InstanceState
 from tidemark.local.processes import Identity
@@ -75,18 +75,22 @@ def request_path(var_dir: Path, application_id: str, instance: int) -> Path:
 
 def write_request(path: Path, request: Request) -> None:
     """Put it there in one piece."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"id": request.savepoint_id, "location": request.location}))
-    temporary.replace(path)
+    replace_file(path, json.dumps({"id": request.savepoint_id, "location": request.location}), synced=False)
 
 
 def take_request(path: Path) -> Request | None:
     """Read a request and take it away; None where there is none, or what is there is none. Raises `OSError`."""
+    asked = read_request(path)
+    path.unlink(missing_ok=True)
+    return asked
+
+
+def read_request(path: Path) -> Request | None:
+    """Read a request and leave it there; None where there is none, or what is there is none. Raises `OSError`."""
     try:
         text = path.read_text()
     except FileNotFoundError:
         return None
-    path.unlink(missing_ok=True)
     try:
         asked = json.loads(text)
         return Request(str(asked["id"]), str(asked["location"]))

@@ -91,10 +91,8 @@ class SavepointCommand:
             raise SavepointFailed(
                 f"another `tidemark savepoint take` of {self.plan.application_id} is at work: wait for it"
             ) from error
-        try:
+        with lock:
             yield
-        finally:
-            lock.release()
 
     def _take_stopped(self, repository: SavepointRepository, savepoint_id: str, taken_ms: int) -> int:
         linked = StoppedFolders(self.plan, self.settings).link(savepoint_id, taken_ms)

@@ -30,13 +30,14 @@ class SavepointCopies:
         """A savepoint."""
         return SourceOfState.SAVEPOINT
 
-    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+    def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
         """The newest savepoint first, by store; what cannot be read is left out, with a line in the log."""
-        found: dict[str, list[StateCopy]] = {}
+        found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
         try:
             for manifest in self._newest():
-                if str(task) in manifest.tasks:
-                    self._add(found, manifest.savepoint_id, str(task))
+                for task in tasks:
+                    if str(task) in manifest.tasks:
+                        self._add(found[task], manifest.savepoint_id, str(task))
         except SavepointFailed as error:
             log.warning("no savepoint is considered: %s", error)
         return found

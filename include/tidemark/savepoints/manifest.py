@@ -129,13 +129,7 @@ class SavepointManifest:
 
 def left_out(spec: StoreSpec) -> LeftOut | None:
     """Why a store of this kind is in no savepoint; None for one that is."""
-    if spec.in_memory:
-        return LeftOut(spec.name, "in memory")
-    if spec.custom is not None:
-        return LeftOut(spec.name, "custom")
-    if not spec.is_logged:
-        return LeftOut(spec.name, "not logged")
-    return None
+    return None if spec.uncopied is None else LeftOut(spec.name, spec.uncopied)
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:

@@ -89,7 +89,7 @@ class StoppedFolders:
         return task if task.subtopology < len(self.plan.subtopologies) else None
 
     def _open(self, folder: Path, spec: StoreSpec, opened: ExitStack) -> RocksStore | None:
-        if spec.in_memory or spec.custom is not None or not (folder / "CURRENT").exists():
+        if not spec.is_rocksdb or not (folder / "CURRENT").exists():
             return None
         try:
             store = RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes)

@@ -92,7 +92,7 @@ class SavepointTaker:
             self._topology_version,
             self._clock(),
             folder,
-            tuple(link_task(task.id, _by_spec(task), folder) for task in tasks),
+            tuple(link_task(task.id, stores_by_spec(task), folder) for task in tasks),
         )
         held_ms = round((self._held_s + time.monotonic() - started) * 1000)
         self._asked = None
@@ -145,7 +145,8 @@ class SavepointTaker:
         shutil.rmtree(self._links, ignore_errors=True)
 
 
-def _by_spec(task: Task) -> dict[StoreSpec, RocksStore | None]:
+def stores_by_spec(task: Task) -> dict[StoreSpec, RocksStore | None]:
+    """A task's stores as `link_task` wants them."""
     stores = ((spec, task.stores[spec.name]) for spec in task.subtopology.stores)
     return {spec: store if isinstance(store, RocksStore) else None for spec, store in stores}
 

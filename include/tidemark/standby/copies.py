@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tidemark.files import replace_file
 from tidemark.names import TaskId
 from tidemark.standby.followed import FollowedStore
 from tidemark.standby.handover import take_over
 from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.stores.directory import STORES_FOLDER, is_locked
+from tidemark.stores.directory import folder_of, is_locked
 from tidemark.stores.marker import Marker
 
 log = logging.getLogger(__name__)
@@ -36,9 +37,7 @@ def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
     for store in stores:
         if store.marker is not None and store.holds_something:
             told.setdefault(str(store.task), {})[store.job.spec.name] = asdict(store.marker)
-    temporary = root / f"{COPIES_FILE}.tmp"
-    temporary.write_text(json.dumps(told))
-    temporary.replace(root / COPIES_FILE)
+    replace_file(root / COPIES_FILE, json.dumps(told), synced=False)
 
 
 @dataclass(frozen=True)
@@ -50,24 +49,28 @@ class StandbyCopies:
     answer_s: float = _ANSWER_S
     kind: SourceOfState = SourceOfState.STANDBY
 
-    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
+    def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
         """Copies of standbys that run, as they told within the last second or two."""
-        found: dict[str, list[StateCopy]] = {}
+        found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
         for root in sorted(self.state_dir.glob(f"{_PREFIX}*/{self.application_id}")):
             if not is_locked(root):
                 continue
             try:
-                told = json.loads((root / COPIES_FILE).read_text()).get(str(task), {})
-                markers = {store: Marker(**marker) for store, marker in told.items()}
+                told = json.loads((root / COPIES_FILE).read_text())
+                markers = {
+                    (task, store): Marker(**marker)
+                    for task in tasks
+                    for store, marker in told.get(str(task), {}).items()
+                }
             except FileNotFoundError:
                 # It has only just started.
                 continue
             except (OSError, ValueError, TypeError, AttributeError) as error:
                 log.warning("standby in %s does not say where its copies stand (%s); passed over", root, error)
                 continue
-            for store, marker in markers.items():
-                location = str(root / str(task) / STORES_FOLDER / store)
-                found.setdefault(store, []).append(StateCopy(self.kind, marker, location))
+            for (task, store), marker in markers.items():
+                location = str(folder_of(root, task, store))
+                found[task].setdefault(store, []).append(StateCopy(self.kind, marker, location))
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.broker.offsets import committed_offsets
 from tidemark.errors import TidemarkError
 from tidemark.names import TaskId
 from tidemark.start.witnesses import TaskFacts, Witnesses
@@ -46,14 +45,7 @@ class Lookout:
     def look(self) -> Sight:
         """Ask now. Blocks, also for a transaction that is open on the commits topic; raises `OutcomeUnknown`."""
         asked_ms = self._witnesses.clock()
-        group = self._witnesses.plan.application_id
-        facts = self._witnesses.facts(
-            self._tasks,
-            lambda partitions, timeout_s: committed_offsets(
-                self._witnesses.client_config, group, partitions, timeout_s
-            ),
-        )
-        self._sight = Sight(asked_ms, facts)
+        self._sight = Sight(asked_ms, self._witnesses.facts(self._tasks))
         return self._sight
 
     def start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.broker.topics import tasks_of
+from tidemark.broker.topics import task_ids
 from tidemark.errors import PreflightFailed
 from tidemark.names import TaskId, commits_topic
 from tidemark.tasks.task import changelog_of
@@ -25,23 +25,23 @@ def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPl
 
     Raises `PreflightFailed` naming a topic that is not there yet, or when there is nothing to follow.
     """
-    stores: dict[TaskId, tuple[StoreSpec, ...]] = {}
+    followed: dict[int, tuple[StoreSpec, ...]] = {}
     left_out: dict[str, str] = {}
     sources: dict[str, str] = {}
     _require(plan, commits_topic(plan.application_id), partitions)
     for subtopology in plan.subtopologies:
-        followed: list[StoreSpec] = []
+        own: list[StoreSpec] = []
         for spec in subtopology.stores:
             why = _why_left_out(spec, sources)
             if why is None:
                 _require(plan, changelog_of(plan.application_id, spec), partitions)
-                followed.append(spec)
+                own.append(spec)
             else:
                 left_out[spec.name] = why
         for topic in subtopology.source_topics:
             _require(plan, topic, partitions)
-        for number in range(tasks_of(subtopology, partitions)):
-            stores[TaskId(subtopology.index, number)] = tuple(followed)
+        followed[subtopology.index] = tuple(own)
+    stores = {task: followed[task.subtopology] for task in task_ids(plan, partitions)}
     if not any(stores.values()):
         raise PreflightFailed(
             f"{plan.application_id} has no store that a standby could follow: it needs one that is logged and held by RocksDB"
@@ -50,14 +50,8 @@ def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPl
 
 
 def _why_left_out(spec: StoreSpec, sources: dict[str, str]) -> str | None:
-    if not spec.is_logged:
-        return "not logged"
-    if spec.in_memory:
-        return "in memory"
-    if spec.custom is not None:
-        return "custom"
-    if spec.source_topic is None:
-        return None
+    if spec.uncopied is not None or spec.source_topic is None:
+        return spec.uncopied
     first = sources.setdefault(spec.source_topic, spec.name)
     return None if first == spec.name else f"its topic is already followed for {first}"
 

@@ -14,7 +14,9 @@ from rocksdict import Cache
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import settled_plan
 from tidemark.changelog.policy import changelog_policies
+from tidemark.clock import wall_clock_ms
 from tidemark.instance.run_file import RunFile, standby_file_path
 from tidemark.restore.building import StoreOpener
 from tidemark.settings import Settings
@@ -35,11 +37,6 @@ Tell = Callable[[Sequence[Pace]], None]
 """Shown the pace of all copies once a second; must not block."""
 
 
-def wall_clock_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 def run_standby(
     plan: TopologyPlan,
     settings: Settings,
@@ -56,6 +53,7 @@ def run_standby(
     app = plan.application_id
     client = librdkafka_config(settings)
     admin = AdminClient(client)
+    plan = settled_plan(plan, settings, admin)
     standby = plan_standby(plan, partition_counts(admin, settings))
     if standby.left_out:
         log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))

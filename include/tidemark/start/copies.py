@@ -17,8 +17,8 @@ class CopySource(Protocol):
     def kind(self) -> SourceOfState:
         """What the copies are called in a plan."""
 
-    def find(self, task: TaskId) -> Mapping[str, Sequence[StateCopy]]:
-        """Copies by store. What cannot be read is left out, with a line in the log. Blocks for a listing at most."""
+    def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
+        """Copies by store of each of the tasks. What cannot be read is left out, with a line in the log. Blocks."""
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
         """Make `folder`, which does not exist, the copy's RocksDB folder, checked against its checksums.
@@ -27,10 +27,11 @@ class CopySource(Protocol):
         """
 
 
-def find_copies(sources: Sequence[CopySource], task: TaskId) -> dict[str, list[StateCopy]]:
-    """All copies of a task's stores, by store."""
-    found: dict[str, list[StateCopy]] = {}
+def find_copies(sources: Sequence[CopySource], tasks: Sequence[TaskId]) -> dict[TaskId, dict[str, list[StateCopy]]]:
+    """All copies of the tasks' stores, by store; every source is asked once."""
+    found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
     for source in sources:
-        for store, copies in source.find(task).items():
-            found.setdefault(store, []).extend(copies)
+        for task, by_store in source.find(tasks).items():
+            for store, copies in by_store.items():
+                found[task].setdefault(store, []).extend(copies)
     return found

@@ -14,12 +14,16 @@ from tidemark.topology.plan import Guarantee
 
 
 class SourceOfState(Enum):
-    """Where a store's contents may come from. The order is the order of preference between equally fast ones."""
+    """Where a store's contents may come from. The order is the order of preference between equally fast ones.
+
+    SOURCE, the source topics processed again from their start, is never taken unless it is asked for.
+    """
 
     LOCAL = "local"
     STANDBY = "standby"
     SAVEPOINT = "savepoint"
     CHANGELOG = "changelog"
+    SOURCE = "source"
 
     @property
     def rank(self) -> int:
@@ -50,7 +54,8 @@ class StoreEvidence:
     """What was found of one store.
 
     `changelog_retention_ms` is None where the topic is only compacted. `is_source` where the changelog is a source topic,
-    which holds records before the application has ever run.
+    which holds records before the application has ever run. `impure` says why it cannot be computed again from its
+    sources, see `tidemark.start.pure`; None where it can.
     """
 
     store: str
@@ -62,16 +67,21 @@ class StoreEvidence:
     store_retention_ms: int | None
     changelog_retention_ms: int | None
     is_source: bool = False
+    impure: str | None = None
 
 
 @dataclass(frozen=True)
 class SourceEvidence:
-    """What was found of one source partition. `fresh_offset` is where a new application would begin."""
+    """What was found of one source partition. `fresh_offset` is where a new application would begin.
+
+    `is_compacted` is only asked where the source's beginning matters.
+    """
 
     partition: TopicPartition
     committed_offset: int | None
     watermarks: Watermarks
     fresh_offset: int
+    is_compacted: bool = False
 
 
 @dataclass(frozen=True)

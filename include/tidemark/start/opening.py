@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +13,7 @@ from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.building import StoreBuilder, StoreOpener
 from tidemark.restore.restore import RestoreJob
+from tidemark.restore.side_by_side import side_by_side
 from tidemark.settings import Settings
 from tidemark.start.copies import find_copies
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermarks
@@ -66,25 +66,21 @@ class TaskOpener:
         `RestoreSuspended` when `go_on` says no for a task.
         """
         # Standbys go on moving: they are asked first, so that none seems to be beyond the ends that are read then.
-        elsewhere = {a.task: find_copies(self.builder.copies, a.task) for a in assignments}
-        facts = self.witnesses.facts([a.task for a in assignments], self.member.committed)
+        elsewhere = find_copies(self.builder.copies, [a.task for a in assignments])
+        facts = self.witnesses.facts([a.task for a in assignments])
         opened: list[OpenedTask] = []
-        with ThreadPoolExecutor(self.settings.restore_threads, thread_name_prefix="restore") as pool:
-            futures = [
-                pool.submit(self._open_one, a, facts[a.task], elsewhere[a.task], partial(go_on, a)) for a in assignments
-            ]
-            failure: BaseException | None = None
-            for future in futures:
-                failed = future.exception()
-                if failed is None:
-                    opened.append(future.result())
-                else:
-                    failure = failure or failed
-        if failure is not None:
+
+        def open_one(a: Assignment) -> OpenedTask:
+            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(go_on, a))
+            opened.append(done)
+            return done
+
+        try:
+            return side_by_side(open_one, assignments, self.settings.restore_threads, on_failure=lambda: None)
+        except BaseException:
             for done in opened:
                 done.task.close()
-            raise failure
-        return opened
+            raise
 
     def _open_one(
         self,
@@ -174,7 +170,7 @@ class TaskOpener:
             marker = stores[spec.name].marker
             location = str(directory.store_path(spec.name))
             copies[spec.name] = [] if marker is None else [StateCopy(SourceOfState.LOCAL, marker, location)]
-            if not spec.in_memory and spec.custom is None:
+            if spec.is_rocksdb:
                 copies[spec.name] += elsewhere.get(spec.name, [])
         return copies
 
@@ -182,8 +178,9 @@ class TaskOpener:
         self, task: TaskId, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
     ) -> Store:
         """A store that is not logged: the folder's, if it stands where Kafka stands; else an empty one, and say so."""
-        marker = store.marker
-        if marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets):
+        marker, layout = store.marker, value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
+        is_level = marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets)
+        if marker is not None and is_level and marker.value_layout == value_signature(spec, layout):
             return store
         log.warning(
             "store %s of task %s is not logged and not where Kafka stands: it starts empty, what it held cannot be "
@@ -200,11 +197,12 @@ def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing:
     """The way to `standing`. A source that is its own changelog counts only up to what was committed (rule 19)."""
     layout = value_layouts(plan.subtopologies[facts.task.subtopology])[spec.name]
     changelog: Watermarks = facts.changelogs[spec.name]
-    return RestoreJob(
-        spec=spec,
-        changelog=TopicPartition(changelog_of(plan.application_id, spec), facts.task.partition),
-        low_offset=changelog.low,
-        target=Marker(
+    return job_to(
+        plan,
+        facts.task,
+        spec,
+        changelog.low,
+        Marker(
             application_id=plan.application_id,
             topology_version=plan.version,
             store=spec.name,
@@ -215,7 +213,18 @@ def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing:
             stream_time_ms=standing.stream_time_ms,
             changelog_offset=changelog.end if spec.source_topic is None else standing.next_offsets[spec.source_topic],
         ),
+    )
+
+
+def job_to(plan: TopologyPlan, task: TaskId, spec: StoreSpec, low_offset: int, target: Marker) -> RestoreJob:
+    """The way of one store to where `target` says; its changelog begins at `low_offset`."""
+    layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
+    return RestoreJob(
+        spec=spec,
+        changelog=TopicPartition(changelog_of(plan.application_id, spec), task.partition),
+        low_offset=low_offset,
+        target=target,
         value_bytes=None if layout is None else layout.value_bytes,
-        first_live_segment=first_live_segment(spec, standing.stream_time_ms),
+        first_live_segment=first_live_segment(spec, target.stream_time_ms),
         layout=layout,
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
 from tidemark.start.ways import MEASURED, Rates, Way, is_ahead, told, weigh
+from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
 
 
@@ -55,7 +56,7 @@ def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState
 
 def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
     """Where Kafka says a task stands, if its sources still hold what comes next."""
-    standing = _standing(found)
+    standing = witnessed(found)
     if isinstance(standing, Fresh | Refuse):
         return standing
     for source in found.sources:
@@ -64,8 +65,8 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
                 f"processed up to {next_offset}: the records in between are deleted",
-                f"raise retention.ms of {source.partition.topic}; to go on without them: "
-                f"{_reset(found, source, source.watermarks.low)}",
+                f"raise retention.ms of {source.partition.topic}; to go on without them: `tidemark offsets reset --to earliest "
+                "--state keep`",
             )
         if next_offset > source.watermarks.end:
             return Refuse(
@@ -76,8 +77,8 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
     return standing
 
 
-def _standing(found: TaskEvidence) -> Standing | Fresh | Refuse:
-    """The committed offset and the last commit record are two witnesses of one fact."""
+def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
+    """Where the application stands: the committed offset and the last commit record are two witnesses of one fact."""
     record = found.last_record
     committed = {s.partition.topic: s.committed_offset for s in found.sources if s.committed_offset is not None}
     if record is None:
@@ -140,8 +141,10 @@ def _reset(found: TaskEvidence, source: SourceEvidence, offset: int) -> str:
 def _blocked_by(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> Refuse | None:
     """A local store that no instance may run beside, and that only a person may throw away."""
     for copy in store.copies:
-        if copy.kind is not SourceOfState.LOCAL:
-            continue
+        if copy.kind is not SourceOfState.LOCAL or generation_of(copy.marker.value_layout) < generation_of(
+            store.value_layout
+        ):
+            continue  # What an upgrade or a rescale has written anew elsewhere is merely of no use.
         if copy.marker.value_layout != store.value_layout:
             return Refuse(
                 f"task {found.task}: store {store.store} in {copy.location} holds values {copy.marker.value_layout}, "
@@ -162,11 +165,11 @@ def best_way(
     found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None
 ) -> Way | Refuse:
     """The fastest way without a fault, of `only` that kind where one is asked for."""
-    ways = weigh(found, store, standing, rates)
-    best = next((way for way in ways if way.fault is None and only in (None, way.kind)), None)
+    ways = weigh(found, store, standing, rates, only)
+    best = next((way for way in ways if way.fault is None), None)
     if best is not None:
         return best
-    faults = [f"{way.kind.value}: {way.fault}" for way in ways if only in (None, way.kind)]
+    faults = [f"{way.kind.value}: {way.fault}" for way in ways]
     if only is not None and not faults:
         faults = [f"there is no {only.value} copy"]
     return Refuse(

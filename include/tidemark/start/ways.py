@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidemark.names import TopicPartition
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.tasks.values import generation_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Rates:
 
     changelog_offsets_per_s: float
     copied_bytes_per_s: float
+    source_offsets_per_s: float = 200_000
+    spark_start_s: float = 10
 
 
 MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000)
@@ -26,10 +29,11 @@ MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `copy` is None for the whole changelog.
+    """One way. `copy` is None for the whole changelog and for the source topics.
 
-    The changelog is read from `from_offset` to `end_offset`, nothing where the copy stands where Kafka stands. `fault`
-    says in one line why the way cannot be gone; `eta_s` is an estimate from rates, in seconds.
+    The changelog (for SOURCE: the source topics, their offsets added up) is read from `from_offset` to `end_offset`, nothing
+    where the copy stands where Kafka stands. `fault` says in one line why the way cannot be gone; `eta_s` is an estimate
+    from rates, in seconds.
     """
 
     kind: SourceOfState
@@ -52,13 +56,20 @@ class Way:
     @property
     def location(self) -> str:
         """Where it comes from, for people."""
-        return self.copy.location if self.copy else "the whole changelog"
+        if self.copy is not None:
+            return self.copy.location
+        return "the source topics" if self.kind is SourceOfState.SOURCE else "the whole changelog"
 
 
-def weigh(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> list[Way]:
-    """All ways of one store, the fastest first, those with a fault last. Reads nothing."""
+def weigh(
+    found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None = None
+) -> list[Way]:
+    """All ways of one store, or only those of one kind, the fastest first, those with a fault last. Reads nothing."""
+    if only is SourceOfState.SOURCE:
+        return [_by_source_topics(found, store, standing, rates)]
     ways = [_by_copy(found, store, standing, rates, copy) for copy in store.copies]
     ways.append(_by_whole_changelog(found, store, standing, rates))
+    ways = [way for way in ways if only in (None, way.kind)]
     return sorted(ways, key=lambda way: (way.fault is not None, way.eta_s, way.kind.rank, -way.from_offset))
 
 
@@ -121,6 +132,8 @@ def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Sta
     fault = None
     if _known_end(found, store) > end:
         fault = f"{store.changelog} ends at {end}, it has been longer: the topic was made anew, what it held is gone"
+    elif low > 0 and not store.is_source and None in (store.changelog_retention_ms, store.store_retention_ms):
+        fault = f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
     elif low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
         # Rule 11: the broker counts wall clock, the store counts stream time.
         oldest_live_ms = standing.stream_time_ms - store.store_retention_ms
@@ -132,11 +145,33 @@ def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Sta
     return Way(SourceOfState.CHANGELOG, None, low, end, fault, seconds)
 
 
+def _by_source_topics(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> Way:
+    offsets = sum(standing.next_offsets.values())
+    seconds = rates.spark_start_s + offsets / rates.source_offsets_per_s
+    return Way(SourceOfState.SOURCE, None, 0, offsets, _impure(found, store), seconds)
+
+
+def _impure(found: TaskEvidence, store: StoreEvidence) -> str | None:
+    if store.impure is not None:
+        return f"it is no function of its source topics alone: {store.impure}"
+    for source in found.sources:
+        if source.watermarks.low > 0:
+            return f"{source.partition} has lost its beginning, up to offset {source.watermarks.low}"
+        if source.fresh_offset > 0:
+            return f"auto_offset_reset is latest: the application has not processed {source.partition} from its start"
+        if source.is_compacted:
+            return f"{source.partition.topic} is compacted: it does not hold all records that were processed"
+    return None
+
+
 def _known_end(found: TaskEvidence, store: StoreEvidence) -> int:
     """How far the changelog has certainly been."""
     record = found.last_record
     recorded = (
         0 if record is None else record.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition, 0)
     )
-    held = [c.marker.changelog_offset for c in store.copies if c.marker.application_id == found.application_id]
+    # An earlier generation's copy counts the offsets of another changelog.
+    generation = generation_of(store.value_layout)
+    own = (c.marker for c in store.copies if c.marker.application_id == found.application_id)
+    held = [marker.changelog_offset for marker in own if generation_of(marker.value_layout) == generation]
     return max([recorded, *held])

@@ -6,24 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
 from tidemark.changelog.policy import ChangelogPolicy
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
-from tidemark.errors import OutcomeUnknown
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.start.pure import impure
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
-
-CommittedOffsets = Callable[[Sequence[TopicPartition], float], Mapping[TopicPartition, ClientPartition]]
-"""Asks the group for its stable committed offsets; the second argument is a time-out in seconds."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,14 @@ class Witnesses:
         """Stores that can be restored."""
         return [spec for spec in self.plan.subtopologies[task.subtopology].stores if spec.is_logged]
 
-    def facts(self, tasks: Sequence[TaskId], committed_offsets: CommittedOffsets) -> dict[TaskId, TaskFacts]:
+    def facts(self, tasks: Sequence[TaskId]) -> dict[TaskId, TaskFacts]:
         """Ask in the order of rule 1: offsets, records, then ends. Blocks; raises `OutcomeUnknown`."""
         stalled_after_s = stalled_after(self.settings)
         sources = [partition for task in tasks for partition in self.sources_of(task)]
-        try:
-            committed = committed_offsets(sources, stalled_after_s)
-        except KafkaException as error:
-            raise OutcomeUnknown(f"the group's committed offsets cannot be read: {error}") from error
+        group = self.plan.application_id
+        committed = settled(
+            lambda: committed_offsets(self.client_config, group, sources, stalled_after_s), group, stalled_after_s
+        )
         records = last_commit_records(
             self.client_config, self.ends, self.plan.application_id, tasks, stalled_after_s=stalled_after_s
         )
@@ -90,8 +86,8 @@ class Witnesses:
         """Facts and the copies of each store that were found, as the start plan wants them."""
         task = facts.task
         earliest = self.settings.auto_offset_reset == "earliest"
-        # Between two sub-topologies nothing may be left out.
-        internal = set(self.plan.repartition_topics)
+        # Between two sub-topologies nothing may be left out, nor of partitions that a routed topic got later.
+        internal = {*self.plan.repartition_topics, *self.plan.routed}
         lead = facts.committed.get(self.sources_of(task)[0])
         return TaskEvidence(
             application_id=self.plan.application_id,
@@ -113,7 +109,8 @@ class Witnesses:
         )
 
     def _store(self, facts: TaskFacts, spec: StoreSpec, copies: Sequence[StateCopy]) -> StoreEvidence:
-        layout = value_layouts(self.plan.subtopologies[facts.task.subtopology])[spec.name]
+        subtopology = self.plan.subtopologies[facts.task.subtopology]
+        layout = value_layouts(subtopology)[spec.name]
         policy = self.policies[spec.name]
         return StoreEvidence(
             store=spec.name,
@@ -125,6 +122,7 @@ class Witnesses:
             store_retention_ms=spec.retention_ms,
             changelog_retention_ms=policy.retention_ms,
             is_source=spec.source_topic is not None,
+            impure=impure(self.plan, subtopology, spec),
         )
 
 

@@ -5,11 +5,11 @@ RocksDB's marker is the truth; this file is for people and tools. It is written 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.errors import TaskCorrupted
+from tidemark.files import replace_file
 from tidemark.names import TopicPartition
 
 VERSION = 0
@@ -19,12 +19,7 @@ def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Replace the file: version, number of entries, then `topic partition offset` a line."""
     lines = [str(VERSION), str(len(offsets))]
     lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w") as file:
-        file.write("\n".join(lines) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, "\n".join(lines) + "\n", synced=True)
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:

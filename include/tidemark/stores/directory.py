@@ -24,8 +24,16 @@ LOCK_FILE = ".lock"
 STORES_FOLDER = "rocksdb"
 
 
+_held: dict[int, Path] = {}
+
+
+def locks_around(path: Path) -> list[int]:
+    """Descriptors of this process's locks on the folders that `path` is in: a child that inherits them holds them, too."""
+    return [descriptor for descriptor, folder in list(_held.items()) if path.is_relative_to(folder)]
+
+
 class FolderLock:
-    """An exclusive lock on a folder, held until `release` or the end of the process."""
+    """An exclusive lock on a folder, held until `release` or the end of the process and of those that inherited it."""
 
     def __init__(self, folder: Path) -> None:
         """Take the lock or raise `TaskLocked`, which names the holder; never blocks."""
@@ -47,14 +55,27 @@ class FolderLock:
                 f"{folder} is locked by process {holder}: stop it, or start this one with another number "
                 "(--instance, --number)"
             ) from None
+        _held[self._descriptor] = folder
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lock back. May be called twice."""
         if self._descriptor >= 0:
+            del _held[self._descriptor]
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def folder_of(base: Path, task: TaskId, store: str) -> Path:
+    """A store's folder in a holder's folder of the application, or in whatever is laid out like one."""
+    return base / str(task) / STORES_FOLDER / store
 
 
 def is_locked(folder: Path) -> bool:
@@ -133,11 +154,9 @@ class InstanceDirectory:
                 lock = FolderLock(peer_root)
             except TaskLocked:
                 continue
-            try:
+            with lock:
                 shutil.rmtree(folder, ignore_errors=True)
                 peer.parent.rename(folder)
-            finally:
-                lock.release()
             log.info("task %s: took the state over from %s", task, peer_root)
             return
 

@@ -49,3 +49,17 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Flush and release. May be called twice."""
+
+
+def in_chunks(store: Store, segment: int, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """A segment's keys and values in the keys' order, at most so many at a time."""
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    for key, value in store.items(segment):
+        keys.append(key)
+        values.append(value)
+        if len(keys) == most:
+            yield keys, values
+            keys, values = [], []
+    if keys:
+        yield keys, values

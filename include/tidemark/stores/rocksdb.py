@@ -6,8 +6,10 @@ and not synced: after power loss a store is merely behind, and its changelog's t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rocksdict import (
     Cache,
     Checkpoint,
     ColumnFamily,
+    MemtableFactory,
     Options,
     Rdict,
     WriteBatch,
@@ -26,6 +29,8 @@ from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
+_READ_BUFFER_BYTES = 4 << 20
+
 MARKER_KEY = b"marker"
 _SEGMENT_PREFIX = "segment-"
 _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
@@ -34,10 +39,17 @@ _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
 class RocksStore:
     """Implements `Store`. One process at a time may hold a folder open; RocksDB's own lock sees to it."""
 
-    def __init__(self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None) -> None:
-        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it."""
+    def __init__(
+        self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None, bulk: bool = False
+    ) -> None:
+        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it.
+
+        `bulk` is for a store that is loaded (`load_many`, `finish_load`), closed, and read by the next that opens it.
+        """
         self.folder = folder
         self._options = _options(write_buffer_bytes, cache)
+        if bulk:
+            _for_loading(self._options)
         self._bulk = WriteOptions()
         self._bulk.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever the stub says
         try:
@@ -117,6 +129,9 @@ class RocksStore:
                 continue
             family = self._segment(write.segment)[1]
             put, delete = batch.put, batch.delete
+            if None not in write.values:
+                deque(map(put, write.keys, write.values, repeat(family)), maxlen=0)
+                continue
             for key, value in zip(write.keys, write.values, strict=True):
                 if value is None:
                     delete(key, family)
@@ -202,3 +217,20 @@ def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
         table.set_block_cache(cache)
     options.set_block_based_table_factory(table)
     return options
+
+
+def _for_loading(options: Options) -> None:
+    """Writes are appended, and sorted as they go to files, in RocksDB's own threads; what is too small merges later."""
+    options.set_memtable_factory(MemtableFactory.vector())
+    options.set_allow_concurrent_memtable_write(False)
+    options.set_disable_auto_compactions(True)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[RocksStore]:
+    """A store that is only read, by itself. Raises `TaskCorrupted`."""
+    store = RocksStore(folder, write_buffer_bytes=_READ_BUFFER_BYTES)
+    try:
+        yield store
+    finally:
+        store.close()

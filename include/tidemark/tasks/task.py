@@ -157,7 +157,7 @@ class Task:
         logged = spec.is_logged and spec.source_topic is None
         return StoreUpdate(
             store=spec.name,
-            changelog=changelog_topic(self.application_id, spec.name) if logged else None,
+            changelog=changelog_of(self.application_id, spec) if logged else None,
             writes=pending.writes(),
         )
 
@@ -221,7 +221,7 @@ class Task:
 
 def changelog_of(application_id: str, spec: StoreSpec) -> str:
     """The topic that a logged store is rebuilt from: its changelog, or the source topic that is one (rule 19)."""
-    return spec.source_topic or changelog_topic(application_id, spec.name)
+    return spec.source_topic or changelog_topic(application_id, spec.name, spec.generation)
 
 
 def changelog_offset(
@@ -232,4 +232,4 @@ def changelog_offset(
         return 0
     if spec.source_topic is not None:
         return update.sources[spec.source_topic][1]
-    return changelog_offsets[changelog_topic(application_id, spec.name)]
+    return changelog_offsets[changelog_of(application_id, spec)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from tidemark.stores.layout import SCHEMA_VERSION, WINDOW_START_BYTES, ValueLayout, slots_of
 from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
+
+_GENERATION = "generation "
+_IS_GENERATION = re.compile(rf"^{_GENERATION}\d+$")
 
 
 def value_layouts(subtopology: SubTopology) -> Mapping[str, ValueLayout | None]:
@@ -21,21 +25,33 @@ def value_layouts(subtopology: SubTopology) -> Mapping[str, ValueLayout | None]:
 
 
 def value_signature(spec: StoreSpec, layout: ValueLayout | None) -> str:
-    """What a marker says of a store's values, so that a changed layout is noticed."""
+    """What a marker says of a store's values, so that a changed layout, or a copy of an earlier generation, is noticed."""
+    generation = f"{_GENERATION}{spec.generation}/" if spec.generation else ""
     if layout is not None:
-        return layout.signature
-    return f"{SCHEMA_VERSION}:json:" + ",".join(f"{column.name} {column.type}" for column in spec.columns)
+        return generation + layout.signature
+    return f"{generation}{SCHEMA_VERSION}:json:" + ",".join(f"{column.name} {column.type}" for column in spec.columns)
+
+
+def generation_of(signature: str) -> int:
+    """The store's generation that a `value_signature` was made for."""
+    generation, found, _ = signature.partition("/")
+    return int(generation.removeprefix(_GENERATION)) if found and _IS_GENERATION.match(generation) else 0
+
+
+def event_times(kind: StoreKind, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """Start of each window key's window, end of each session key's session: epoch milliseconds."""
+    if kind is StoreKind.SESSION:
+        joined = b"".join([key[-2 * WINDOW_START_BYTES : -WINDOW_START_BYTES] for key in keys])
+    else:
+        joined = b"".join([key[-WINDOW_START_BYTES:] for key in keys])
+    return np.frombuffer(joined, dtype=">i8").astype(np.int64)
 
 
 def segments_of(spec: StoreSpec, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
     """The segment of each key of a window or session store."""
     if spec.segment_ms is None:
         return np.zeros(len(keys), dtype=np.int64)
-    if spec.kind is StoreKind.SESSION:
-        joined = b"".join([key[-2 * WINDOW_START_BYTES : -WINDOW_START_BYTES] for key in keys])
-    else:
-        joined = b"".join([key[-WINDOW_START_BYTES:] for key in keys])
-    segments: npt.NDArray[np.int64] = np.frombuffer(joined, dtype=">i8").astype(np.int64) // spec.segment_ms
+    segments: npt.NDArray[np.int64] = event_times(spec.kind, keys) // spec.segment_ms
     return segments
 
 

@@ -7,16 +7,17 @@ words of `tidemark.topology.stream`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from itertools import pairwise
 
 from tidemark.errors import InvalidTopology
-from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, is_legal_name
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, is_legal_name, topology_topic
+from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
-from tidemark.topology.plan import Column, Guarantee, Source, TopologyPlan
+from tidemark.topology.plan import Column, Expected, Guarantee, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import bare_column, expression_type, quoted
 from tidemark.topology.stores import Materialized, materialized
@@ -79,17 +80,26 @@ class Topology:
         """Whether equal repartitions share a topic, and a table's topic is its own changelog."""
         return self._draft.is_optimised
 
-    def stream(self, topic: str, *, schema: str, key: str = KEY.name, timestamp: str = TIMESTAMP.name) -> Stream:
+    def stream(
+        self,
+        topic: str,
+        *,
+        schema: str,
+        key: str = KEY.name,
+        timestamp: str = TIMESTAMP.name,
+        expects: Sequence[Expected] = (),
+    ) -> Stream:
         """Read a topic of JSON records.
 
         `key` is SQL for the record's key and must give the same text as the record's own Kafka key (`_key`, the
         default), because records are spread over tasks by it. `timestamp` is SQL for the event's time, BIGINT
         epoch milliseconds or TIMESTAMP; the record's own Kafka timestamp by default. Besides the schema's columns,
-        expressions may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`.
+        expressions may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`. `expects`: a contract of
+        `expect(...)` that the audit looks after.
 
         The same topic with the same arguments again is the same source. Raises `InvalidTopology`.
         """
-        return self._source(topic, schema, key, timestamp, is_table=False)
+        return self._source(topic, schema, key, timestamp, expects, is_table=False)
 
     def table(
         self,
@@ -99,14 +109,15 @@ class Topology:
         key: str | None = None,
         timestamp: str = TIMESTAMP.name,
         store: str | Materialized | None = None,
+        expects: Sequence[Expected] = (),
     ) -> Table:
         """Read a topic as a table: the last record of each key; a record without a value deletes its key.
 
         The key is the record's own (`_key`), as a deletion has nothing else; `key` names the column that repeats it, so
         that a join knows. With `Topology(optimised=True)` the topic
-        itself is the changelog of the store, so it must be compacted. Raises `InvalidTopology`.
+        itself is the changelog of the store, so it must be compacted. `expects` as in `stream`. Raises `InvalidTopology`.
         """
-        stream = self._source(topic, schema, KEY.name, timestamp, is_table=True)
+        stream = self._source(topic, schema, KEY.name, timestamp, expects, is_table=True)
         if key is not None:
             named = bare_column(key, stream.columns) if isinstance(key, str) else None
             if named is None:
@@ -118,7 +129,9 @@ class Topology:
         shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
         return table_of(stream, store, topic if shares else None)
 
-    def _source(self, topic: str, schema: str, key: str, timestamp: str, *, is_table: bool) -> Stream:
+    def _source(
+        self, topic: str, schema: str, key: str, timestamp: str, expects: Sequence[Expected], *, is_table: bool
+    ) -> Stream:
         known = self._draft.sources.get(topic) if isinstance(topic, str) else None
         node = known.node if known else self._draft.node_name("KSTREAM-SOURCE")
         if topic in self._draft.repartitions.values():
@@ -135,6 +148,7 @@ class Topology:
             expression,
             _timestamp(timestamp, available, f"{node}: timestamp"),
             is_table,
+            checked_expects(expects, columns, f"{node}: expects"),
         )
         if known and known.is_table != is_table:
             raise InvalidTopology(
@@ -143,7 +157,7 @@ class Topology:
             )
         if known and known != source:
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is read twice with different schema, key or timestamp; "
+                f"{node}: topic '{topic}' is read twice with different schema, key, timestamp or contract; "
                 f"read it once and continue that stream twice"
             )
         if not known:
@@ -200,6 +214,7 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
     internal: dict[str, str] = {changelog_topic(application_id, s.name): f"store '{s.name}'" for s in plan.stores}
     internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "bad records"}
     internal[events_topic(application_id)] = "its instances' events"
+    internal[topology_topic(application_id)] = "what its state consists of"
     repartitions = dict.fromkeys(plan.repartition_topics, "a repartition")
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:

@@ -48,3 +48,11 @@ def format_ms(milliseconds: int) -> str:
         if milliseconds % _UNITS_MS[unit] == 0:
             return f"{milliseconds // _UNITS_MS[unit]}{unit}"
     return f"{milliseconds}ms"
+
+
+def about_ms(milliseconds: int) -> str:
+    """A measured duration for people, to two digits or so: `95s`, `3.5h`, `12d`."""
+    for unit in ("d", "h", "m"):
+        if milliseconds >= 2 * _UNITS_MS[unit]:
+            return f"{milliseconds / _UNITS_MS[unit]:.3g}{unit}"
+    return f"{milliseconds / 1000:.3g}s"

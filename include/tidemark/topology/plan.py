@@ -19,10 +19,23 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What each value of a topic's column should be; see `tidemark.topology.contracts.expect`. None: no such rule."""
+
+    column: str
+    not_null: bool
+    low: float | None
+    high: float | None
+    values: tuple[str | int | float | bool, ...] | None
+    pattern: str | None
+
+
+@dataclass(frozen=True)
 class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
 
     `timestamp` yields BIGINT epoch milliseconds. In a table's source (`is_table`) a record without a value deletes its key.
+    `expects` is its contract.
     """
 
     node: str
@@ -31,6 +44,7 @@ class Source:
     key: str
     timestamp: str
     is_table: bool = False
+    expects: tuple[Expected, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +154,8 @@ class StoreSpec:
 
     `columns` are those of a store of rows, empty for a store of aggregates. `ttl_ms` deletes a key that was not written
     for so long (stream time); `max_entries` deletes the keys least recently written. `source_topic`: the topic of a table
-    that is its own changelog. `custom` is the import path of a user's store.
+    that is its own changelog. `custom` is the import path of a user's store. `generation` counts how often an upgrade or a
+    rescale has written the contents anew, into another changelog; a topology module knows nothing of it.
     """
 
     name: str
@@ -156,6 +171,21 @@ class StoreSpec:
     topic_config: tuple[tuple[str, str], ...] = ()
     source_topic: str | None = None
     custom: str | None = None
+    generation: int = 0
+
+    @property
+    def is_rocksdb(self) -> bool:
+        """Whether RocksDB holds it, so that its folder can be built, copied and linked."""
+        return not self.in_memory and self.custom is None
+
+    @property
+    def uncopied(self) -> str | None:
+        """Why no copy of it outside its instance makes sense, in two words; None where one does."""
+        if self.in_memory:
+            return "in memory"
+        if self.custom is not None:
+            return "custom"
+        return None if self.is_logged else "not logged"
 
 
 @dataclass(frozen=True)
@@ -163,13 +193,14 @@ class Sink:
     """A topic that receives JSON records, by murmur2 of the key unless `partitioner` says otherwise.
 
     `partitioner` is `sticky` or the import path of a function. A repartition topic's records carry their timestamp as
-    the field `EVENT_TIME`.
+    the field `EVENT_TIME`. `expects` is its contract.
     """
 
     node: str
     topic: str
     partitioner: str | None = None
     is_repartition: bool = False
+    expects: tuple[Expected, ...] = ()
 
 
 EVENT_TIME = "tidemark_event_ms"
@@ -393,12 +424,13 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """A whole application."""
+    """A whole application. `routed`: topics that a rescale sends through repartition topics, whose partitions may grow."""
 
     application_id: str
     version: str
     guarantee: Guarantee
     subtopologies: tuple[SubTopology, ...]
+    routed: tuple[str, ...] = ()
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:

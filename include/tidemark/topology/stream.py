@@ -14,10 +14,12 @@ from tidemark.errors import InvalidTopology
 from tidemark.names import repartition_topic
 from tidemark.topology.aggregates import aggregate_name, named_expression
 from tidemark.topology.behind import duck_sql
+from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft, check_row_columns
 from tidemark.topology.plan import (
     EVENT_TIME,
     Column,
+    Expected,
     Filter,
     Map,
     Process,
@@ -229,14 +231,20 @@ class Stream:
         self.enter(node)
         return self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched))
 
-    def to(self, topic: str, *, partitioner: str | None = None) -> Stream:
+    def to(self, topic: str, *, partitioner: str | None = None, expects: Sequence[Expected] = ()) -> Stream:
         """Write each record as JSON to a topic, under its key.
 
         `partitioner`: `sticky`, or the import path of a function `(key, value, partitions) -> partition`; murmur2 of the
-        key otherwise, as Java clients do. Raises `InvalidTopology`.
+        key otherwise, as Java clients do. `expects`: a contract of `expect(...)` that the audit looks after. Raises
+        `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
-        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), checked_partitioner(partitioner, node))
+        sink = Sink(
+            node,
+            self.draft.topic(topic, f"{node}: to()"),
+            checked_partitioner(partitioner, node),
+            expects=checked_expects(expects, self.columns, f"{node}: expects"),
+        )
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
+from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft
 from tidemark.topology.plan import (
     Column,
+    Expected,
     JoinKind,
     RowSink,
     Sink,
@@ -64,13 +67,18 @@ class Table:
     window: AnyWindow | None = None
     is_final: bool = False
 
-    def to(self, topic: str, *, partitioner: str | None = None) -> Table:
+    def to(self, topic: str, *, partitioner: str | None = None, expects: Sequence[Expected] = ()) -> Table:
         """Write each updated result as JSON to a topic, under its key; a deleted one as a tombstone.
 
-        `partitioner` as in `Stream.to`. Raises `InvalidTopology`.
+        `partitioner` and `expects` as in `Stream.to`. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
-        sink = Sink(node, self.draft.topic(topic, f"{node}: to()"), checked_partitioner(partitioner, node))
+        sink = Sink(
+            node,
+            self.draft.topic(topic, f"{node}: to()"),
+            checked_partitioner(partitioner, node),
+            expects=checked_expects(expects, self.columns, f"{node}: expects"),
+        )
         self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         return self
 

@@ -1,0 +1,126 @@
+"""`compaction_check`: are changelogs short enough to be read fast? Sets what the topology asks for, if told to and approved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk import Param, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tidemark_airflow.approval import no_unless_answered
+from tidemark_airflow.checks import check_dag
+from tidemark_airflow.operations import chosen
+
+if TYPE_CHECKING:
+    from tidemark.checks.verdict import Finding
+
+RUNBOOK = """\
+### What it does
+Reads the newest part of each changelog and counts records that another of their key supersedes; estimates what a restore takes
+now and after compaction; names the setting that holds the cleaner up. The dirty ratio is a lower bound from that scan, exact
+with the parameter *log folder*.
+
+### When it fails
+| message | do |
+|---|---|
+| never compacted | `tidemark topics plan <name>`, then run this DAG with **apply** |
+| look for the cleaner in the broker's log | a cleaner thread has died: restart that broker |
+
+A warning names settings. Where the topology asks for them, run this DAG with **apply**: what would be set waits under
+*Required actions* until somebody approves it; no answer in an hour means no. Else put them into the topology first
+(`topic_config=`, or `profile="aggressive_compaction"`). *Skipped*: an open transaction hides the rest, see `lag_check`.
+docs/checks.md has every verdict.
+"""
+
+
+def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
+    """A verdict per changelog."""
+    from pathlib import Path
+
+    from tidemark.checks.compaction_sampling import CompactionLook, check_compaction
+    from tidemark.settings import Settings
+    from tidemark.topology.load import load
+
+    look = CompactionLook(params["scanned_offsets"], Path(params["log_dir"]) if params["log_dir"] else None)
+    return check_compaction(load(topology).plan(), Settings.load(), topology, look)
+
+
+dag = check_dag(
+    "compaction",
+    judge,
+    description="Verdicts on how compacted changelogs are; sets topic settings after an approval",
+    runbook=RUNBOOK,
+    schedule="37 */6 * * *",
+    timeout=timedelta(hours=3),
+    params={
+        "scanned_offsets": Param(
+            200_000,
+            type="integer",
+            minimum=1,
+            title="Offsets to scan",
+            description="How many of the newest offsets of each changelog partition are read.",
+        ),
+        "log_dir": Param(
+            "",
+            type="string",
+            title="Log folder",
+            description="A broker's log folder on the worker's machine, for the cleaner's exact position; empty: an estimate.",
+        ),
+        "apply": Param(
+            False,
+            type="boolean",
+            title="Apply",
+            description="Set what the topology asks for on topics that differ from it, after somebody has approved it.",
+        ),
+    },
+)
+
+with dag:
+
+    @task(trigger_rule="all_done")
+    def differences(params: dict[str, Any] | None = None) -> list[dict[str, str]]:
+        """What `tidemark topics apply` would set; skipped where nobody asked for it, or nothing differs."""
+        asked = params or {}
+        if not asked["apply"]:
+            raise AirflowSkipException("not asked to: the parameter apply is off")
+        from dataclasses import asdict
+
+        from confluent_kafka.admin import AdminClient
+
+        from tidemark.broker.clients import librdkafka_config
+        from tidemark.broker.topic_changes import plan_changes
+        from tidemark.settings import Settings
+        from tidemark.topology.load import load
+
+        settings = Settings.load()
+        admin = AdminClient(librdkafka_config(settings))
+        found = [asdict(c) for name in chosen(asked) for c in plan_changes(load(name).plan(), settings, admin)]
+        if not found:
+            raise AirflowSkipException("every topic is as its topology asks for")
+        return found
+
+    approval = ApprovalOperator(
+        task_id="approval",
+        subject="Set these topic settings?",
+        body="{% for c in ti.xcom_pull(task_ids='differences') %}- `{{ c.topic }}`: {{ c.setting }} from "
+        "{{ c.found or 'not set' }} to {{ c.wanted }}\n{% endfor %}",
+        **no_unless_answered(timedelta(hours=1)),
+    )
+
+    @task
+    def set_topics(approved: list[dict[str, str]]) -> None:
+        """Set what was approved, and nothing else."""
+        from confluent_kafka.admin import AdminClient
+
+        from tidemark.broker.clients import librdkafka_config
+        from tidemark.broker.topic_changes import TopicChange, apply_changes
+        from tidemark.settings import Settings
+
+        settings = Settings.load()
+        apply_changes([TopicChange(**c) for c in approved], settings, AdminClient(librdkafka_config(settings)))
+
+    found = differences()
+    dag.get_task("compaction") >> found >> approval >> set_topics(found)

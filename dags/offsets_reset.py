@@ -1,0 +1,56 @@
+"""`offsets_reset`: an application reads again, or passes over, with its state emptied or kept."""
+
+from __future__ import annotations
+
+from airflow.sdk import Param
+
+from tidemark_airflow.change_dag import change_dag
+
+RUNBOOK = """\
+### What it does
+Shows partition by partition what moving the offsets means. Approved, it stops all instances and commits offsets, commit
+records and what becomes of the state in one transaction. The stream DAG relaunches.
+
+### When it fails
+| task | do |
+|---|---|
+| plan | it is refused, nothing was stopped: the message says which offset is not there, or what contradicts it |
+| approval | nobody answered within the hour: run it again |
+| change | run it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
+docs/offsets.md says what each choice means.
+"""
+
+dag = change_dag(
+    "offsets_reset",
+    description="Moves an application's offsets with its state and commit records, after an approval",
+    runbook=RUNBOOK,
+    params={
+        "to": Param(
+            "earliest",
+            type="string",
+            enum=["earliest", "latest", "time", "offsets"],
+            title="To",
+            description="Where every source partition goes.",
+        ),
+        "time": Param(
+            "",
+            type="string",
+            title="Time",
+            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m.",
+        ),
+        "offsets": Param(
+            [],
+            type="array",
+            items={"type": "string"},
+            title="Offsets",
+            description="For offsets: TOPIC:PARTITION=OFFSET, one per line, of every partition.",
+        ),
+        "state": Param(
+            "empty",
+            type="string",
+            enum=["empty", "keep"],
+            title="State",
+            description="empty: every store begins anew. keep: what is read again counts twice.",
+        ),
+    },
+)

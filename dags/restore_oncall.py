@@ -1,0 +1,192 @@
+"""`restore_oncall`: a restore as on-call runs it, with a plan that a person approves."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Param, chain, task
+
+from tidemark.settings import Settings
+from tidemark_airflow.approval import KeptApproval, no_unless_answered
+from tidemark_airflow.operations import operations_dag, topology_param
+
+RUNBOOK = """\
+### At three in the morning
+1. `tidemark status`. If an instance runs and says RESTORING, it is rebuilding its state by itself: wait.
+2. Trigger this DAG with **dry run** on. Read the task `plan`: what is rebuilt from where, for how long the application stands.
+3. Trigger it with dry run off, and say why. The plan waits under *Required actions* for somebody who may approve it. No answer
+   in time means no.
+4. After the approval everything is done by itself: the instances are stopped under a hold (the stream's own DAG waits), the
+   state is built beside the old one, every key is compared with its changelog, the new state is swapped in, the instances come
+   back, and the lag is watched until what waited is committed.
+5. The task `report` names the page with the time line, RTO, RPO, and who approved.
+
+### When it fails
+It rolls back by itself: the old state folders are put back and the hold is released. `report` says what failed. A rewind
+that is committed cannot be rolled back: clear the task `restore`, which finishes it.
+
+`report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. An application that
+stays held (`var/instances/<application>.hold.json`) although nothing works on it: clear the task `release`.
+
+No instance ran before: this DAG starts none. Unpause `stream__<name>`. `docs/oncall.md` says more.
+"""
+
+_SETTINGS = Settings.load()
+_APPROVERS = [{"id": user, "name": user} for user in _SETTINGS.oncall_approvers]
+_RETRIES = {"retries": 3}
+# Until somebody has answered, and from then on as long as a stream may stand still.
+_ALLOWED = timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms) + timedelta(seconds=_SETTINGS.rto_s)
+_DEADLINE = _ALLOWED if _SETTINGS.rto_s > 0 else None
+
+with operations_dag(
+    "restore_oncall",
+    description="Restores an application's state, or rewinds it, after a person has approved the plan",
+    runbook=RUNBOOK,
+    schedule=None,
+    params={
+        "topology": topology_param(),
+        "source": Param(
+            "fastest",
+            type="string",
+            enum=["fastest", "local", "standby", "savepoint", "changelog", "source"],
+            title="Source of state",
+            description="Where the state is to come from. The fastest one that will do is chosen unless you know better.",
+        ),
+        "target": Param(
+            "latest",
+            type="string",
+            minLength=1,
+            title="Target",
+            description="`latest`; or back to a time (`2026-08-01T12:00:00Z`, `-10m`) or to source offsets (`topic[0]=120`).",
+        ),
+        "dry_run": Param(
+            True,
+            type="boolean",
+            title="Dry run",
+            description="Only make and show the plan: nobody is asked and nothing is changed.",
+        ),
+        "reason": Param(
+            None,
+            type="string",
+            minLength=3,
+            maxLength=500,
+            title="Reason",
+            description="Why, in a sentence: it is shown to whoever approves, and stands in the report.",
+        ),
+        "relaunch_timeout_s": Param(
+            300,
+            type="integer",
+            minimum=10,
+            title="Longest wait for the instances (seconds)",
+            description="If they are not back by then, the restore is rolled back.",
+        ),
+        "drain_timeout_s": Param(
+            1800,
+            type="integer",
+            minimum=10,
+            title="Longest wait for the lag (seconds)",
+            description="If what waited is not committed by then, the run fails, but nothing is rolled back.",
+        ),
+    },
+    tags=["restore"],
+    timeout=timedelta(hours=24),
+    task_timeout=timedelta(hours=8),
+    deadline=_DEADLINE,
+):
+
+    @task(**_RETRIES)
+    def preflight(**context: Any) -> None:
+        """Can it be done at all?"""
+        from tidemark_airflow import oncall
+
+        oncall.preflight(context)
+
+    @task(**_RETRIES)
+    def plan(**context: Any) -> str:
+        """What would be done, and what it touches."""
+        from tidemark_airflow import oncall
+
+        return oncall.plan(context)
+
+    @task.short_circuit(ignore_downstream_trigger_rules=False)
+    def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
+        """A dry run ends here."""
+        return not (params or {})["dry_run"]
+
+    approval = KeptApproval(
+        task_id="approval",
+        subject="Restore {{ params.topology }}?",
+        body="{{ ti.xcom_pull(task_ids='plan') }}",
+        assigned_users=_APPROVERS or None,
+        **no_unless_answered(timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms)),
+    )
+
+    @task(**_RETRIES)
+    def fence(**context: Any) -> None:
+        """Stop the instances; their DAG waits until the hold is released."""
+        from tidemark_airflow import oncall
+
+        oncall.fence(context)
+
+    @task(**_RETRIES)
+    def restore(**context: Any) -> None:
+        """Build the state beside the old one, and compare every key with its changelog."""
+        from tidemark_airflow import oncall
+
+        oncall.restore(context)
+
+    @task(**_RETRIES)
+    def verify(**context: Any) -> None:
+        """Is every store there, equal, and where Kafka stands?"""
+        from tidemark_airflow import oncall
+
+        oncall.verify(context)
+
+    @task(**_RETRIES)
+    def swap(**context: Any) -> None:
+        """Put the new state in place; the old one is kept aside."""
+        from tidemark_airflow import oncall
+
+        oncall.swap(context)
+
+    @task(**_RETRIES)
+    def relaunch(**context: Any) -> None:
+        """Release the hold, and wait until the instances run again."""
+        from tidemark_airflow import oncall
+
+        oncall.relaunch(context, float(context["params"]["relaunch_timeout_s"]))
+
+    @task
+    def drain(**context: Any) -> None:
+        """Watch the lag until what waited is committed."""
+        from tidemark_airflow import oncall
+
+        oncall.drain(context, float(context["params"]["drain_timeout_s"]))
+
+    @task(trigger_rule="one_failed", **_RETRIES)
+    def roll_back(**context: Any) -> None:
+        """Bring the old state back."""
+        from tidemark_airflow import oncall
+
+        oncall.roll_back(context)
+
+    @task(trigger_rule="all_done", **_RETRIES)
+    def release(**context: Any) -> None:
+        """Whatever happened, the application is held no longer."""
+        from tidemark_airflow import oncall
+
+        oncall.release(context)
+
+    @task(trigger_rule="all_done", **_RETRIES)
+    def report(**context: Any) -> str:
+        """The page with the time line; fails where the restore did not end as somebody chose."""
+        from tidemark_airflow import oncall
+
+        return oncall.report(context)
+
+    steps = [fence(), restore(), verify(), swap(), relaunch()]
+    rolled_back, released, reported = roll_back(), release(), report()
+    chain(preflight(), plan(), unless_dry_run(), approval, *steps, drain(), reported)
+    steps >> rolled_back >> released >> reported
+    steps[-1] >> released

@@ -1,0 +1,25 @@
+"""`stream_pauses`: pausing the DAG of a stream stops it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.load import load, names
+from tidemark_airflow.pausing import pauses_dag
+
+log = logging.getLogger(__name__)
+
+
+def _streams() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in names():
+        try:
+            found[f"stream__{name}"] = load(name).application_id
+        except InvalidTopology as error:
+            log.warning("topology %s is left alone: %s", name, error)
+    return found
+
+
+dag = pauses_dag(_streams)

@@ -1,0 +1,92 @@
+"""Which open transactions hold readers of a partition back: asked of Kafka's own tools, no client of ours can (rule 23)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.checks.lagging import OpenTransaction
+from tidemark.errors import TidemarkError
+from tidemark.local.kafka_tools import kafka_tool, tool_rows
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+
+_LOOKS = 10
+_DESCRIBED = 3
+"""Partitions of which the tools are asked, a few seconds each: one producer mostly holds all of them."""
+
+
+def held_partitions(ends: EndOffsets, places: Sequence[TopicPartition], wait_s: float) -> dict[TopicPartition, int]:
+    """Last stable offset of the partitions whose readers stand at one and the same offset for `wait_s`. Blocks so long.
+
+    A stream that commits every second holds its sinks back all the time, each time at another offset.
+    """
+    pause = threading.Event()
+    held = _held(ends, places)
+    for _ in range(_LOOKS):
+        if not held:
+            break
+        pause.wait(wait_s / _LOOKS)
+        now = _held(ends, list(held))
+        held = {place: offset for place, offset in held.items() if now.get(place) == offset}
+    return held
+
+
+def _held(ends: EndOffsets, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """The stable offset comes first: an end taken before it may lie below it."""
+    stable = ends.stable(places)
+    end = ends.of(places)
+    return {place: stable[place] for place in places if stable[place] < end[place]}
+
+
+def open_transactions(
+    ends: EndOffsets, places: Sequence[TopicPartition], now_ms: int, settings: Settings
+) -> list[OpenTransaction]:
+    """Of each partition that is held back, the transaction that holds it. Blocks; a few seconds where there are any."""
+    held = held_partitions(ends, places, 2 * settings.commit_interval_ms / 1000)
+    end = ends.of(list(held))
+    found = []
+    for number, place in enumerate(sorted(held)):
+        if number >= _DESCRIBED:
+            why = f"only the first {_DESCRIBED} partitions that are held back were asked about"
+            found.append(OpenTransaction(place, held[place], end[place], why=why))
+            continue
+        try:
+            found.append(_describe(place, held[place], end[place], now_ms, settings))
+        except (TidemarkError, OSError) as error:
+            found.append(OpenTransaction(place, held[place], end[place], why=f"no kafka-transactions: {error}"))
+    return found
+
+
+def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, settings: Settings) -> OpenTransaction:
+    asked = ("describe-producers", "--topic", place.topic, "--partition", str(place.partition))
+    producers = [row for row in _rows(settings, *asked) if row["CurrentTransactionStartOffset"].isdigit()]
+    if not producers:
+        return OpenTransaction(place, stable, end, why="it ended while it was asked about")
+    first = min(producers, key=lambda row: int(row["CurrentTransactionStartOffset"]))
+    producer_id = int(first["ProducerId"])
+    names = [row["TransactionalId"] for row in _rows(settings, "list") if row["ProducerId"] == str(producer_id)]
+    if not names:
+        # Hanging: the partition knows of it, no coordinator does. Its last record is younger than its beginning.
+        open_ms = now_ms - int(first["LastTimestamp"])
+        return OpenTransaction(place, stable, end, producer_id, None, max(0, open_ms))
+    (told,) = _rows(settings, "describe", "--transactional-id", names[0])
+    duration = told["TransactionDurationMs"]
+    return OpenTransaction(
+        place,
+        stable,
+        end,
+        producer_id,
+        names[0],
+        int(duration) if duration.isdigit() else None,
+        int(told["TransactionTimeoutMs"]),
+        "" if duration.isdigit() else f"its coordinator says {told['TransactionState']}",
+    )
+
+
+def _rows(settings: Settings, *arguments: str) -> list[dict[str, str]]:
+    code, said = kafka_tool("transactions", *arguments, settings=settings, capture=True)
+    if code != 0:
+        raise TidemarkError(f"`tidemark kafka transactions {' '.join(arguments)}` ended with {code}")
+    return tool_rows(said)

@@ -1,0 +1,1 @@
+"""Changes to an application that has state: another topology version, another number of tasks, other offsets."""

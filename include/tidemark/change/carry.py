@@ -1,0 +1,261 @@
+"""What becomes of each store when the topology changes: a pure function of two descriptions and what was declared.
+
+`tests/change/test_carry.py` goes through the cases of the table in `docs/upgrade.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tidemark.change.declared import Declared
+from tidemark.change.description import Description, StoreState
+from tidemark.change.roles import ORDER
+from tidemark.stores.layout import ValueLayout, slots_of
+from tidemark.topology.durations import format_ms
+from tidemark.topology.plan import Fold
+
+
+class Fate(StrEnum):
+    """What becomes of a store."""
+
+    KEPT = "kept"
+    COPIED = "copied"
+    NEW = "new"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class StoreChange:
+    """One store. `was` is its old name, empty for a new one; `store` its new name, empty for one that goes.
+
+    Kept: nothing is written. Copied: every key, in the new form, into a changelog of its own; old values get
+    `added_fields` and lose `dropped_fields`. Dropped with a new name: it begins anew, empty. `why` says what is done or
+    what is wrong, `remedy` what to do about the latter.
+    """
+
+    was: str
+    store: str
+    fate: Fate
+    why: str
+    remedy: str = ""
+    added_fields: Mapping[str, Any] = field(default_factory=dict)
+    dropped_fields: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return (
+            f"{self.was} → {self.store}"
+            if self.was and self.store and self.was != self.store
+            else self.store or self.was
+        )
+
+
+def obstacles(old: Description, new: Description) -> list[str]:
+    """What stands against the upgrade as a whole, each with its remedy."""
+    found: list[str] = []
+    if old.version == new.version:
+        found.append(
+            f"both are version {new.version}: what is committed could not be told apart; give the topology another version"
+        )
+    if old.routing and len(new.subtopologies) != len(old.subtopologies):
+        found.append(
+            "the application was rescaled, so it can get no more sub-topologies, nor lose one: write what is new as a topology "
+            "of its own"
+        )
+    for number, before in enumerate(old.subtopologies):
+        after = new.subtopologies[number] if number < len(new.subtopologies) else None
+        if after is None or set(after.sources) != set(before.sources) or after.sources[0] != before.sources[0]:
+            reads = "is gone" if after is None else f"reads {', '.join(after.sources)}"
+            found.append(
+                f"sub-topology {number} read {', '.join(before.sources)}, now it {reads}: its offsets cannot be carried "
+                "over; keep its topics, in the order in which they were written, and write new ones behind them; or give "
+                "the topology another application id"
+            )
+    return found
+
+
+def carry(old: Description, new: Description, declared: Declared) -> tuple[StoreChange, ...]:
+    """The fate of every old and every new store, the new ones in their order first. Reads nothing."""
+    renames = dict(_with_orders(old, new, declared.renames))
+    drops = {*declared.drops, *(f"{name}-{ORDER}" for name in declared.drops)}
+    of_new = {
+        renames.get(name, name): store for name, store in old.stores.items() if renames.get(name, name) in new.stores
+    }
+    changes = [_one(old, new, of_new.get(name), state, drops, declared) for name, state in new.stores.items()]
+    gone = [store for name, store in old.stores.items() if renames.get(name, name) not in new.stores]
+    return (*changes, *(_gone(store, drops, new) for store in gone))
+
+
+def _with_orders(old: Description, new: Description, renames: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """A renamed store takes the one along that keeps its order."""
+    for before, after in renames.items():
+        yield before, after
+        if f"{before}-{ORDER}" in old.stores and f"{after}-{ORDER}" in new.stores:
+            yield f"{before}-{ORDER}", f"{after}-{ORDER}"
+
+
+def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:
+    name = store.name
+    if store.role == ORDER and name.removesuffix(f"-{ORDER}") in new.stores:
+        return StoreChange(name, "", Fate.DROPPED, "its store keeps no order any more")
+    if name in drops:
+        return StoreChange(name, "", Fate.DROPPED, "declared: the new version does not keep it")
+    return StoreChange(
+        name, "", Fate.REFUSED, "the new version has no such store",
+        f"keep it, or declare what became of it: --rename {name}=NEW, or --drop {name}",
+    )  # fmt: skip
+
+
+def _one(
+    old: Description,
+    new: Description,
+    before: StoreState | None,
+    after: StoreState,
+    drops: set[str],
+    declared: Declared,
+) -> StoreChange:
+    name = after.name
+    if before is None:
+        return _new(old, new, after, drops)
+    if before.name in drops:
+        if after.spec.source_topic is not None:
+            return _refused(before, after, "its source topic keeps it, and is not emptied", "leave --drop out")
+        return StoreChange(before.name, name, Fate.DROPPED, "declared: it begins anew, empty")
+    for difference in _differences(old, new, before, after):
+        return _refused(before, after, difference, f"keep that, or give its contents up: --drop {before.name}")
+    return _carried(before, after, declared)
+
+
+def _new(old: Description, new: Description, after: StoreState, drops: set[str]) -> StoreChange:
+    kept = after.name.removesuffix(f"-{ORDER}")
+    if after.role == ORDER and kept in old.stores and kept not in drops:
+        return StoreChange(
+            "", after.name, Fate.REFUSED, f"the keys that {kept} holds have no age, so they would never leave",
+            f"leave ttl and max_entries out, or give its contents up: --drop {kept}",
+        )  # fmt: skip
+    what = "begins empty: it will know what comes from now on"
+    if after.spec.source_topic is not None:
+        what = "begins empty: it is read from its topic"
+    return StoreChange("", after.name, Fate.NEW, what)
+
+
+def _differences(old: Description, new: Description, before: StoreState, after: StoreState) -> Iterator[str]:
+    """What makes old contents mean something else, the weightiest first."""
+    if new.subtopology_of(after.name) != old.subtopology_of(before.name):
+        yield (
+            f"sub-topology {old.subtopology_of(before.name)} kept it, now {new.subtopology_of(after.name)} would: its "
+            "tasks may own other keys"
+        )
+    if before.role != after.role or bool(before.aggregates) != bool(after.aggregates):
+        yield f"it was the store of: {before.role}; now it is that of: {after.role}"
+    if before.key != after.key:
+        yield f"its keys were {before.key}, now they are {after.key}"
+    if before.window != after.window or before.spec.kind != after.spec.kind:
+        yield f"it held {before.window or 'no windows'}, now it holds {after.window or 'no windows'}"
+    if before.spec.source_topic != after.spec.source_topic:
+        yield (
+            f"it was restored from {before.spec.source_topic or 'a changelog of its own'}, now from "
+            f"{after.spec.source_topic or 'a changelog of its own'}"
+        )
+    if before.spec.is_logged != after.spec.is_logged:
+        yield "it was not logged" if after.spec.is_logged else "it would not be logged any more"
+    if (before.spec.ttl_ms is None) != (
+        after.spec.ttl_ms is None
+    ) and before.spec.max_entries != after.spec.max_entries:
+        yield "its keys left by age or by number, now by the other"
+
+
+def _carried(before: StoreState, after: StoreState, declared: Declared) -> StoreChange:
+    added, dropped, problem = _fields(before, after, declared)
+    if problem is not None:
+        return _refused(before, after, *problem)
+    notes = [f"renamed from {before.name}"] if before.name != after.name else []
+    notes += [f"{name} is {_shown(value)} for keys that exist" for name, value in added.items()]
+    notes += [f"{name} is given up" for name in dropped]
+    if list(before.fields) != list(after.fields) and not added and not dropped:
+        notes.append("its fields in another order")
+    notes += _retention(before, after)
+    if not notes:
+        return StoreChange(before.name, after.name, Fate.KEPT, "unchanged")
+    if after.spec.source_topic is not None and before.fields == after.fields:
+        return StoreChange(before.name, after.name, Fate.KEPT, f"{'; '.join(notes)}; read from its topic")
+    for state, what in (
+        (after.spec.source_topic, "its source topic keeps it"),
+        (not after.spec.is_logged, "it is not logged"),
+    ):
+        if state:
+            return _refused(
+                before, after, f"{what}, so it cannot be written anew ({'; '.join(notes)})",
+                f"keep it as it was, or give its contents up: --drop {before.name}",
+            )  # fmt: skip
+    return StoreChange(before.name, after.name, Fate.COPIED, "; ".join(notes), "", added, tuple(dropped))
+
+
+def _fields(
+    before: StoreState, after: StoreState, declared: Declared
+) -> tuple[dict[str, Any], list[str], tuple[str, str] | None]:
+    """Fields that are added, those that go, or what is wrong with them and the remedy."""
+    give_up = f"--drop {before.name} gives its contents up"
+    added: dict[str, Any] = {}
+    for name, what in after.fields.items():
+        if name not in before.fields:
+            place = (after.name, name)
+            if place not in declared.added_fields:
+                remedy = f"declare it: --add {after.name}.{name}, or --add {after.name}.{name}=VALUE; {give_up}"
+                return {}, [], (f"its keys know nothing of the new field {name}", remedy)
+            value = declared.added_fields[place]
+            if wrong := _wrong_value(after, name, value):
+                return {}, [], (f"{_shown(value)} cannot be put into {name}: {wrong}", f"--add {after.name}.{name}")
+            added[name] = value
+        elif before.fields[name] != what or _kept_bytes(before, name) != _kept_bytes(after, name):
+            remedy = f"keep it, and give the new one another name; {give_up}"
+            return {}, [], (f"its field {name} was {before.fields[name]}, now it is {what}", remedy)
+    gone = [name for name in before.fields if name not in after.fields]
+    for name in gone:
+        if (before.name, name) not in declared.dropped_fields:
+            remedy = f"keep it, or give it up: --drop {before.name}.{name}; {give_up}"
+            return {}, [], (f"its field {name} is gone", remedy)
+    return added, gone, None
+
+
+def _kept_bytes(state: StoreState, name: str) -> Sequence[str]:
+    return [slot.signature for slot in slots_of([a for a in state.aggregates if a.name == name])]
+
+
+def _wrong_value(after: StoreState, name: str, value: Any) -> str | None:
+    """Why the keys that exist cannot have that value."""
+    if value is None:
+        return None
+    aggregate = next((a for a in after.aggregates if a.name == name), None)
+    if aggregate is None:
+        return "it is no plain value" if isinstance(value, dict | list) else None
+    layout = ValueLayout(slots_of([aggregate]))
+    if aggregate.fold is Fold.MEAN or layout.variable_fields:
+        return f"{aggregate.fold.value} can only begin at null"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (aggregate.number.value == "<i8" and not isinstance(value, int)):
+        return "it is not a number of that kind"
+    return None
+
+
+def _retention(before: StoreState, after: StoreState) -> list[str]:
+    was, now = before.spec.retention_ms, after.spec.retention_ms
+    if was == now and before.spec.segment_ms == after.spec.segment_ms:
+        return []
+    told = f"retention from {format_ms(was or 0)} to {format_ms(now or 0)}"
+    if (now or 0) < (was or 0):
+        return [f"{told}: what is older leaves"]
+    return [f"{told}: what had left stays away"]
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else repr(value)
+
+
+def _refused(before: StoreState, after: StoreState, why: str, remedy: str) -> StoreChange:
+    return StoreChange(before.name, after.name, Fate.REFUSED, why, remedy)

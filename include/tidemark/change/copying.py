@@ -1,0 +1,174 @@
+"""Writing a store anew: its state read and verified, each value converted, into another changelog, and compared there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemark.commit.transaction import BatchProducer
+from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.probe import Probe
+from tidemark.restore.alone import aborting
+from tidemark.restore.kit import Found, RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.start.evidence import Standing
+from tidemark.start.opening import restore_job
+from tidemark.stores.directory import folder_of
+from tidemark.stores.protocol import Writes, in_chunks
+from tidemark.stores.rocksdb import RocksStore, opened
+from tidemark.tasks.values import first_live_segment, segments_of
+from tidemark.topology.plan import StoreSpec
+
+_KEYS_AT_ONCE = 10_000
+_KEYS_A_TRANSACTION = 50_000
+_WRITE_BUFFER_BYTES = 32 << 20
+
+Entries = tuple[Sequence[bytes], Sequence[bytes]]
+"""Keys and their values."""
+Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
+"""The partition of each key."""
+
+
+@dataclass(frozen=True)
+class OldState:
+    """Builds the stores of the version that ran, in `folder`, each compared with its changelog."""
+
+    kit: RestoreKit
+    folder: Path
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    def build(self, found: Found, spec: StoreSpec) -> Path:
+        """The folder of the store as the last commit left it. Blocks. Raises `StartRefused`."""
+        task, kit = found.facts.task, self.kit
+        folder = folder_of(self.folder, task, spec.name)
+        ways = kit.ways(found, None)
+        if ways is None:
+            raise StartRefused(f"task {task} has never committed anything: there is no state of it")
+
+        def pass_over(error: CopyUnusable) -> None:
+            self.say(f"store {task}/{spec.name}: {error}; the next source of state is taken")
+
+        builder = kit.builder(self.listener, self.probe, kit.copies)
+        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over)
+        verdict = kit.verify(task, job, folder, lambda: True)
+        if not verdict.is_equal:
+            raise StartRefused(
+                f"{verdict.told}; nothing was changed; `tidemark restore run --from changelog` repairs it"
+            )
+        self.probe("old-state-built")
+        return folder
+
+
+def live_items(store: RocksStore, spec: StoreSpec, standing: Standing) -> Iterator[Entries]:
+    """Keys and values of what has not expired at the standing's stream time, some thousands at a time."""
+    first = first_live_segment(spec, standing.stream_time_ms)
+    for segment in store.segments():
+        if first is not None and segment < first:
+            continue
+        yield from in_chunks(store, segment, _KEYS_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class Copier:
+    """Writes new changelogs through `producer`, in transactions of their own: nothing names those topics yet."""
+
+    kit: RestoreKit
+    producer: BatchProducer
+    folder: Path
+    probe: Probe
+
+    def copy(self, items: Iterator[Entries], spec: StoreSpec, changelog: TopicPartition, loaded: RocksStore) -> int:
+        """Write and load them; how many there were."""
+        number = changelog.partition
+        return self.spread(items, spec, changelog.topic, {number: loaded}, lambda keys: np.full(len(keys), number))[
+            number
+        ]
+
+    def spread(
+        self, items: Iterator[Entries], spec: StoreSpec, topic: str, loaded: Mapping[int, RocksStore], place: Place
+    ) -> dict[int, int]:
+        """Write and load each into the partition that `place` names; how many there were by partition."""
+        sent, in_transaction = dict.fromkeys(loaded, 0), 0
+        self.producer.begin()
+        with aborting(self.producer):
+            for keys, values in items:
+                if in_transaction >= _KEYS_A_TRANSACTION:
+                    self.producer.flush()
+                    self.producer.commit()
+                    self.producer.begin()
+                    in_transaction = 0
+                places = place(keys)
+                for number in np.unique(places).tolist():
+                    rows = np.flatnonzero(places == number).tolist()
+                    self._write(
+                        spec,
+                        TopicPartition(topic, number),
+                        [keys[i] for i in rows],
+                        [values[i] for i in rows],
+                        loaded[number],
+                    )
+                    sent[number] += len(rows)
+                in_transaction += len(keys)
+                self.probe("copying")
+            self.producer.flush()
+        self.producer.commit()
+        return sent
+
+    def _write(
+        self,
+        spec: StoreSpec,
+        changelog: TopicPartition,
+        keys: Sequence[bytes],
+        values: Sequence[bytes],
+        loaded: RocksStore,
+    ) -> None:
+        messages = [{"key": k, "value": v} for k, v in zip(keys, values, strict=True)]
+        self.producer.send_many(changelog.topic, messages, changelog.partition)
+        loaded.load_many(_by_segment(spec, keys, values))
+
+    @contextmanager
+    def store(self, task: TaskId, spec: StoreSpec) -> Iterator[RocksStore]:
+        """An empty store to load beside the changelog, to be compared with it."""
+        folder = folder_of(self.folder, task, spec.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        store = RocksStore(folder, write_buffer_bytes=_WRITE_BUFFER_BYTES)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    def verify(self, task: TaskId, spec: StoreSpec, standing: Standing) -> None:
+        """Fold the new changelog and compare it with what was loaded. Raises `PreflightFailed`: nothing was changed."""
+        facts = self.kit.witnesses.facts([task])[task]
+        job = restore_job(self.kit.plan, facts, spec, standing, self.kit.clock())
+        verdict = self.kit.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
+        if not verdict.is_equal:
+            raise PreflightFailed(
+                f"{verdict.told}; what was written is not what was read: nothing was changed, try again"
+            )
+
+
+def keys_of(folder: Path, spec: StoreSpec, standing: Standing) -> int:
+    """How many keys live in a built store."""
+    with opened(folder) as store:
+        return sum(len(keys) for keys, _ in live_items(store, spec, standing))
+
+
+def _by_segment(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Writes]:
+    found: dict[int, tuple[list[bytes], list[bytes | None]]] = {}
+    for segment, key, value in zip(segments_of(spec, keys).tolist(), keys, values, strict=True):
+        held = found.setdefault(segment, ([], []))
+        held[0].append(key)
+        held[1].append(value)
+    return [Writes(segment, *held) for segment, held in found.items()]

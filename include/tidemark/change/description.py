@@ -1,0 +1,238 @@
+"""What a topology keeps: the part of a plan that its stores' bytes depend on, as `<app>-topology` holds it.
+
+Commit records name a version of the topology, but the module of that version is gone once it is edited. So the first
+commit of an instance that finds another description than its own writes it, in the commit's transaction: the last record
+of the topic describes the state that the last commits stand on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from tidemark.change.roles import key_of_branch, key_of_nodes, role_of, window_of, window_text
+from tidemark.change.routing import routed_topic
+from tidemark.errors import StartRefused
+from tidemark.topology.plan import (
+    Aggregate,
+    Aggregation,
+    Branch,
+    Column,
+    Fold,
+    Guarantee,
+    Number,
+    Source,
+    StoreKind,
+    StoreSpec,
+    SubTopology,
+    TaskNode,
+    TopologyPlan,
+)
+
+DESCRIPTION_VERSION = 1
+
+
+@dataclass(frozen=True)
+class StoreState:
+    """One store. `spec` is as if RocksDB held it.
+
+    `role` is what the store is for its node, `key` what its keys are made of, as SQL, `window` its windows in words or
+    empty. `aggregates` are empty for a store of rows.
+    """
+
+    spec: StoreSpec
+    role: str
+    key: str
+    window: str
+    aggregates: tuple[Aggregate, ...]
+
+    @property
+    def name(self) -> str:
+        """The store's."""
+        return self.spec.name
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What a value consists of, by name: a column's type, or what an aggregate folds.
+
+        Neither a quantile's rank nor a collect's limit changes what is kept.
+        """
+        if self.aggregates:
+            return {a.name: f"{a.fold.value}({' '.join((a.expression or '*').split())})" for a in self.aggregates}
+        return {column.name: column.type for column in self.spec.columns}
+
+
+@dataclass(frozen=True)
+class SubtopologyState:
+    """One sub-topology: the topics it reads, the lead first, and its stores."""
+
+    sources: tuple[str, ...]
+    stores: tuple[StoreState, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A whole application, as its module has it. `partitions` counts those of the user's topics that it reads.
+
+    `internal` are the topics between its sub-topologies. `routing` counts rescales, 0 where each task has a partition of
+    the user's topics; it is part of the names of the topics that the sources go through.
+    """
+
+    application_id: str
+    version: str
+    guarantee: Guarantee
+    subtopologies: tuple[SubtopologyState, ...]
+    partitions: Mapping[str, int]
+    internal: tuple[str, ...] = ()
+    routing: int = 0
+
+    @property
+    def stores(self) -> dict[str, StoreState]:
+        """By name."""
+        return {store.name: store for s in self.subtopologies for store in s.stores}
+
+    def subtopology_of(self, store: str) -> int:
+        """Which keeps it."""
+        return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))
+
+    def keeps_the_same(self, other: Description) -> bool:
+        """Whether the two stand on the same state: all but the version, the guarantee and the generations."""
+        return self._forms == other._forms
+
+    @property
+    def _forms(self) -> tuple[SubtopologyState, ...]:
+        return tuple(
+            replace(s, stores=tuple(replace(each, spec=_form(each.spec)) for each in s.stores))
+            for s in self.subtopologies
+        )
+
+    def to_bytes(self) -> bytes:
+        """As JSON."""
+        body = {"format": DESCRIPTION_VERSION, **asdict(self)}
+        return json.dumps(body, separators=(",", ":"), default=lambda member: member.value).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Description:
+        """Read what `to_bytes` wrote; raises `StartRefused` on another format."""
+        body = json.loads(data)
+        found = body.pop("format", None)
+        if found != DESCRIPTION_VERSION:
+            raise StartRefused(
+                f"a topology's description has format {found}, this Tidemark reads {DESCRIPTION_VERSION}: upgrade it"
+            )
+        body["guarantee"] = Guarantee(body["guarantee"])
+        body["subtopologies"] = tuple(
+            SubtopologyState(tuple(s["sources"]), tuple(_store(each) for each in s["stores"]))
+            for s in body["subtopologies"]
+        )
+        body["internal"] = tuple(body["internal"])
+        return cls(**body)
+
+    def routed_topic(self, topic: str) -> str:
+        """The topic that is read in the place of one that the module names."""
+        return routed_topic(self.application_id, topic, self.routing, is_internal=topic in self.internal)
+
+    @property
+    def user_topics(self) -> tuple[str, ...]:
+        """Sources that are not its own."""
+        return tuple(t for s in self.subtopologies for t in s.sources if t not in self.internal)
+
+    def skeleton(self) -> TopologyPlan:
+        """A plan that knows sources and stores, and no more: enough to find and read the state, not to run."""
+        states = [
+            replace(s, sources=tuple(self.routed_topic(topic) for topic in s.sources)) for s in self.subtopologies
+        ]
+        routed = self.user_topics if self.routing else ()
+        states += [SubtopologyState((topic,), ()) for topic in routed]
+        subtopologies = tuple(_skeleton(index, s) for index, s in enumerate(states))
+        return TopologyPlan(self.application_id, self.version, self.guarantee, subtopologies, routed)
+
+
+def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Description:
+    """The description of a module's plan, never rescaled; `partitions` are of all topics, the user's own are kept."""
+    internal = plan.repartition_topics
+    return Description(
+        plan.application_id,
+        plan.version,
+        plan.guarantee,
+        tuple(SubtopologyState(s.source_topics, tuple(_states(plan, s))) for s in plan.subtopologies),
+        {
+            t: partitions[t]
+            for s in plan.subtopologies
+            for t in s.source_topics
+            if t in partitions and t not in internal
+        },
+        internal,
+    )
+
+
+def with_generations(plan: TopologyPlan, generations: Mapping[str, int]) -> TopologyPlan:
+    """The plan with each store's changelog as it is named now; a store that is not in `generations` has none yet."""
+
+    def settled(spec: StoreSpec) -> StoreSpec:
+        return replace(spec, generation=generations.get(spec.name, spec.generation))
+
+    def branch(given: Branch) -> Branch:
+        aggregation = given.aggregation
+        if aggregation is None:
+            return given
+        return replace(given, aggregation=replace(aggregation, store=settled(aggregation.store)))
+
+    subtopologies = tuple(
+        replace(
+            s,
+            branches=tuple(map(branch, s.branches)),
+            nodes=tuple(replace(node, stores=tuple(map(settled, node.stores))) for node in s.nodes),
+        )
+        for s in plan.subtopologies
+    )
+    return replace(plan, subtopologies=subtopologies)
+
+
+def _states(plan: TopologyPlan, subtopology: SubTopology) -> Iterable[StoreState]:
+    for branch in subtopology.branches:
+        aggregation = branch.aggregation
+        if aggregation is not None:
+            yield StoreState(
+                _bare(aggregation.store), "aggregate", key_of_branch(plan, subtopology, branch),
+                window_text(aggregation.window), aggregation.aggregates,
+            )  # fmt: skip
+    key = key_of_nodes(plan, subtopology)
+    for node in subtopology.nodes:
+        for place, spec in enumerate(node.stores):
+            yield StoreState(_bare(spec), role_of(node, place), key, window_of(subtopology, node), ())
+
+
+def _bare(spec: StoreSpec) -> StoreSpec:
+    """As RocksDB would hold it: who holds it may change at any time."""
+    return replace(spec, in_memory=False, custom=None)
+
+
+def _form(spec: StoreSpec) -> StoreSpec:
+    """Without what says nothing of its contents: the settings of its changelog, and how often it was written anew."""
+    return replace(spec, profile="default", topic_config=(), generation=0)
+
+
+def _store(body: dict[str, Any]) -> StoreState:
+    spec = body["spec"]
+    spec["kind"] = StoreKind(spec["kind"])
+    spec["columns"] = tuple(Column(**column) for column in spec["columns"])
+    spec["topic_config"] = tuple((key, value) for key, value in spec["topic_config"])
+    aggregates = tuple(
+        Aggregate(each["name"], Fold(each["fold"]), each["expression"], Number(each["number"]), each["argument"])
+        for each in body["aggregates"]
+    )
+    return StoreState(StoreSpec(**spec), body["role"], body["key"], body["window"], aggregates)
+
+
+def _skeleton(index: int, state: SubtopologyState) -> SubTopology:
+    sources = tuple(Source(f"source-{i}", topic, (), "_key", "_timestamp") for i, topic in enumerate(state.sources))
+    branches = tuple(
+        Branch(0, store.name, (), (), Aggregation(store.name, store.spec, None, "key", store.aggregates, ()), ())
+        for store in state.stores
+        if store.aggregates
+    )
+    rows = tuple(store.spec for store in state.stores if not store.aggregates)
+    return SubTopology(index, sources, branches, (TaskNode("stores", (), (), rows),) if rows else ())

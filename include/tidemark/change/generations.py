@@ -1,0 +1,19 @@
+"""Names for contents that are written anew: a changelog that has ever been written is not written from its beginning again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from tidemark.names import changelog_topic
+
+
+def next_generation(application_id: str, store: str, topics: Collection[str], recorded: int | None) -> int:
+    """The first one behind the recorded one and behind every changelog of that name that exists.
+
+    What an attempt that was killed has written lies in a topic that nothing names, and is passed over here.
+    """
+    name = re.compile(re.escape(changelog_topic(application_id, store)) + r"(?:-([1-9]\d*))?")
+    known = [int(found[1] or 0) for topic in topics if (found := name.fullmatch(topic))]
+    known += [] if recorded is None else [recorded]
+    return max(known, default=-1) + 1

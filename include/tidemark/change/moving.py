@@ -1,0 +1,77 @@
+"""What the changes of an application have in common: records in flight, and the records they commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.transaction import BatchProducer
+from tidemark.names import TaskId, TopicPartition, by_topic
+from tidemark.restore.alone import aborting
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.evidence import Standing
+from tidemark.topology.plan import TopologyPlan
+
+
+def records_between(kit: RestoreKit, partition: TopicPartition, offset: int, end: int) -> int:
+    """Committed records of a partition in [offset, end); transaction markers have offsets too. Blocks."""
+    return sum(len(batch.keys) for batch in kit.read(partition, offset, end))
+
+
+def send_on(
+    kit: RestoreKit, producer: BatchProducer, partition: TopicPartition, offset: int, end: int, topic: str
+) -> int:
+    """Send the committed records of [offset, end) to another topic by murmur2 of their keys; how many. Blocks.
+
+    In transactions of their own, so nothing may name that topic yet.
+    """
+    sent = 0
+    for batch in kit.read(partition, offset, end):
+        producer.begin()
+        with aborting(producer):
+            messages = [{"key": key, "value": value} for key, value in zip(batch.keys, batch.values, strict=True)]
+            producer.send_many(topic, messages)
+            producer.flush()
+        producer.commit()
+        sent += len(messages)
+    return sent
+
+
+def moved_records(
+    kind: CommitKind,
+    plan: TopologyPlan,
+    standing: Mapping[TaskId, Standing],
+    changelogs: Mapping[TaskId, Mapping[str, int]],
+    ends: Mapping[TopicPartition, int],
+    commit_time_ms: int,
+    before: Mapping[TaskId, Standing] | None = None,
+) -> list[CommitRecord]:
+    """A record of each task that goes on at `standing`, one batch later. `ends` are of the sinks and of every changelog.
+
+    `before` is where they stood, the same place unless given: source spans run from there to where they go on.
+    """
+    ends_before = by_topic(ends)
+    return [
+        CommitRecord(
+            kind=kind,
+            application_id=plan.application_id,
+            topology_version=plan.version,
+            task=task,
+            instance=0,
+            batch=at.batch + 1,
+            commit_time_ms=commit_time_ms,
+            sources={
+                topic: {task.partition: ((before or standing)[task].next_offsets[topic], offset)}
+                for topic, offset in at.next_offsets.items()
+            },
+            stream_time_ms=at.stream_time_ms,
+            rows=0,
+            late_rows=0,
+            bad_rows=0,
+            filtered_rows=0,
+            sinks={},
+            changelogs=dict(changelogs.get(task, {})),
+            ends_before=ends_before,
+        )
+        for task, at in standing.items()
+    ]

@@ -1,0 +1,119 @@
+"""Reading `<app>-topology`, and what a start makes of it: the plan with the names that are in use now, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import partition_counts
+from tidemark.change.carry import Fate, carry
+from tidemark.change.declared import NOTHING
+from tidemark.change.description import Description, describe_state, with_generations
+from tidemark.change.routing import routed
+from tidemark.errors import StartRefused
+from tidemark.names import TopicPartition, topology_topic
+from tidemark.restore.changelog import read_committed_until
+from tidemark.settings import Settings
+from tidemark.start.witnesses import stalled_after
+from tidemark.topology.plan import TopologyPlan
+
+
+def recorded(
+    settings: Settings, admin: AdminClient, application_id: str, partitions: Mapping[str, int]
+) -> Description | None:
+    """What the application's state consisted of at its last commit; None where it has never committed any.
+
+    `partitions` are of all topics of the cluster. An open transaction is waited for. Blocks; raises `OutcomeUnknown`.
+    """
+    place = TopicPartition(topology_topic(application_id), 0)
+    if place.topic not in partitions:
+        return None
+    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
+    low, end = ends.beginnings([place])[place], ends.of([place])[place]
+    client: Mapping[str, Any] = librdkafka_config(settings)
+    last: bytes | None = None
+    for batch in read_committed_until(
+        client, place, low, end, stalled_after_s=stalled_after(settings), go_on=lambda: True
+    ):
+        last = batch.values[-1] if batch.values else last
+    return None if last is None else Description.from_bytes(last)
+
+
+def settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> TopologyPlan:
+    """The module's plan as it runs now: each store with its generation, its sources routed where it was rescaled. Pure.
+
+    `partitions` are of all topics; one that is missing there is somebody else's to report. Raises `StartRefused` where the
+    state is another.
+    """
+    if found is None:
+        return plan
+    require_same(found, plan, partitions)
+    require_partitions(found, partitions)
+    return named(plan, found)
+
+
+def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str, int]) -> None:
+    """Raises `StartRefused` where the module's plan keeps another state than the one that was left."""
+    own = describe_state(plan, partitions)
+    if not own.keeps_the_same(found):
+        raise StartRefused(
+            f"{plan.application_id}: what version {plan.version} keeps is not what version {found.version} left behind "
+            f"({_difference(found, own)}): `tidemark upgrade` says what carries over and does it; or bring the old topology "
+            "back"
+        )
+
+
+def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
+    """The module's plan with the names that are in use, whatever else has changed."""
+    if found is None or plan.routed:
+        return plan
+    own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
+    return routed(own, found.routing) if found.routing else own
+
+
+def describe_settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> Description:
+    """What the first commit of the module's plan writes down, where it settles on `found`."""
+    if found is None:
+        return describe_state(plan, partitions)
+    own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
+    return replace(describe_state(own, partitions), routing=found.routing)
+
+
+def require_partitions(found: Description, partitions: Mapping[str, int]) -> None:
+    """Raises `StartRefused` where a topic has another number of partitions than the last commit knew.
+
+    One that is routed may have more.
+    """
+    for topic, before in found.partitions.items():
+        now = partitions.get(topic, before)
+        if now < before or (now > before and not found.routing):
+            raise StartRefused(
+                f"{found.application_id}: {topic} has {now} partitions, it had {before} when the application last ran: "
+                f"records of one key lie in two of them now; `tidemark rescale --tasks {now}` sends them where the state of "
+                "their keys is"
+            )
+
+
+def settled_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
+    """`settled` with what the cluster says. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+    partitions = partition_counts(admin, settings)
+    return settled(plan, recorded(settings, admin, plan.application_id, partitions), partitions)
+
+
+def _difference(found: Description, own: Description) -> str:
+    """The first thing that is another, in words."""
+    if [s.sources for s in found.subtopologies] != [s.sources for s in own.subtopologies]:
+        return "the topics that it reads"
+    changes = carry(found, own, NOTHING)
+    worst = [c for c in changes if c.fate is Fate.REFUSED] or [c for c in changes if c.fate is not Fate.KEPT]
+    return f"store {worst[0].name}: {worst[0].why}" if worst else "how its keys leave"
+
+
+def named_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
+    """`named` with what the cluster says: to look at an application, not to run it. Blocks. Raises `OutcomeUnknown`."""
+    return named(plan, recorded(settings, admin, plan.application_id, partition_counts(admin, settings)))

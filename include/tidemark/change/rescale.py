@@ -1,0 +1,257 @@
+"""Another number of tasks (rule 16, `docs/rescale.md`): sources through repartition topics, state by key to its new tasks.
+
+Steps, with all instances fenced: make the topics of the next routing; send on what lies unread between sub-topologies; build
+and verify every store, and write each key to the changelog partition of the task that owns it from now on, and compare; then
+one transaction with the new description, a commit record of kind rescale and the offsets of every task. Before that
+transaction nothing has changed, after it everything has: a second run begins anew or finds that all is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
+from tidemark.change.copying import Copier, OldState, Place, live_items
+from tidemark.change.description import Description, describe_state, with_generations
+from tidemark.change.generations import next_generation
+from tidemark.change.moving import moved_records, records_between, send_on
+from tidemark.change.owners import Owner, owner_of
+from tidemark.change.recorded import named, require_same
+from tidemark.change.rescale_plan import RescalePlan
+from tidemark.change.routing import next_routing, require_routable
+from tidemark.change.stood import Stood, described, kit_of, output_ends, stood
+from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.changelog.policy import repartition_config
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import BatchProducer
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.partitioning import partitions_of
+from tidemark.probe import Probe
+from tidemark.restore.fence import holders
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.settings import Settings
+from tidemark.start.evidence import Standing
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import TopologyPlan
+
+RESCALES_FOLDER = ".rescales"
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """One rescale of the application that `plan`, its module's, describes, to so many tasks per sub-topology."""
+
+    plan: TopologyPlan
+    settings: Settings
+    clock: Callable[[], int]
+    tasks: int
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    def show(self) -> RescalePlan:
+        """What it would do now; the application may run. Raises `StartRefused`."""
+        return self._planned(stood(kit_of(self.plan, self.settings, self.clock)))
+
+    def run(self, approve: Callable[[RescalePlan], bool]) -> bool:
+        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+
+        One that was committed before is only cleaned up behind, and nobody is asked. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
+        second run finds out.
+        """
+        kit = kit_of(self.plan, self.settings, self.clock)
+        with standstill(kit, RESCALES_FOLDER, self.say) as (producer, folder):
+            if self._is_done(kit):
+                self.say(f"{self.plan.application_id} has {self.tasks} tasks already")
+                self._forget_folders()
+                return True
+            return self._run(kit, producer, folder, approve)
+
+    def _is_done(self, kit: RestoreKit) -> bool:
+        found, counts = described(kit), partition_counts(kit.admin, self.settings)
+        if not found.routing:
+            return False
+        return {counts.get(found.routed_topic(t)) for s in found.subtopologies for t in s.sources} == {self.tasks}
+
+    def _run(
+        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[RescalePlan], bool]
+    ) -> bool:
+        before = fenced_stood(kit)
+        plan = self._planned(before)
+        if not approve(plan):
+            return False
+        description = self._new_topics(kit, before)
+        own = kit_of(named(self.plan, description), self.settings, self.clock)
+        self.probe("topics-made")
+        self._send_on(before, description, producer)
+        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say)
+        after = self._after(before, description, own)
+        counts = self._spread(before, after, old, Copier(own, producer, folder / "new", self.probe))
+        self.probe("copied")
+        records = moved_records(
+            CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
+        )
+        gone = [task for task in before.standing if task not in after]
+        Switch(own, producer, self.probe, "tidemark rescale").commit(records, description, gone)
+        self._forget_folders()
+        return True
+
+    def _planned(self, before: Stood) -> RescalePlan:
+        description, counts = before.description, partition_counts(before.kit.admin, self.settings)
+        require_same(description, self.plan, counts)
+        require_routable(self.plan)
+        for name, store in description.stores.items():
+            owner_of(store)
+            if not store.spec.is_logged:
+                raise StartRefused(f"store {name} is not logged, so nobody knows what it holds: it cannot be moved")
+            if store.spec.source_topic is not None:
+                raise StartRefused(
+                    f"store {name} is kept by its source topic {store.spec.source_topic}, which has as many partitions as "
+                    "it has: leave optimised=True out of the topology, `tidemark upgrade` it, then rescale"
+                )
+        missing = [task for task in before.found if task not in before.standing]
+        if missing:
+            raise StartRefused(f"task {missing[0]} has never committed anything: let the application run until it has")
+        tasks = {number: self._tasks(before, number) for number in range(len(description.subtopologies))}
+        if not description.routing and set(tasks.values()) == {self.tasks} and not self._has_grown(description, counts):
+            raise StartRefused(f"{self.plan.application_id} has {self.tasks} tasks already: there is nothing to do")
+        times = [at.stream_time_ms for at in before.standing.values() if at.stream_time_ms != NO_STREAM_TIME]
+        left = [changelog_of(description.application_id, store.spec) for store in description.stores.values()]
+        left += [description.routed_topic(t) for t in self._own_topics(description)]
+        return RescalePlan(
+            description.application_id, self.tasks, tasks, {t: counts[t] for t in description.user_topics},
+            tuple(description.stores), self._unread(before), before.waiting,
+            max(times) - min(times) if times else 0, tuple(left),
+        )  # fmt: skip
+
+    def _own_topics(self, description: Description) -> tuple[str, ...]:
+        """The module's names of the topics between sub-topologies, those of routers where there are such."""
+        return (*description.internal, *(description.user_topics if description.routing else ()))
+
+    def _has_grown(self, description: Description, counts: Mapping[str, int]) -> bool:
+        return any(counts.get(topic, before) != before for topic, before in description.partitions.items())
+
+    def _tasks(self, before: Stood, number: int) -> int:
+        return sum(task.subtopology == number for task in before.standing)
+
+    def _unread(self, before: Stood) -> dict[str, int]:
+        """Committed records between sub-topologies that are not read, by the topic's name now."""
+        unread: dict[str, int] = {}
+        for place, offset, end in self._between(before):
+            found = records_between(before.kit, place, offset, end)
+            unread[place.topic] = unread.get(place.topic, 0) + found
+        return unread
+
+    def _between(self, before: Stood) -> list[tuple[TopicPartition, int, int]]:
+        """Partitions of the application's own topics: next offset and end."""
+        description = before.description
+        topics = {description.routed_topic(topic) for topic in self._own_topics(description)}
+        return [
+            (place, at.next_offsets[topic], before.found[task].facts.sources[place].end)
+            for task, at in before.standing.items()
+            for topic in at.next_offsets
+            if topic in topics
+            for place in [TopicPartition(topic, task.partition)]
+        ]
+
+    def _new_topics(self, kit: RestoreKit, before: Stood) -> Description:
+        """The description from now on, its topics made."""
+        old, existing = before.description, partition_counts(kit.admin, self.settings)
+        app = old.application_id
+        generations = {
+            name: next_generation(app, name, existing, store.spec.generation) for name, store in old.stores.items()
+        }
+        made = describe_state(with_generations(self.plan, generations), existing)
+        made = replace(made, routing=next_routing(app, old.internal, existing, old.routing))
+        self.say("making the topics of the new tasks")
+        topics = [made.routed_topic(topic) for s in made.subtopologies for topic in s.sources]
+        create_topics(
+            kit.admin, [TopicSpec(topic, self.tasks, repartition_config()) for topic in topics], self.settings
+        )
+        existing = partition_counts(kit.admin, self.settings)
+        ensure_internal_topics(named(self.plan, made), self.settings, kit.admin, existing)
+        return made
+
+    def _send_on(self, before: Stood, made: Description, producer: BatchProducer) -> None:
+        """What nobody has read between sub-topologies, to the topics that take their place."""
+        old = before.description
+        names = {old.routed_topic(topic): made.routed_topic(topic) for topic in self._own_topics(old)}
+        for place, offset, end in self._between(before):
+            sent = send_on(before.kit, producer, place, offset, end, names[place.topic])
+            self.say(f"{place}: {sent} unread records sent on to {names[place.topic]}")
+            self.probe("sent-on")
+
+    def _after(self, before: Stood, made: Description, own: RestoreKit) -> dict[TaskId, Standing]:
+        """Where every task goes on: those of before at the beginning of their new topics, routers where was read up to."""
+        after: dict[TaskId, Standing] = {}
+        batch = max(at.batch for at in before.standing.values())
+        for number, state in enumerate(made.subtopologies):
+            held = [at for task, at in before.standing.items() if task.subtopology == number]
+            stream_time_ms = max(at.stream_time_ms for at in held)
+            offsets = {made.routed_topic(topic): 0 for topic in state.sources}
+            after |= {TaskId(number, n): Standing(offsets, batch, stream_time_ms) for n in range(self.tasks)}
+        read = {
+            TopicPartition(topic, task.partition): (offset, at.stream_time_ms)
+            for task, at in before.standing.items()
+            for topic, offset in at.next_offsets.items()
+        }
+        counts = partition_counts(own.admin, self.settings)
+        for place, topic in enumerate(made.user_topics):
+            partitions = [TopicPartition(topic, n) for n in range(counts[topic])]
+            # A partition that came later is read from its beginning.
+            lows = own.ends.beginnings([p for p in partitions if p not in read])
+            for partition in partitions:
+                offset, _ = read.get(partition, (lows.get(partition, 0), NO_STREAM_TIME))
+                task = TaskId(len(made.subtopologies) + place, partition.partition)
+                after[task] = Standing({topic: offset}, batch, NO_STREAM_TIME)
+        return after
+
+    def _spread(
+        self, before: Stood, after: Mapping[TaskId, Standing], old: OldState, copier: Copier
+    ) -> dict[TaskId, dict[str, int]]:
+        """Every key to the task that owns it now; records written per task and changelog."""
+        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        counts: dict[TaskId, dict[str, int]] = {}
+        for name, held in before.description.stores.items():
+            number, spec = before.description.subtopology_of(name), specs[name]
+            place = _placed_by(owner_of(held), self.tasks)
+            new = [TaskId(number, n) for n in range(self.tasks)]
+            topic = copier.kit.witnesses.changelog_of(new[0], spec).topic
+            self.say(f"writing {name} to {topic}")
+            with ExitStack() as stores:
+                loaded = {task.partition: stores.enter_context(copier.store(task, spec)) for task in new}
+                for task in (task for task in before.standing if task.subtopology == number):
+                    folder = old.build(before.found[task], held.spec)
+                    with opened(folder) as store:
+                        # Expiry is by the latest stream time of all, as every task goes on with it.
+                        items = live_items(store, held.spec, after[new[0]])
+                        sent = copier.spread(items, spec, topic, loaded, place)
+                    for partition, records in sent.items():
+                        of_task = counts.setdefault(TaskId(number, partition), {})
+                        of_task[topic] = of_task.get(topic, 0) + records
+                    shutil.rmtree(folder)
+            for task in new:
+                copier.verify(task, spec, after[task])
+        return counts
+
+    def _forget_folders(self) -> None:
+        """Folders of tasks that are no more; those that are go on with other contents, which the next start sees."""
+        for holder in holders(self.settings.state_dir, self.plan.application_id):
+            for folder in holder.glob("[0-9]*_[0-9]*"):
+                task = TaskId.parse(folder.name)
+                if task.subtopology < len(self.plan.subtopologies) and task.partition >= self.tasks:
+                    shutil.rmtree(folder, ignore_errors=True)
+        self.probe("folders-forgotten")
+
+
+def _placed_by(owner: Owner, tasks: int) -> Place:
+    return lambda keys: partitions_of(owner(keys), tasks)

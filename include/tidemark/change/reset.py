@@ -1,0 +1,158 @@
+"""Moving an application's offsets: all instances stopped, one transaction with offsets and commit records (rule 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.change.copying import Copier, OldState, live_items
+from tidemark.change.description import Description, describe_state, with_generations
+from tidemark.change.generations import next_generation
+from tidemark.change.moving import moved_records
+from tidemark.change.recorded import named, settled
+from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
+from tidemark.change.stood import Stood, kit_of, output_ends, stood
+from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import BatchProducer
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.probe import Probe
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.settings import Settings
+from tidemark.start.evidence import Standing
+from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stores.rocksdb import opened
+from tidemark.topology.plan import TopologyPlan
+
+RESETS_FOLDER = ".resets"
+
+
+@dataclass(frozen=True)
+class Reset:
+    """One reset of the application that `plan` describes. `given` are of `--to offsets`, `at_ms` of `--to time`."""
+
+    plan: TopologyPlan
+    settings: Settings
+    clock: Callable[[], int]
+    to: ResetTo
+    state: StateAfter
+    given: Mapping[TopicPartition, int]
+    at_ms: int | None
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    def show(self) -> ResetPlan:
+        """What it would do now; the application may run. Raises `StartRefused`."""
+        return self._planned(stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True))
+
+    def run(self, approve: Callable[[ResetPlan], bool]) -> bool:
+        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+
+        Killed before the commit, nothing has changed; after it, everything has, and a second run says that there is nothing
+        to do. Raises `TaskLocked` or `PreflightFailed` while the application runs, `StartRefused`, and what a commit
+        raises.
+        """
+        kit = kit_of(self.plan, self.settings, self.clock)
+        with standstill(kit, RESETS_FOLDER, self.say) as (producer, folder):
+            return self._run(kit, producer, folder, approve)
+
+    def _run(
+        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[ResetPlan], bool]
+    ) -> bool:
+        before = fenced_stood(kit, may_be_gone=True)
+        plan = self._planned(before)
+        if plan.changes_nothing:
+            raise StartRefused(f"{plan.application_id} stands there already: there is nothing to reset")
+        if not approve(plan):
+            return False
+        description = self._renewed(kit, before, plan)
+        renewed = named(self.plan, description)
+        own = kit_of(renewed, self.settings, self.clock)
+        counts = self._copy(before, plan, OldState(before.kit, folder / "old", self.listener, self.probe, self.say),
+                            Copier(own, producer, folder / "new", self.probe))  # fmt: skip
+        self.probe("copied")
+        after = self._after(before, plan)
+        records = moved_records(
+            CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.standing
+        )
+        Switch(own, producer, self.probe, "tidemark offsets reset").commit(records, description)
+        return True
+
+    def _planned(self, before: Stood) -> ResetPlan:
+        settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
+        internal = set(named(self.plan, before.description).repartition_topics)
+        marks = {p: m for task in before.standing for p, m in before.found[task].facts.sources.items()}
+        wanted = target_offsets(
+            self.to,
+            {p: m for p, m in marks.items() if p.topic not in internal},
+            self.given,
+            self.at_ms,
+            before.kit.ends,
+        )
+        sources: list[SourceReset] = []
+        for task, at in before.standing.items():
+            for topic, offset in at.next_offsets.items():
+                place = TopicPartition(topic, task.partition)
+                stays = marks[place].end if self.state is StateAfter.EMPTY else offset
+                sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
+        stores = before.description.stores
+        # A store that is further than the offsets is refused at a start, so it is written anew.
+        goes_back = any(source.again for source in sources)
+        keeps = self.state is StateAfter.KEEP
+        return ResetPlan(
+            before.description.application_id,
+            self.to,
+            self.state,
+            tuple(sources),
+            tuple(stores) if keeps and goes_back else (),
+            () if keeps else tuple(stores),
+            tuple(name for name, store in stores.items() if store.window),
+        )
+
+    def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:
+        """With the changelogs that the stores have from now on, which are made."""
+        existing = partition_counts(kit.admin, self.settings)
+        generations = {name: store.spec.generation for name, store in before.description.stores.items()}
+        for name in (*plan.rewritten, *plan.emptied):
+            generations[name] = next_generation(plan.application_id, name, existing, generations[name])
+        renewed = describe_state(with_generations(self.plan, generations), existing)
+        renewed = replace(renewed, routing=before.description.routing)
+        ensure_internal_topics(named(self.plan, renewed), self.settings, kit.admin, existing)
+        self.probe("topics-made")
+        return renewed
+
+    def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
+        """Records written per task and changelog."""
+        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        counts: dict[TaskId, dict[str, int]] = {}
+        for name in plan.rewritten:
+            held = before.description.stores[name].spec
+            if not held.is_logged or held.source_topic is not None:
+                continue
+            number = before.description.subtopology_of(name)
+            for task in (task for task in before.standing if task.subtopology == number):
+                at, spec = before.standing[task], specs[name]
+                changelog = copier.kit.witnesses.changelog_of(task, spec)
+                self.say(f"writing {task}/{name} to {changelog}")
+                with opened(old.build(before.found[task], held)) as store, copier.store(task, spec) as loaded:
+                    counts.setdefault(task, {})[changelog.topic] = copier.copy(
+                        live_items(store, held, at), spec, changelog, loaded
+                    )
+                copier.verify(task, spec, at)
+        return counts
+
+    def _after(self, before: Stood, plan: ResetPlan) -> dict[TaskId, Standing]:
+        to = {source.partition: source.to_offset for source in plan.sources}
+        return {
+            task: replace(
+                at,
+                next_offsets={topic: to[TopicPartition(topic, task.partition)] for topic in at.next_offsets},
+                stream_time_ms=NO_STREAM_TIME if self.state is StateAfter.EMPTY else at.stream_time_ms,
+            )
+            for task, at in before.standing.items()
+        }

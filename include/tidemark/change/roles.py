@@ -1,0 +1,98 @@
+"""What a store is for its node, in words that stay the same while the bytes mean the same."""
+
+from __future__ import annotations
+
+from tidemark.topology.durations import format_ms
+from tidemark.topology.plan import (
+    Aggregation,
+    Branch,
+    Map,
+    Process,
+    Reduce,
+    Rekey,
+    RowSink,
+    SessionWindow,
+    SlidingWindow,
+    Source,
+    StreamStreamJoin,
+    SubTopology,
+    Suppress,
+    TableSource,
+    TaskNode,
+    TopologyPlan,
+    Window,
+)
+
+ORDER = "order"
+"""Role of the store that keeps the order in which keys leave another one."""
+SUPPRESS, PROCESS = "suppress", "process"
+JOIN_SIDES = ("join, this side", "join, other side", "join, rows without a partner")
+_ROLES: dict[type[TaskNode], str] = {Suppress: SUPPRESS, Reduce: "reduce", TableSource: "table", Process: PROCESS}
+
+
+def role_of(node: TaskNode, place: int) -> str:
+    """What the store at that place of a node is."""
+    if isinstance(node, StreamStreamJoin):
+        return JOIN_SIDES[place]
+    if not node.stores[place].columns and node.stores[place].name.endswith("-order"):
+        return ORDER
+    if isinstance(node, Reduce) and node.initializer is not None:
+        return "fold"
+    return _ROLES.get(type(node), type(node).__name__)
+
+
+def window_text(window: Window | SessionWindow | SlidingWindow | None) -> str:
+    """What decides which window a record falls into. Grace only decides how long: it may change."""
+    if window is None:
+        return ""
+    if isinstance(window, SessionWindow):
+        return f"sessions with a gap of {format_ms(window.gap_ms)}"
+    if isinstance(window, SlidingWindow):
+        return f"sliding windows of {format_ms(window.difference_ms)}"
+    if window.size_ms == window.advance_ms:
+        return f"windows of {format_ms(window.size_ms)}"
+    return f"windows of {format_ms(window.size_ms)} every {format_ms(window.advance_ms)}"
+
+
+def window_of(subtopology: SubTopology, node: TaskNode) -> str:
+    """The windows that a node's stores hold: its own, or those of what it takes its rows from."""
+    if isinstance(node, StreamStreamJoin):
+        return f"{format_ms(node.before_ms)} before to {format_ms(node.after_ms)} after"
+    if isinstance(node, Reduce):
+        return window_text(node.window)
+    if not isinstance(node, Suppress):
+        return ""
+    makers: dict[str, Aggregation | TaskNode] = {a.node: a for a in subtopology.aggregations}
+    makers |= {each.node: each for each in subtopology.nodes}
+    found = makers.get(node.inputs[0])
+    while isinstance(found, TaskNode) and not isinstance(found, Reduce) and found.inputs:
+        found = makers.get(found.inputs[0])
+    return window_text(found.window) if isinstance(found, Aggregation | Reduce) else ""
+
+
+def key_of_branch(plan: TopologyPlan, subtopology: SubTopology, branch: Branch) -> str:
+    """What the keys of an aggregation are made of."""
+    return _key_of(plan, subtopology.sources[branch.source])
+
+
+def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
+    """What the keys of the task loop are made of: all sources of a sub-topology share them."""
+    return ", ".join(dict.fromkeys(_key_of(plan, source) for source in subtopology.sources))
+
+
+def _key_of(plan: TopologyPlan, source: Source) -> str:
+    """SQL over the records of a user's topic, or what a repartition was keyed by."""
+    for subtopology in plan.subtopologies:
+        for branch in subtopology.branches:
+            for step in branch.steps:
+                if isinstance(step, Rekey) and any(sink.topic == source.topic for sink in branch.sinks):
+                    return _plain(step.key)
+        maps = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
+        for node in subtopology.nodes:
+            if isinstance(node, RowSink) and node.sink.is_repartition and node.sink.topic == source.topic:
+                return _plain(maps[node.inputs[0]].key or "")
+    return _plain(source.key)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())

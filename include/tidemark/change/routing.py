@@ -1,0 +1,120 @@
+"""The plan of an application that was rescaled: its sources go through repartition topics of as many partitions as tasks.
+
+Each topic of the user's that the topology reads gets a router, a sub-topology behind all others: one task per partition of
+the topic, stateless, sending each record by murmur2 of its key. What read the topic reads the routers' topic instead, and so
+do the topics between sub-topologies get another name with each rescale, as Kafka cannot take partitions away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from tidemark.errors import StartRefused
+from tidemark.names import repartition_topic
+from tidemark.topology.plan import (
+    EVENT_TIME,
+    Branch,
+    Column,
+    Rekey,
+    RowSink,
+    Sink,
+    Source,
+    SubTopology,
+    TaskNode,
+    TopologyPlan,
+)
+from tidemark.topology.schema import KEY
+
+_SUFFIX = "-repartition"
+
+
+def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
+    """The plan as it runs after the rescale of that number; `plan` is the topology module's."""
+    app, internal = plan.application_id, set(plan.repartition_topics)
+
+    def name(topic: str) -> str:
+        return routed_topic(app, topic, generation, is_internal=topic in internal)
+
+    def source(given: Source) -> Source:
+        if given.topic in internal:
+            return replace(given, topic=name(given.topic))
+        schema = (*given.schema, Column(EVENT_TIME, "BIGINT"))
+        return Source(given.node, name(given.topic), schema, KEY.name, EVENT_TIME, given.is_table)
+
+    def sink(given: Sink) -> Sink:
+        return replace(given, topic=name(given.topic)) if given.is_repartition else given
+
+    def branch(given: Branch) -> Branch:
+        return replace(given, sinks=tuple(map(sink, given.sinks)))
+
+    def node(given: TaskNode) -> TaskNode:
+        return replace(given, sink=sink(given.sink)) if isinstance(given, RowSink) else given
+
+    subtopologies = [
+        replace(
+            s,
+            sources=tuple(map(source, s.sources)),
+            branches=tuple(map(branch, s.branches)),
+            nodes=tuple(map(node, s.nodes)),
+        )
+        for s in plan.subtopologies
+    ]
+    users = [each for s in plan.subtopologies for each in s.sources if each.topic not in internal]
+    routers = [_router(len(subtopologies) + i, each, name(each.topic)) for i, each in enumerate(users)]
+    return replace(plan, subtopologies=(*subtopologies, *routers), routed=tuple(each.topic for each in users))
+
+
+def routed_topic(application_id: str, topic: str, generation: int, *, is_internal: bool) -> str:
+    """The topic that takes another's place after that many rescales; 0: none yet."""
+    if not generation:
+        return topic
+    name = topic.removeprefix(f"{application_id}-").removesuffix(_SUFFIX) if is_internal else f"source-{topic}"
+    return repartition_topic(application_id, f"{name}-{generation}")
+
+
+def next_routing(application_id: str, topics: Iterable[str], existing: Collection[str], recorded: int) -> int:
+    """The first number behind `recorded` under which no topic exists; `topics` are the module's between sub-topologies."""
+    generation = recorded + 1
+    prefix = f"{application_id}-source-"
+    names = {topic.removesuffix(_SUFFIX) for topic in topics}
+    while any(
+        topic.endswith(f"-{generation}{_SUFFIX}")
+        and (topic.startswith(prefix) or topic.removesuffix(f"-{generation}{_SUFFIX}") in names)
+        for topic in existing
+    ):
+        generation += 1
+    return generation
+
+
+def require_routable(plan: TopologyPlan) -> None:
+    """Raises `StartRefused` where a record could not be told from one that came straight from its topic."""
+    names = "|".join(re.escape(name) for name in ("_topic", "_partition", "_offset", "_timestamp"))
+    for subtopology in plan.subtopologies:
+        for branch in subtopology.branches:
+            if subtopology.sources[branch.source].topic in plan.repartition_topics:
+                continue
+            for text in _expressions(branch):
+                if found := re.search(rf"(?<![\w`])({names})(?!\w)", text):
+                    raise StartRefused(
+                        f"{plan.application_id} cannot be rescaled: {branch.end} uses {found[1]} ({text}), which a record "
+                        "loses on its way through a repartition topic; select it into the record before it is sent here"
+                    )
+
+
+def _expressions(branch: Branch) -> Sequence[str]:
+    texts: list[str] = []
+    for step in branch.steps:
+        columns = getattr(step, "columns", ())
+        texts += [expression for _, expression in columns]
+        texts += [text for text in (getattr(step, "condition", None), getattr(step, "key", None)) if text]
+    if branch.aggregation is not None:
+        texts += [a.expression for a in branch.aggregation.aggregates if a.expression is not None]
+    return texts
+
+
+def _router(index: int, source: Source, topic: str) -> SubTopology:
+    node = f"ROUTE-{source.node}"
+    sink = Sink(f"{node}-SINK", topic, is_repartition=True)
+    return SubTopology(index, (source,), (Branch(0, node, (Rekey(node, source.key),), source.schema, None, (sink,)),))

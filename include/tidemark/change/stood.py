@@ -1,0 +1,94 @@
+"""What an application stands on before a change: its description, its tasks' standing, and where its topics end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidemark.broker.topics import partition_counts, task_ids, told_partitions
+from tidemark.change.description import Description
+from tidemark.change.recorded import recorded
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.kit import Found, RestoreKit
+from tidemark.restore.sources import copy_sources
+from tidemark.settings import Settings
+from tidemark.start.copies import find_copies
+from tidemark.start.evidence import Standing
+from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import TopologyPlan
+
+
+@dataclass(frozen=True)
+class Stood:
+    """`kit` reads the state as it was left. `standing` holds the tasks that have ever committed."""
+
+    description: Description
+    kit: RestoreKit
+    found: Mapping[TaskId, Found]
+    standing: Mapping[TaskId, Standing]
+
+    @property
+    def instances(self) -> set[int]:
+        """Those that committed last."""
+        return {each.facts.record.instance for each in self.found.values() if each.facts.record is not None}
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Source offsets behind what is committed, by topic."""
+        waiting: dict[str, int] = {}
+        for task, at in self.standing.items():
+            for topic, offset in at.next_offsets.items():
+                end = self.found[task].facts.sources[TopicPartition(topic, task.partition)].end
+                waiting[topic] = waiting.get(topic, 0) + end - offset
+        return waiting
+
+
+def kit_of(plan: TopologyPlan, settings: Settings, clock: Callable[[], int]) -> RestoreKit:
+    """Of a plan with its generations, with every place where copies lie."""
+    return RestoreKit.exactly(plan, settings, copy_sources(plan, settings), clock)
+
+
+def described(kit: RestoreKit) -> Description:
+    """What the last commit left. Raises `StartRefused` for an application that has never committed."""
+    app = kit.plan.application_id
+    found = recorded(kit.settings, kit.admin, app, partition_counts(kit.admin, kit.settings))
+    if found is None:
+        raise StartRefused(f"{app} has never committed anything here: there is nothing to change, start it")
+    return found
+
+
+def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
+    """Ask Kafka. Blocks. Raises `StartRefused` where the witnesses contradict each other, or there is none.
+
+    `may_be_gone`: also where the sources do not hold any more what comes next.
+    """
+    description = described(kit)
+    own = kit_of(description.skeleton(), kit.settings, kit.clock)
+    # Partitions that came since belong to no task yet.
+    counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
+    tasks = task_ids(own.plan, counts)
+    copies = find_copies(own.copies, tasks)
+    found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks).items()}
+    standing: dict[TaskId, Standing] = {}
+    for task, each in found.items():
+        at = (witnessed if may_be_gone else standing_of)(own.witnesses.evidence(each.facts, {}))
+        if isinstance(at, Refuse):
+            raise StartRefused(f"{at.reason}; {at.remedy}")
+        if not isinstance(at, Fresh):
+            standing[task] = at
+    return Stood(description, own, found, standing)
+
+
+def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, int]:
+    """read_uncommitted ends of sinks, dead letters and the tasks' changelogs, as a commit record tells them."""
+    plan, counts = kit.plan, partition_counts(kit.admin, kit.settings)
+    places = told_partitions(plan, counts)
+    places += [
+        TopicPartition(changelog_of(plan.application_id, spec), task.partition)
+        for task in tasks
+        for spec in plan.subtopologies[task.subtopology].stores
+        if spec.is_logged
+    ]
+    return kit.ends.of(list(dict.fromkeys(places)))

@@ -1,0 +1,105 @@
+"""The one transaction that makes a change true: description, commit records and source offsets of all tasks (rule 5)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.change.description import Description
+from tidemark.change.stood import Stood, stood
+from tidemark.commit.record import CommitRecord
+from tidemark.commit.transaction import BatchProducer, TransactionalProducer
+from tidemark.names import DESCRIPTION_KEY, TaskId, commits_topic, topology_topic, transactional_id
+from tidemark.probe import Probe
+from tidemark.restore.alone import aborting, send_offsets, send_record
+from tidemark.restore.fence import fenced, holders
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.witnesses import stalled_after
+
+_QUEUED_RECORDS = 500_000
+
+
+def fencing_producer(kit: RestoreKit) -> TransactionalProducer:
+    """Instance 0's producer, once the transactional id of every instance with a folder here was taken over.
+
+    What they have left open is settled, so that reading waits for nothing; copies of them elsewhere can commit no more.
+    Blocks.
+    """
+    known = {int(folder.parent.name) for folder in holders(kit.settings.state_dir, kit.plan.application_id)}
+    fence(kit, known - {0})
+    return _taken_over(kit, 0)
+
+
+def fence(kit: RestoreKit, instances: Iterable[int]) -> None:
+    """Take their transactional ids over, and give them back. Blocks."""
+    for instance in instances:
+        _taken_over(kit, instance)
+
+
+def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
+    name = transactional_id(kit.plan.application_id, instance)
+    timeout_ms = kit.settings.transaction_timeout_ms
+    producer = TransactionalProducer(kit.client_config, name, timeout_ms, _QUEUED_RECORDS)
+    producer.init(stalled_after(kit.settings))
+    return producer
+
+
+@contextmanager
+def standstill(
+    kit: RestoreKit, folder_name: str, say: Callable[[str], None]
+) -> Iterator[tuple[TransactionalProducer, Path]]:
+    """All instances fenced for as long as the block runs: a fencing producer, and an empty folder that is gone afterwards.
+
+    `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the application runs.
+    """
+    app = kit.plan.application_id
+    folder = kit.settings.state_dir / folder_name / app
+    with fenced(kit.settings, kit.admin, app, say):
+        producer = fencing_producer(kit)
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield producer, folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def fenced_stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
+    """Where everything stands once the instances that committed last, wherever they were, can commit no more."""
+    fence(kit, stood(kit, may_be_gone=may_be_gone).instances - {0})
+    # What an instance elsewhere had left open is settled only now.
+    return stood(kit, may_be_gone=may_be_gone)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Commits a change; the group is empty and `producer` has been initialised. `again` is the command to repeat."""
+
+    kit: RestoreKit
+    producer: BatchProducer
+    probe: Probe
+    again: str
+
+    def commit(
+        self, records: Sequence[CommitRecord], description: Description | None, forgotten: Sequence[TaskId] = ()
+    ) -> None:
+        """Commit a record of each task with its end offsets; `forgotten` tasks are no more. Raises as a commit does."""
+        app = self.kit.plan.application_id
+        self.producer.begin()
+        with aborting(self.producer):
+            for record in records:
+                send_record(self.producer, record)
+            for task in forgotten:
+                self.producer.send_many(
+                    commits_topic(app), [{"key": str(task).encode(), "value": None}], task.partition
+                )
+            if description is not None:
+                message = {"key": DESCRIPTION_KEY, "value": description.to_bytes()}
+                self.producer.send_many(topology_topic(app), [message], 0)
+            self.producer.flush()
+            send_offsets(self.kit, self.producer, records, f"`{self.again}`")
+        self.probe("switch-before-commit")
+        self.producer.commit()
+        self.probe("switch-committed")

@@ -1,0 +1,233 @@
+"""From one version of a topology to another, with the state that carries over (`docs/upgrade.md`).
+
+Steps, with all instances fenced: read what the last version kept; build and verify the stores that are copied; write them
+in their new form to changelogs that nothing names yet, and compare; then one transaction with the new description, a commit
+record of kind upgrade and the offsets of every task. Before that transaction nothing has changed, after it everything
+has: a second run, after a kill at any point, begins anew or finds that all is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.change.carry import Fate, StoreChange, carry, obstacles
+from tidemark.change.copying import Copier, OldState, keys_of, live_items
+from tidemark.change.declared import parse_declared
+from tidemark.change.description import Description, describe_state, with_generations
+from tidemark.change.generations import next_generation
+from tidemark.change.moving import moved_records, records_between
+from tidemark.change.recorded import named, require_partitions
+from tidemark.change.stood import Stood, described, kit_of, output_ends, stood
+from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.change.upgrade_plan import UpgradePlan
+from tidemark.change.values import converter
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import BatchProducer
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.probe import Probe
+from tidemark.restore.fence import holders
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.settings import Settings
+from tidemark.stores.directory import STORES_FOLDER
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+CHANGES_FOLDER = ".changes"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Both sides of an upgrade."""
+
+    before: Stood
+    new: Description
+    changes: tuple[StoreChange, ...]
+
+    @property
+    def old(self) -> Description:
+        """What the version that ran has left."""
+        return self.before.description
+
+    def stores(self, fates: Sequence[Fate]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:
+        """Old stores with a changelog of their own that have one of these fates, of every task."""
+        chosen: list[tuple[TaskId, StoreChange, StoreSpec]] = []
+        for change in self.changes:
+            if change.fate not in fates or not change.was:
+                continue
+            spec = self.old.stores[change.was].spec
+            if spec.is_logged and spec.source_topic is None:
+                number = self.old.subtopology_of(change.was)
+                chosen += [(task, change, spec) for task in self.before.standing if task.subtopology == number]
+        return chosen
+
+
+@dataclass(frozen=True)
+class Upgrade:
+    """One upgrade to `plan`, as its module has it. `renames`, `drops` and `adds` as they were written (`declared`)."""
+
+    plan: TopologyPlan
+    settings: Settings
+    clock: Callable[[], int]
+    renames: Sequence[str]
+    drops: Sequence[str]
+    adds: Sequence[str]
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    def show(self, folder: Path) -> UpgradePlan:
+        """What it would do now; the application may run. Builds in `folder` what it counts. Raises `StartRefused`."""
+        kit = kit_of(self.plan, self.settings, self.clock)
+        return self._planned(self._change(kit, stood(kit)), folder, {})
+
+    def run(self, approve: Callable[[UpgradePlan], bool]) -> bool:
+        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+
+        One that was committed before is only cleaned up behind, and nobody is asked. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
+        second run finds out.
+        """
+        kit = kit_of(self.plan, self.settings, self.clock)
+        with standstill(kit, CHANGES_FOLDER, self.say) as (producer, folder):
+            if self._is_done(kit):
+                self.say(f"{self.plan.application_id} is upgraded to version {self.plan.version} already")
+                self._forget_folders(described(kit))
+                return True
+            return self._run(kit, producer, folder, approve)
+
+    def _run(
+        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[UpgradePlan], bool]
+    ) -> bool:
+        change = self._change(kit, fenced_stood(kit))
+        built: dict[tuple[TaskId, str], Path] = {}
+        plan = self._planned(change, folder / "old", built)
+        plan.require_possible()
+        if not approve(plan):
+            return False
+        description, made = self._new_topics(kit, change)
+        try:
+            settled = named(self.plan, description)
+            new_kit = kit_of(settled, self.settings, self.clock)
+            self.probe("topics-made")
+            counts = self._copy(change, built, Copier(new_kit, producer, folder / "new", self.probe))
+            self.probe("copied")
+            standing = change.before.standing
+            ends = output_ends(new_kit, list(standing))
+            records = moved_records(CommitKind.UPGRADE, settled, standing, counts, ends, self.clock())
+            Switch(new_kit, producer, self.probe, "tidemark upgrade").commit(records, description)
+        except StartRefused:
+            kit.admin.delete_topics(list(made))
+            raise
+        self._forget_folders(description)
+        return True
+
+    def _is_done(self, kit: RestoreKit) -> bool:
+        found, own = described(kit), describe_state(self.plan, partition_counts(kit.admin, self.settings))
+        return found.version == own.version and found.keeps_the_same(own)
+
+    def _change(self, kit: RestoreKit, before: Stood) -> Change:
+        partitions = partition_counts(kit.admin, self.settings)
+        old, new = before.description, describe_state(self.plan, partitions)
+        require_partitions(old, partitions)
+        declared = parse_declared(old, new, self.renames, self.drops, self.adds)
+        return Change(before, new, carry(old, new, declared))
+
+    def _planned(self, change: Change, folder: Path, built: dict[tuple[TaskId, str], Path]) -> UpgradePlan:
+        """`built` is filled with the folders of what is copied; a refused upgrade builds nothing."""
+        old, new = change.old, change.new
+        against = [*obstacles(old, new), *self._in_flight(change)]
+        left = [
+            changelog_of(old.application_id, old.stores[c.was].spec)
+            for c in change.changes
+            if c.was and c.fate in (Fate.COPIED, Fate.DROPPED) and old.stores[c.was].spec.is_logged
+        ]
+        plan = UpgradePlan(
+            old.application_id, old.version, new.version, tuple(against), change.changes, {}, change.before.waiting,
+            tuple(dict.fromkeys(left)),
+        )  # fmt: skip
+        if plan.refused:
+            return plan
+        keys: dict[str, int] = {}
+        state = OldState(change.before.kit, folder, self.listener, self.probe, self.say)
+        for task, store, spec in change.stores((Fate.COPIED, Fate.DROPPED)):
+            place = state.build(change.before.found[task], spec)
+            keys[store.was] = keys.get(store.was, 0) + keys_of(place, spec, change.before.standing[task])
+            if store.fate is Fate.COPIED:
+                built[task, store.was] = place
+            else:
+                shutil.rmtree(place)
+        return replace(plan, keys=keys)
+
+    def _in_flight(self, change: Change) -> list[str]:
+        """Records between two sub-topologies still have the key that they were sent under."""
+        new = change.new.stores
+        rekeyed = {
+            change.new.subtopology_of(c.store)
+            for c in change.changes
+            if c.was and c.store and change.old.stores[c.was].key != new[c.store].key
+        }
+        internal, told = {change.old.routed_topic(topic) for topic in change.old.internal}, []
+        for task, at in change.before.standing.items():
+            for topic in internal & set(at.next_offsets) if task.subtopology in rekeyed else ():
+                partition = TopicPartition(topic, task.partition)
+                end = change.before.found[task].facts.sources[partition].end
+                if records_between(change.before.kit, partition, at.next_offsets[topic], end):
+                    told.append(
+                        f"{partition} holds records under the old key that are not read yet; bring the old version back "
+                        "and let it run until `tidemark lag` is 0 there, its sources silent"
+                    )
+        return told
+
+    def _new_topics(self, kit: RestoreKit, change: Change) -> tuple[Description, list[str]]:
+        """The new description with its generations, its topics made; and those that did not exist before."""
+        existing = partition_counts(kit.admin, self.settings)
+        app, generations = self.plan.application_id, {}
+        for each in change.changes:
+            if not each.store:
+                continue
+            held = change.old.stores.get(each.store)
+            before = None if held is None else held.spec.generation
+            if each.fate is Fate.KEPT:
+                generations[each.store] = change.old.stores[each.was].spec.generation
+            else:
+                generations[each.store] = next_generation(app, each.store, existing, before)
+        description = replace(
+            describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
+        )
+        self.say("making the topics of the new version")
+        ensure_internal_topics(named(self.plan, description), self.settings, kit.admin, existing)
+        made = [topic for topic in partition_counts(kit.admin, self.settings) if topic not in existing]
+        return description, made
+
+    def _copy(
+        self, change: Change, built: Mapping[tuple[TaskId, str], Path], copier: Copier
+    ) -> dict[TaskId, dict[str, int]]:
+        """Records written per task and changelog."""
+        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        counts: dict[TaskId, dict[str, int]] = {}
+        for (task, was), folder in built.items():
+            each = next(c for c in change.changes if c.was == was)
+            before, spec, at = change.old.stores[was], specs[each.store], change.before.standing[task]
+            convert = converter(before, change.new.stores[each.store], each)
+            changelog = copier.kit.witnesses.changelog_of(task, spec)
+            self.say(f"writing {task}/{each.name} to {changelog}")
+            with opened(folder) as store, copier.store(task, spec) as loaded:
+                items = ((keys, convert(values)) for keys, values in live_items(store, before.spec, at))
+                counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)
+            copier.verify(task, spec, at)
+        return counts
+
+    def _forget_folders(self, description: Description) -> None:
+        """Stores here that no version names any more; what has another form is replaced by the next start."""
+        for holder in holders(self.settings.state_dir, description.application_id):
+            for folder in holder.glob(f"*/{STORES_FOLDER}/*"):
+                if folder.name not in description.stores:
+                    shutil.rmtree(folder, ignore_errors=True)
+        self.probe("folders-forgotten")

@@ -1,0 +1,47 @@
+"""An upgrade before it runs: what becomes of every store, how many keys that concerns, and why it may be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.change.carry import Fate, StoreChange
+from tidemark.errors import StartRefused
+
+
+@dataclass(frozen=True)
+class UpgradePlan:
+    """The whole of it. `keys` counts, by old store, the live keys of all tasks that are copied or given up.
+
+    `waiting` are source offsets that nothing has been committed past, by topic: the new version begins there. `left` are
+    topics that nothing names afterwards.
+    """
+
+    application_id: str
+    from_version: str
+    to_version: str
+    obstacles: tuple[str, ...]
+    changes: tuple[StoreChange, ...]
+    keys: Mapping[str, int]
+    waiting: Mapping[str, int]
+    left: tuple[str, ...]
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Every reason why it cannot be done, each with its remedy."""
+        stores = (c for c in self.changes if c.fate is Fate.REFUSED)
+        return (*self.obstacles, *(f"store {c.name}: {c.why}; {c.remedy}" for c in stores))
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """Keys that are given up, by old store."""
+        return {c.was: self.keys.get(c.was, 0) for c in self.changes if c.fate is Fate.DROPPED}
+
+    def require_possible(self) -> None:
+        """Raises `StartRefused` with every reason."""
+        if self.refused:
+            told = " | ".join(self.refused)
+            raise StartRefused(
+                f"{self.application_id} cannot be upgraded from version {self.from_version} to {self.to_version}, nothing "
+                f"was changed: {told}"
+            )

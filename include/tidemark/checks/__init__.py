@@ -1,0 +1,1 @@
+"""What an operator asks of a running application: pure decisions over samples, and how the samples are taken."""

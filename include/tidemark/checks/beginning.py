@@ -1,0 +1,22 @@
+"""What every check says of an application that has never run."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.topics import partition_counts
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.names import commits_topic
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+
+def never_ran(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[Finding]:
+    """The one finding of an application without a commits topic, which its first start makes; else none. Blocks."""
+    app = plan.application_id
+    if commits_topic(app) in partition_counts(admin, settings):
+        return []
+    message = (
+        f"has never run at {settings.bootstrap_servers}: there is no topic {commits_topic(app)}; start an instance"
+    )
+    return [Finding(app, Verdict.NOT_ENOUGH_EVIDENCE, message)]

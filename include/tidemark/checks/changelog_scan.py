@@ -1,0 +1,99 @@
+"""A bounded look into one partition of a changelog: its records' offsets, times and keys, without their values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TopicPartition
+from tidemark.restore.changelog import read_committed_consumer
+
+_FETCH_RECORDS = 20_000
+
+
+@dataclass
+class Scan:
+    """What was read of `partition` between `from_offset` and `next_offset`, in columns of one length, by offset.
+
+    It was meant to go to `until_offset`: where it ends before, an open transaction hides the rest, or `most_records` were
+    read. `sizes_bytes` count key and value.
+    """
+
+    partition: TopicPartition
+    from_offset: int
+    next_offset: int
+    until_offset: int
+    offsets: list[int] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    sizes_bytes: list[int] = field(default_factory=list)
+    tombstones: list[bool] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """How many records were read."""
+        return len(self.offsets)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything was read that was meant to be."""
+        return self.next_offset >= self.until_offset
+
+
+def scan_changelog(
+    client_config: Mapping[str, Any],
+    partition: TopicPartition,
+    from_offset: int,
+    until_offset: int,
+    most_records: int,
+    stalled_after_s: float,
+) -> Scan:
+    """Read committed records until `until_offset`, `most_records`, or nothing more comes for `stalled_after_s`. Blocks.
+
+    Raises `OutcomeUnknown` when the broker does not answer.
+    """
+    found = Scan(partition, from_offset, from_offset, until_offset)
+    if from_offset >= until_offset:
+        return found
+    consumer = read_committed_consumer(client_config, f"tidemark-scan-{partition.topic}")
+    try:
+        consumer.assign([ClientPartition(partition.topic, partition.partition, from_offset)])
+        moved_at = time.monotonic()
+        while not found.is_whole and found.records < most_records and time.monotonic() - moved_at < stalled_after_s:
+            before = found.next_offset
+            most = min(_FETCH_RECORDS, most_records - found.records)
+            for message in consumer.consume(most, timeout=0.2):
+                _take(found, message)
+            if found.next_offset != before:
+                moved_at = time.monotonic()
+        return found
+    except KafkaException as error:
+        raise OutcomeUnknown(f"reading {partition} at {from_offset}: {error}") from error
+    finally:
+        consumer.close()
+
+
+def _take(found: Scan, message: Any) -> None:
+    error = message.error()
+    if error is not None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            found.next_offset = max(found.next_offset, message.offset())
+        elif not error.retriable():
+            raise KafkaException(error)
+        return
+    if message.offset() >= found.until_offset:
+        found.next_offset = found.until_offset
+        return
+    key, value = message.key() or b"", message.value()
+    found.offsets.append(message.offset())
+    found.timestamps_ms.append(message.timestamp()[1])
+    found.keys.append(key)
+    found.sizes_bytes.append(len(key) + len(value or b""))
+    found.tombstones.append(value is None)
+    found.next_offset = message.offset() + 1

@@ -1,0 +1,306 @@
+"""Does compaction keep changelogs short, so that a restore reads little? One verdict per changelog.
+
+Pure functions of samples and `now`. Which part of a partition is clean is known to the broker alone. Read from outside it is
+an estimate: of two records of one key the cleaner leaves one, so the part that was cleaned ends before the first key that
+comes a second time. What is dirty is therefore *at least* what lies behind that record. With the broker's log folder at
+hand the position is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.checks.changelog_scan import Scan
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.names import TopicPartition
+from tidemark.topology.durations import about_ms
+
+_USUAL_RATIO = 0.5
+
+
+@dataclass(frozen=True)
+class CompactionSettings:
+    """Of a changelog topic as the broker has it. `max_lag_ms` is None where nothing forces compaction.
+
+    `wanted` is what the topology asks for, by the setting's name.
+    """
+
+    cleanup_policy: frozenset[str]
+    min_cleanable_ratio: float
+    min_lag_ms: int
+    max_lag_ms: int | None
+    segment_ms: int
+    segment_bytes: int
+    delete_retention_ms: int
+    wanted: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Dirt:
+    """What a scan shows. `superseded` records are followed by another of their key within the scan.
+
+    `first_repeat_offset`: the cleaned part ends before it; None where no key came twice. `dirty_bytes` lie from there on.
+    `waiting_tombstones` are keys whose last record deletes them. Times are epoch milliseconds.
+    """
+
+    records: int
+    keys: int
+    superseded: int
+    waiting_tombstones: int
+    scanned_bytes: int
+    dirty_bytes: int
+    first_repeat_offset: int | None
+    oldest_superseded_ms: int | None
+
+    @property
+    def superseded_share(self) -> float:
+        """Of the records scanned, 0 where there were none."""
+        return self.superseded / self.records if self.records else 0.0
+
+
+@dataclass(frozen=True)
+class CleanerPosition:
+    """Exact, from the broker's log folder: bytes before the cleaner's position, behind it, and in the active segment,
+    which is never compacted. `active_since_ms`: its first record's time, None where the scan did not see it."""
+
+    first_dirty_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    active_bytes: int
+    active_since_ms: int | None = None
+
+    @property
+    def ratio(self) -> float:
+        """As the broker compares it with `min.cleanable.dirty.ratio`."""
+        cleanable = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / cleanable if cleanable else 0.0
+
+
+@dataclass(frozen=True)
+class CompactionSample:
+    """One changelog partition. The last `scanned_offsets` of its offsets were read; `hidden_from` is where reading stood
+    still before the end, None where it did not. `position` is None without the broker's log folder."""
+
+    partition: TopicPartition
+    low_offset: int
+    end_offset: int
+    scanned_offsets: int
+    hidden_from: int | None
+    topic_bytes: int | None
+    dirt: Dirt
+    position: CleanerPosition | None = None
+
+    @property
+    def offsets(self) -> int:
+        """From its beginning to its end."""
+        return self.end_offset - self.low_offset
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Exact where the position is known, else at least so much: the unscanned beginning counts as clean."""
+        if self.position is not None:
+            return self.position.ratio
+        whole = max(self.dirt.scanned_bytes, 1) * self.offsets / max(self.scanned_offsets, 1)
+        return min(1.0, self.dirt.dirty_bytes / max(whole, 1))
+
+
+@dataclass(frozen=True)
+class CompactionRules:
+    """A changelog of which more than `most_superseded_share` is superseded is worth compacting, once that is more than
+    `least_superseded` records. `slack_ms`: what the cleaner may take beyond its settings. `offsets_per_s`: of a restore."""
+
+    offsets_per_s: float
+    most_superseded_share: float = 0.5
+    least_superseded: int = 10_000
+    slack_ms: int = 3_600_000
+
+
+def dirt_of(scan: Scan) -> Dirt:
+    """Count a scan."""
+    last: dict[bytes, int] = {}
+    first_repeat: int | None = None
+    for index, key in enumerate(scan.keys):
+        if first_repeat is None and key in last:
+            first_repeat = index
+        last[key] = index
+    kept = set(last.values())
+    return Dirt(
+        records=scan.records,
+        keys=len(last),
+        superseded=scan.records - len(last),
+        waiting_tombstones=sum(scan.tombstones[index] for index in kept),
+        scanned_bytes=sum(scan.sizes_bytes),
+        dirty_bytes=0 if first_repeat is None else sum(scan.sizes_bytes[first_repeat:]),
+        first_repeat_offset=None if first_repeat is None else scan.offsets[first_repeat],
+        oldest_superseded_ms=min(
+            (stamp for index, stamp in enumerate(scan.timestamps_ms) if index not in kept), default=None
+        ),
+    )
+
+
+def compaction_finding(
+    store: str,
+    found: CompactionSettings,
+    samples: Sequence[CompactionSample],
+    topology: str,
+    now_ms: int,
+    rules: CompactionRules,
+) -> Finding:
+    """The verdict of one store's changelog: that of its worst partition."""
+    judged = [(sample, *_of_partition(found, sample, topology, now_ms, rules)) for sample in samples]
+    verdicts = [Finding("", verdict, message) for _, verdict, message in judged]
+    verdict = worst(verdicts)
+    place, message = next(
+        ((str(sample.partition), text) for sample, each, text in judged if each is verdict),
+        (store, "has no partition yet: start an instance"),
+    )
+    message = _fine(samples, rules) if verdict is Verdict.OK else f"{place}: {message}"
+    evidence: dict[str, object] = {
+        "settings": _settings(found),
+        "partitions": {str(s.partition): _evidence(s, now_ms, rules) for s in samples},
+    }
+    if verdict is Verdict.WARNING:
+        evidence["proposal"] = dict(proposal(found, now_ms, samples))
+    return Finding(store, verdict, message, evidence)
+
+
+def _of_partition(
+    found: CompactionSettings, sample: CompactionSample, topology: str, now_ms: int, rules: CompactionRules
+) -> tuple[Verdict, str]:
+    if "compact" not in found.cleanup_policy:
+        return (
+            Verdict.FAILED,
+            f"cleanup.policy={','.join(sorted(found.cleanup_policy))}, so it is never compacted; `tidemark topics apply "
+            f"{topology}`",
+        )
+    if sample.hidden_from is not None:
+        return (
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"reading stood still at {sample.hidden_from} of {sample.end_offset}: an open transaction hides the rest; "
+            f"`tidemark check lag {topology}` names it",
+        )
+    overdue = _overdue(found, sample, now_ms, rules)
+    if overdue is not None:
+        return Verdict.FAILED, overdue
+    dirt = sample.dirt
+    if dirt.superseded < rules.least_superseded or dirt.superseded_share <= rules.most_superseded_share:
+        return Verdict.OK, ""
+    age_ms = now_ms - (dirt.oldest_superseded_ms or now_ms)
+    if age_ms < found.min_lag_ms:
+        return Verdict.OK, ""
+    return (
+        Verdict.WARNING,
+        f"{dirt.superseded} of {dirt.records} records scanned are superseded, the oldest {about_ms(age_ms)} ago; a restore "
+        f"takes about {_seconds(restore_now_s(sample, rules))}, compacted {_seconds(restore_compacted_s(sample, rules))}. "
+        f"{_remedy(found, proposal(found, now_ms, [sample]), topology)}",
+    )
+
+
+def _overdue(found: CompactionSettings, sample: CompactionSample, now_ms: int, rules: CompactionRules) -> str | None:
+    """By the broker's own settings the cleaner should have been here."""
+    oldest_ms = sample.dirt.oldest_superseded_ms
+    if oldest_ms is None:
+        return None
+    age_ms = now_ms - oldest_ms
+    remedy = (
+        "look for the cleaner in the broker's log (`log.cleaner.enable`, a thread that died), then restart the broker"
+    )
+    if found.max_lag_ms is not None and age_ms > found.max_lag_ms + found.min_lag_ms + rules.slack_ms:
+        return f"superseded for {about_ms(age_ms)}, max.compaction.lag.ms is {about_ms(found.max_lag_ms)}: {remedy}"
+    position = sample.position
+    if position is None or position.ratio < found.min_cleanable_ratio or position.dirty_bytes == 0:
+        return None
+    if age_ms > found.min_lag_ms + found.segment_ms + rules.slack_ms:
+        return (
+            f"{position.ratio:.0%} of the rolled segments are dirty, min.cleanable.dirty.ratio is "
+            f"{found.min_cleanable_ratio:.0%}, and nothing was compacted for {about_ms(age_ms)}: {remedy}"
+        )
+    return None
+
+
+def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[CompactionSample]) -> Mapping[str, str]:
+    """Settings that would let the cleaner at what is superseded, by name; what the topology asks for comes first."""
+    asked = {
+        "min.cleanable.dirty.ratio": str(found.min_cleanable_ratio),
+        "segment.ms": str(found.segment_ms),
+        "segment.bytes": str(found.segment_bytes),
+    }
+    ours = {name: found.wanted[name] for name, now in asked.items() if found.wanted.get(name, now) != now}
+    if ours:
+        return ours
+    changes: dict[str, str] = {}
+    if found.min_cleanable_ratio > _USUAL_RATIO:
+        changes["min.cleanable.dirty.ratio"] = str(_USUAL_RATIO)
+    # The active segment is never compacted: of a small partition it is everything.
+    if all(sample.topic_bytes is None or sample.topic_bytes < found.segment_bytes for sample in samples):
+        oldest_ms = min((s.dirt.oldest_superseded_ms for s in samples if s.dirt.oldest_superseded_ms), default=now_ms)
+        if now_ms - oldest_ms < found.segment_ms:
+            changes["segment.ms"] = "600000"
+    return changes or {"min.cleanable.dirty.ratio": "0.1"}
+
+
+def _remedy(found: CompactionSettings, changes: Mapping[str, str], topology: str) -> str:
+    told = ", ".join(f"{name}={value}" for name, value in changes.items())
+    if all(found.wanted.get(name) == value for name, value in changes.items()):
+        return f"The topology asks for {told}: `tidemark topics apply {topology}`"
+    return f"Give the store topic_config or profile='aggressive_compaction' ({told}), then `tidemark topics apply {topology}`"
+
+
+def restore_now_s(sample: CompactionSample, rules: CompactionRules) -> float:
+    """Estimated seconds to read the partition as it is."""
+    return sample.offsets / rules.offsets_per_s
+
+
+def restore_compacted_s(sample: CompactionSample, rules: CompactionRules) -> float:
+    """The same if of what was scanned each key had one record; the unscanned beginning is taken to be alike."""
+    return restore_now_s(sample, rules) * (1 - sample.dirt.superseded_share)
+
+
+def _fine(samples: Sequence[CompactionSample], rules: CompactionRules) -> str:
+    records = sum(sample.dirt.records for sample in samples)
+    if not records:
+        return "holds no records"
+    superseded = sum(sample.dirt.superseded for sample in samples)
+    slowest = max(restore_now_s(sample, rules) for sample in samples)
+    return f"{superseded} of {records} records scanned are superseded; a restore reads a task's in {_seconds(slowest)}"
+
+
+def _settings(found: CompactionSettings) -> dict[str, object]:
+    return {
+        "cleanup.policy": ",".join(sorted(found.cleanup_policy)),
+        "min.cleanable.dirty.ratio": found.min_cleanable_ratio,
+        "min.compaction.lag.ms": found.min_lag_ms,
+        "max.compaction.lag.ms": found.max_lag_ms,
+        "segment.ms": found.segment_ms,
+        "segment.bytes": found.segment_bytes,
+        "delete.retention.ms": found.delete_retention_ms,
+    }
+
+
+def _evidence(sample: CompactionSample, now_ms: int, rules: CompactionRules) -> dict[str, object]:
+    dirt, position = sample.dirt, sample.position
+    return {
+        "offsets": sample.offsets,
+        "bytes": sample.topic_bytes,
+        "scanned_offsets": sample.scanned_offsets,
+        "scanned_records": dirt.records,
+        "keys": dirt.keys,
+        "superseded": dirt.superseded,
+        "records_per_key": round(dirt.records / dirt.keys, 2) if dirt.keys else None,
+        "waiting_tombstones": dirt.waiting_tombstones,
+        "oldest_superseded_age_ms": None if dirt.oldest_superseded_ms is None else now_ms - dirt.oldest_superseded_ms,
+        "dirty_ratio": round(sample.dirty_ratio, 4),
+        "dirty_ratio_is": "at least, estimated from the scan" if position is None else "exact, from the log folder",
+        "first_dirty_offset": dirt.first_repeat_offset if position is None else position.first_dirty_offset,
+        "active_segment_bytes": None if position is None else position.active_bytes,
+        "active_segment_age_ms": None
+        if position is None or position.active_since_ms is None
+        else now_ms - position.active_since_ms,
+        "restore_now_s": round(restore_now_s(sample, rules), 4),
+        "restore_compacted_s": round(restore_compacted_s(sample, rules), 4),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s"

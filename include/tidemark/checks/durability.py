@@ -1,0 +1,264 @@
+"""What of an application is lost, or stands still, when brokers go: one verdict per topic, and one per kind of accident.
+
+A pure function of what the cluster says of itself. A cluster that has never had more than one broker is taken as meant so:
+what follows from that alone is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.names import TopicPartition
+
+
+def durability_findings(found: ClusterDurability) -> list[Finding]:
+    """Topics in their order, then the transaction log's settings, the producers, and what accidents cost."""
+    return [
+        *(_of_topic(topic, found) for topic in found.topics),
+        _of_transaction_log(found),
+        _of_producers(found),
+        _of_one_broker(found),
+        _of_all_brokers(found),
+    ]
+
+
+def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
+    verdict, message = _topic_fault(topic, found) or (
+        Verdict.OK,
+        f"{topic.replication} replicas, {topic.min_in_sync} must be in sync, all are",
+    )
+    evidence = {
+        "role": str(topic.role),
+        "partitions": len(topic.partitions),
+        "replication": topic.replication,
+        "min_in_sync": topic.min_in_sync,
+        "unclean_election": topic.unclean_election,
+        "offline": [_number(p) for p in topic.partitions if p.leader is None],
+        "under_min_in_sync": [_number(p) for p in topic.partitions if len(p.in_sync) < topic.min_in_sync],
+        "under_replicated": [_number(p) for p in topic.partitions if len(p.in_sync) < len(p.replicas)],
+        "eligible_leaders": {
+            str(_number(p)): sorted(p.eligible) for p in topic.partitions if p.eligible is not None and p.eligible
+        },
+    }
+    return Finding(topic.topic, verdict, message, evidence)
+
+
+def _topic_fault(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    rules: Sequence[Callable[[TopicDurability, ClusterDurability], tuple[Verdict, str] | None]] = (
+        _offline, _not_writable, _unclean, _one_copy, _lagging_replicas, _thin_acknowledgement
+    )  # fmt: skip
+    return next((fault for fault in (rule(topic, found) for rule in rules) if fault is not None), None)
+
+
+def _offline(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    offline = [p for p in topic.partitions if p.leader is None]
+    if not offline:
+        return None
+    needed = sorted({broker for p in offline for broker in (p.eligible or p.in_sync or p.replicas)} - found.brokers)
+    unknown = "" if all(p.eligible is not None for p in offline) else "; which are eligible could not be asked"
+    return (
+        Verdict.FAILED,
+        f"partitions {_told(offline)} have no leader, nothing is read or written: start broker {_listed(needed)}, which "
+        f"{'have' if len(needed) > 1 else 'has'} all that was acknowledged{unknown}; another may lead only with loss",
+    )
+
+
+def _not_writable(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if topic.replication < topic.min_in_sync:
+        return (
+            Verdict.FAILED,
+            f"{topic.replication} replicas and min.insync.replicas={topic.min_in_sync}: nothing can be written; add "
+            "replicas with `tidemark kafka reassign-partitions`",
+        )
+    short = [p for p in topic.partitions if len(p.in_sync) < topic.min_in_sync]
+    if not short:
+        return None
+    away = sorted(frozenset().union(*(p.replicas - p.in_sync for p in short)))
+    return (
+        Verdict.FAILED,
+        f"partitions {_told(short)} have fewer than min.insync.replicas={topic.min_in_sync} in sync: writes are refused; "
+        f"start broker {_listed(away)}, or see in its log why it does not follow",
+    )
+
+
+def _unclean(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if not topic.unclean_election or topic.replication < 2:
+        return None
+    return (
+        Verdict.FAILED,
+        "unclean.leader.election.enable=true: a replica that lacks acknowledged records may lead, they are lost and offsets "
+        f"go back; `tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
+        "unclean.leader.election.enable=false`",
+    )
+
+
+def _one_copy(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if topic.replication > 1:
+        return None
+    if found.is_single:
+        return Verdict.WARNING, "one replica, on the only broker there is: it is lost with that broker's disk"
+    return (
+        Verdict.FAILED if topic.role.is_truth else Verdict.WARNING,
+        "one replica, though there are more brokers: it is lost with one disk; add replicas with `tidemark kafka "
+        "reassign-partitions`, and set TIDEMARK_REPLICATION_FACTOR for topics to come",
+    )
+
+
+def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    behind = [p for p in topic.partitions if len(p.in_sync) < len(p.replicas)]
+    if not behind:
+        return None
+    away = sorted(frozenset().union(*(p.replicas - p.in_sync for p in behind)))
+    spare = min(len(p.in_sync) for p in behind) - topic.min_in_sync
+    rest = f"{spare} more may go" if spare > 0 else "one more, and writes are refused"
+    return (
+        Verdict.WARNING,
+        f"partitions {_told(behind)} are under-replicated, {rest}: start broker {_listed(away)}, or see in its log why it "
+        "does not follow",
+    )
+
+
+def _thin_acknowledgement(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    set_it = (
+        f"`tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
+        f"min.insync.replicas={max(1, topic.replication - 1)}`"
+    )
+    if topic.min_in_sync == 1 and topic.replication > 2:
+        return (
+            Verdict.WARNING,
+            f"min.insync.replicas=1: with the other replicas behind, a record is acknowledged that one disk has; {set_it}",
+        )
+    if topic.min_in_sync == topic.replication:
+        return (
+            Verdict.WARNING,
+            f"all of its {topic.replication} replicas must be in sync: one broker away, and writes are refused; {set_it}",
+        )
+    return None
+
+
+def _of_transaction_log(found: ClusterDurability) -> Finding:
+    replication, in_sync = found.transaction_replication, found.transaction_min_in_sync
+    evidence = {"replication": replication, "min_in_sync": in_sync, "brokers": len(found.known_brokers)}
+    told = f"transaction.state.log.replication.factor={replication}, min.isr={in_sync}"
+    if replication < in_sync:
+        verdict, message = Verdict.FAILED, f"{told}: no transaction can begin; raise the factor on the brokers"
+    elif found.is_single:
+        verdict, message = Verdict.WARNING, f"{told}, on the only broker there is"
+    elif replication < min(3, len(found.known_brokers)):
+        verdict, message = (
+            Verdict.FAILED,
+            f"{told}: whether a batch was committed is lost with {'a' if replication == 1 else 'two'} disk"
+            f"{'' if replication == 1 else 's'}; set 3 and 2 on the brokers before `__transaction_state` is made, later with "
+            "`tidemark kafka reassign-partitions`",
+        )
+    elif in_sync < 2:
+        verdict, message = Verdict.WARNING, f"{told}: an outcome is acknowledged that one disk has; set min.isr=2"
+    else:
+        verdict, message = Verdict.OK, told
+    return Finding("transaction.state.log", verdict, message, evidence)
+
+
+def _of_producers(found: ClusterDurability) -> Finding:
+    evidence = {"acks": {str(instance): acks for instance, acks in sorted(found.acks.items())}}
+    weak = [instance for instance, acks in found.acks.items() if acks is not None and acks not in ("all", "-1")]
+    silent = [instance for instance, acks in found.acks.items() if acks is None]
+    if weak:
+        verdict, message = (
+            Verdict.FAILED,
+            f"instances {_listed(sorted(weak))} do not wait for acks=all: a commit may be lost with one broker; start them "
+            "anew from this version",
+        )
+    elif not found.acks or silent:
+        who = (
+            "no instance runs on this machine" if not found.acks else f"instances {_listed(sorted(silent))} do not say"
+        )
+        verdict, message = (
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"{who}, so acks of its producer is not known; check while one runs",
+        )
+    else:
+        verdict, message = Verdict.OK, f"acks=all in {len(found.acks)} running instances"
+    return Finding("producers", verdict, message, evidence)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one broker's end costs: partitions gone with its disk, and those that then refuse writes."""
+
+    broker: int
+    gone: tuple[TopicPartition, ...]
+    refused: tuple[TopicPartition, ...]
+
+
+def losses(found: ClusterDurability) -> Iterator[Loss]:
+    """One per broker that answers."""
+    for broker in sorted(found.brokers):
+        gone, refused = [], []
+        for topic in found.topics:
+            for partition in topic.partitions:
+                left = partition.in_sync - {broker}
+                if broker in partition.in_sync and not left:
+                    gone.append(partition.partition)
+                elif broker in partition.in_sync and len(left) < topic.min_in_sync:
+                    refused.append(partition.partition)
+        yield Loss(broker, tuple(gone), tuple(refused))
+
+
+def _of_one_broker(found: ClusterDurability) -> Finding:
+    truths = {topic.topic for topic in found.topics if topic.role.is_truth}
+    worst = max(losses(found), key=lambda loss: (len(loss.gone), len(loss.refused)), default=Loss(-1, (), ()))
+    evidence = {
+        "broker": worst.broker,
+        "gone_with_its_disk": [str(place) for place in worst.gone],
+        "writes_refused": [str(place) for place in worst.refused],
+    }
+    if worst.gone:
+        state = any(place.topic in truths for place in worst.gone)
+        verdict = Verdict.FAILED if state and not found.is_single else Verdict.WARNING
+        message = (
+            f"broker {worst.broker} alone holds {len(worst.gone)} partitions: away, they stand still; its disk lost, they are "
+            f"lost{', the state with them' if state else ''}"
+        )
+    elif worst.refused:
+        verdict = Verdict.WARNING
+        message = (
+            f"nothing is lost; without broker {worst.broker}, {len(worst.refused)} partitions refuse writes meanwhile"
+        )
+    else:
+        verdict, message = Verdict.OK, "nothing is lost, and the application goes on"
+    return Finding("one broker down", verdict, message, evidence)
+
+
+def _of_all_brokers(found: ClusterDurability) -> Finding:
+    """Kafka acknowledges from memory: only the operating system decides when that is on disk."""
+    if found.flush_messages == 1:
+        message = "nothing is lost: every record is on disk before it is acknowledged (log.flush.interval.messages=1)"
+        verdict = Verdict.OK
+    elif found.is_single:
+        verdict = Verdict.WARNING
+        message = (
+            "stopped in order, nothing is lost; when the machine loses power, what was acknowledged in the last seconds may "
+            "be: log.flush.interval.messages is not 1, and there is no other broker to have it"
+        )
+    else:
+        verdict = Verdict.OK
+        message = (
+            "stopped or killed, nothing is lost; when all machines lose power at the same moment, what was acknowledged in "
+            "the last seconds may be: let them not share a supply, or set log.flush.interval.messages=1"
+        )
+    return Finding("all brokers down", verdict, message, {"flush_messages": found.flush_messages})
+
+
+def _number(partition: Replicas) -> int:
+    return partition.partition.partition
+
+
+def _told(partitions: Sequence[Replicas]) -> str:
+    return _listed([_number(partition) for partition in partitions])
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers)

@@ -1,0 +1,118 @@
+"""What the durability check looks at: replicas, settings of topics and brokers, and what running instances say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import PartitionFacts, broker_config, describe_replicas, topic_configs
+from tidemark.broker.topics import internal_topics
+from tidemark.change.recorded import named_plan
+from tidemark.checks.beginning import never_ran
+from tidemark.checks.durability import durability_findings
+from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
+from tidemark.checks.verdict import Finding
+from tidemark.errors import TidemarkError
+from tidemark.local.kafka_tools import kafka_tool
+from tidemark.names import TopicPartition
+from tidemark.savepoints.asking import live_instances
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
+_ELIGIBLE = re.compile(r"Topic: (\S+)\s+Partition: (\d+)\s.*\bElr: ([\d,]*)(?:\s|$)")
+
+
+def check_durability(plan: TopologyPlan, settings: Settings) -> list[Finding]:
+    """A verdict per topic and per kind of accident. Blocks; some seconds where partitions are short of replicas.
+
+    Raises `OutcomeUnknown` without a broker, `PreflightFailed` for what this user may not see.
+    """
+    admin = AdminClient(librdkafka_config(settings))
+    if unknown := never_ran(plan, settings, admin):
+        return unknown
+    return durability_findings(sample_durability(named_plan(plan, settings, admin), settings, admin))
+
+
+def sample_durability(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> ClusterDurability:
+    """Look once. Blocks; raises as `check_durability`."""
+    brokers, topics = describe_replicas(admin, settings)
+    roles = {name: role for name, role in topic_roles(plan, settings, topics).items() if name in topics}
+    configs = topic_configs(admin, list(roles), settings)
+    broker = broker_config(admin, min(brokers), settings)
+    return ClusterDurability(
+        brokers=brokers,
+        topics=tuple(_topic(name, role, topics[name], configs[name], settings) for name, role in roles.items()),
+        acks={
+            instance.instance: (instance.said() or {}).get("acks")
+            for instance in live_instances(settings.var_dir, plan.application_id)
+        },
+        transaction_replication=int(broker["transaction.state.log.replication.factor"]),
+        transaction_min_in_sync=int(broker["transaction.state.log.min.isr"]),
+        flush_messages=int(broker["log.flush.interval.messages"]),
+    )
+
+
+def topic_roles(
+    plan: TopologyPlan, settings: Settings, topics: Mapping[str, Mapping[int, PartitionFacts]]
+) -> dict[str, TopicRole]:
+    """Every topic the application stands on, in the order in which they are told. Some may not exist."""
+    sources = {t for s in plan.subtopologies for t in s.source_topics}
+    sinks = {t for s in plan.subtopologies for t in s.sink_topics}
+    internal = set(plan.repartition_topics)
+    if sources - internal <= topics.keys():
+        partitions = {name: len(found) for name, found in topics.items()}
+        internal |= {spec.name for spec in internal_topics(plan, settings, partitions)}
+    return {
+        **dict.fromkeys(sorted(sources - internal), TopicRole.SOURCE),
+        **dict.fromkeys(sorted(sinks - internal - sources), TopicRole.SINK),
+        **dict.fromkeys(sorted(internal), TopicRole.INTERNAL),
+        **dict.fromkeys(_KAFKAS_OWN, TopicRole.KAFKA),
+    }
+
+
+def _topic(
+    name: str, role: TopicRole, found: Mapping[int, PartitionFacts], config: Mapping[str, str], settings: Settings
+) -> TopicDurability:
+    min_in_sync = int(config["min.insync.replicas"])
+    # Eligible leaders are kept for partitions that are short of replicas, and for no others.
+    is_short = any(len(facts.in_sync) < min_in_sync or facts.leader is None for facts in found.values())
+    eligible = eligible_leaders(name, settings) if is_short else None
+    return TopicDurability(
+        topic=name,
+        role=role,
+        min_in_sync=min_in_sync,
+        unclean_election=config["unclean.leader.election.enable"] == "true",
+        partitions=tuple(
+            Replicas(
+                TopicPartition(name, number),
+                facts.leader,
+                facts.replicas,
+                facts.in_sync,
+                None if eligible is None else eligible.get(number, frozenset()),
+            )
+            for number, facts in sorted(found.items())
+        ),
+    )
+
+
+def eligible_leaders(topic: str, settings: Settings) -> dict[int, frozenset[int]] | None:
+    """Eligible leader replicas by partition, by `kafka-topics`; None where it does not say (rule 23). Blocks."""
+    try:
+        code, said = kafka_tool("topics", "--describe", "--topic", topic, settings=settings, capture=True)
+    except (TidemarkError, OSError):
+        return None
+    return parse_eligible_leaders(topic, said) if code == 0 else None
+
+
+def parse_eligible_leaders(topic: str, said: str) -> dict[int, frozenset[int]] | None:
+    """Read what `kafka-topics --describe` printed; None where the cluster keeps none."""
+    found = {
+        int(number): frozenset(int(broker) for broker in brokers.split(",") if broker)
+        for name, number, brokers in _ELIGIBLE.findall(said)
+        if name == topic
+    }
+    return found or None

@@ -1,0 +1,92 @@
+"""One look at an application's offsets, and the verdict over what was seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import internal_topics, partition_counts
+from tidemark.broker.transactions import open_transactions
+from tidemark.change.recorded import named_plan
+from tidemark.checks.beginning import never_ran
+from tidemark.checks.lagging import LagRules, LagSample, OpenTransaction, lag_findings, transaction_findings
+from tidemark.checks.verdict import Finding
+from tidemark.clock import wall_clock_ms
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.lag_samples import forget_lag_samples, lag_samples, write_lag_samples
+from tidemark.lag import lag_of
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+_KEPT_MS = 7 * 86_400_000
+"""Samples older than that are removed; the verdicts stay."""
+
+
+@dataclass(frozen=True)
+class LagSeen:
+    """One look: a sample per source partition, and the open transactions among `looked_at` partitions."""
+
+    samples: list[LagSample]
+    open_transactions: list[OpenTransaction]
+    looked_at: int
+
+
+def check_lag(
+    plan: TopologyPlan,
+    settings: Settings,
+    topology: str,
+    clock: Callable[[], int] = wall_clock_ms,
+    rules: LagRules | None = None,
+) -> list[Finding]:
+    """Take a sample, keep it, and judge it with those kept before. Blocks.
+
+    Raises `OutcomeUnknown` without a broker, `PreflightFailed` without a source, `FactsUnavailable` without the database.
+    """
+    used = rules or LagRules(open_transaction_ms=settings.transaction_timeout_ms)
+    admin = AdminClient(librdkafka_config(settings))
+    if unknown := never_ran(plan, settings, admin):
+        return unknown
+    seen = sample_lag(named_plan(plan, settings, admin), settings, admin, clock)
+    app, now_ms = plan.application_id, clock()
+    facts = FactsDatabase(settings)
+    try:
+        write_lag_samples(facts, app, seen.samples)
+        forget_lag_samples(facts, app, now_ms - _KEPT_MS)
+        known = lag_samples(facts, app, now_ms - used.window_ms)
+    finally:
+        facts.close()
+    asked = {sample.partition for sample in seen.samples}
+    findings = lag_findings(topology, [sample for sample in known if sample.partition in asked], now_ms, used)
+    return findings + transaction_findings(seen.looked_at, seen.open_transactions, used)
+
+
+def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> LagSeen:
+    """Look at the sources' offsets, and for open transactions at every topic the application reads or writes. Blocks."""
+    partitions = partition_counts(admin, settings)
+    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
+    sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics} & partitions.keys())
+    places = _places(sources, partitions)
+    # A running instance commits, and what it has committed past may be deleted, while this asks: the beginnings come
+    # before the committed offsets, the ends behind them.
+    low = ends.beginnings(places)
+    committed = {row.partition: row.committed_offset for row in lag_of(plan, partitions, admin, settings)}
+    stable = ends.stable(places)
+    end = ends.of(places)
+    now_ms = clock()
+    samples = [
+        LagSample(now_ms, place, low[place], stable[place], max(end[place], stable[place]), committed[place])
+        for place in places
+    ]
+    sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
+    own = {spec.name for spec in internal_topics(plan, settings, partitions)}
+    looked_at = _places(sorted((set(sources) | sinks | own) & partitions.keys()), partitions)
+    return LagSeen(samples, open_transactions(ends, looked_at, now_ms, settings), len(looked_at))
+
+
+def _places(topics: list[str], partitions: dict[str, int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for topic in topics for number in range(partitions[topic])]

@@ -1,0 +1,210 @@
+"""How far an application is behind, and whether it comes nearer: verdicts over a sliding window of samples.
+
+A pure function of samples and `now`. Lag is counted in offsets up to the last stable offset, which is what a
+read_committed reader can see; the distance from there to the end belongs to open transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.names import TopicPartition
+
+
+@dataclass(frozen=True)
+class LagSample:
+    """One source partition at `time_ms` (epoch milliseconds). Offsets are next offsets.
+
+    `low_offset`: the first that exists. `stable_offset`: where a read_committed reader has to stop. `committed_offset`:
+    None where the group never committed one.
+    """
+
+    time_ms: int
+    partition: TopicPartition
+    low_offset: int
+    stable_offset: int
+    end_offset: int
+    committed_offset: int | None
+
+    @property
+    def lag_offsets(self) -> int:
+        """Offsets that could be read and are not processed; transaction markers and aborted records count."""
+        behind = self.low_offset if self.committed_offset is None else self.committed_offset
+        return max(0, self.stable_offset - behind)
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that holds read_committed readers of a partition back at `stable_offset`.
+
+    `transactional_id` None: not known to any coordinator, or not asked. `open_ms` and `timeout_ms` are its age and its
+    producer's own limit, None where they could not be had; `why` says why.
+    """
+
+    partition: TopicPartition
+    stable_offset: int
+    end_offset: int
+    producer_id: int | None = None
+    transactional_id: str | None = None
+    open_ms: int | None = None
+    timeout_ms: int | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LagRules:
+    """What counts. A verdict of movement needs `least_samples` that span `least_span_ms`, all of the last `window_ms`."""
+
+    open_transaction_ms: int
+    window_ms: int = 1_800_000
+    least_samples: int = 3
+    least_span_ms: int = 60_000
+
+
+def lag_findings(topology: str, samples: Sequence[LagSample], now_ms: int, rules: LagRules) -> list[Finding]:
+    """One finding per partition that has samples in the window, sorted; samples may come in any order.
+
+    `topology` names the module, for remedies.
+    """
+    by_partition: dict[TopicPartition, list[LagSample]] = {}
+    for sample in sorted(samples, key=lambda each: each.time_ms):
+        if now_ms - rules.window_ms <= sample.time_ms <= now_ms:
+            by_partition.setdefault(sample.partition, []).append(sample)
+    return [_of_partition(topology, by_partition[partition], rules) for partition in sorted(by_partition)]
+
+
+def _of_partition(topology: str, seen: Sequence[LagSample], rules: LagRules) -> Finding:
+    verdict, message = _verdict(topology, seen, rules)
+    newest = seen[-1]
+    evidence = {name: value for name, value in asdict(newest).items() if name != "partition"}
+    evidence |= {
+        "lag_offsets": newest.lag_offsets,
+        "held_offsets": newest.end_offset - newest.stable_offset,
+        "samples": len(seen),
+        "span_ms": newest.time_ms - seen[0].time_ms,
+    }
+    return Finding(str(newest.partition), verdict, message, evidence)
+
+
+def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
+    newest = seen[-1]
+    committed, lag = newest.committed_offset, newest.lag_offsets
+    if committed is None:
+        if newest.stable_offset <= newest.low_offset:
+            return Verdict.OK, "holds nothing to read yet, and nothing is committed"
+        return (
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"{lag} offsets wait and the group has never committed here: unpause stream__{topology}, or start an instance",
+        )
+    if committed < newest.low_offset:
+        return (
+            Verdict.FAILED,
+            f"committed offset {committed} is below the low watermark {newest.low_offset}: {newest.low_offset - committed} "
+            f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to go on without them: `tidemark "
+            f"offsets reset {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
+            "other partitions",
+        )
+    if committed > newest.end_offset:
+        return (
+            Verdict.FAILED,
+            f"committed offset {committed} is beyond the end {newest.end_offset}: the topic was deleted or made anew; "
+            "bring it back, or give the topology another application id",
+        )
+    if lag == 0:
+        return Verdict.OK, f"level at {committed}"
+    if not _is_evidence(seen, rules):
+        return (
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"{lag} offsets behind; {len(seen)} samples over {_span_ms(seen) / 1000:.0f} s do not tell whether it moves, "
+            f"{rules.least_samples} over {rules.least_span_ms / 1000:.0f} s do: check again",
+        )
+    return _movement(seen, rules)
+
+
+def _movement(seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
+    """Of a partition that is behind, with samples enough."""
+    newest, lag = seen[-1], seen[-1].lag_offsets
+    still = _last_run(seen, lambda earlier, later: earlier.committed_offset == later.committed_offset)
+    if _is_evidence(still, rules):
+        return (
+            Verdict.FAILED,
+            f"stalled: nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait; look at "
+            "`tidemark status` and the instance's log",
+        )
+    for earlier, later in pairwise(seen):
+        before, after = earlier.committed_offset, later.committed_offset
+        if before is not None and (after is None or after < before):
+            return (
+                Verdict.WARNING,
+                f"the committed offset went back from {before} to {after}: a rewind or a reset; {lag} offsets behind",
+            )
+    growing = _last_run(seen, lambda earlier, later: earlier.lag_offsets <= later.lag_offsets)
+    if _is_evidence(growing, rules) and growing[0].lag_offsets < lag:
+        rate = (lag - growing[0].lag_offsets) * 1000 / _span_ms(growing)
+        return (
+            Verdict.WARNING,
+            f"falls behind by {rate:.1f} offsets/s, now {lag}: start more instances, or give Spark more cores",
+        )
+    gained = (seen[0].lag_offsets - lag) * 1000 / (newest.time_ms - seen[0].time_ms)
+    drained = f", level again in about {lag / gained:.0f} s" if gained > 0 else ""
+    return Verdict.OK, f"{lag} offsets behind and moving{drained}"
+
+
+def _last_run(seen: Sequence[LagSample], belongs: Callable[[LagSample, LagSample], bool]) -> Sequence[LagSample]:
+    """The newest samples in a row that are behind, each of which `belongs` to the one after it."""
+    first = len(seen) - 1
+    while first > 0 and seen[first - 1].lag_offsets > 0 and belongs(seen[first - 1], seen[first]):
+        first -= 1
+    return seen[first:]
+
+
+def _is_evidence(run: Sequence[LagSample], rules: LagRules) -> bool:
+    return len(run) >= rules.least_samples and _span_ms(run) >= rules.least_span_ms
+
+
+def _span_ms(run: Sequence[LagSample]) -> int:
+    return run[-1].time_ms - run[0].time_ms
+
+
+def _given(sample: LagSample) -> str:
+    return f"{sample.partition.topic}:{sample.partition.partition}={sample.low_offset}"
+
+
+def transaction_findings(looked_at: int, found: Sequence[OpenTransaction], rules: LagRules) -> list[Finding]:
+    """One finding per partition that is held back; a single one when none of `looked_at` partitions is."""
+    if not looked_at:
+        return []
+    if not found:
+        return [
+            Finding(
+                "transactions",
+                Verdict.OK,
+                f"none holds readers of {looked_at} partitions back",
+                {"partitions": looked_at},
+            )
+        ]
+    return [_of_transaction(each, rules) for each in sorted(found, key=lambda each: each.partition)]
+
+
+def _of_transaction(found: OpenTransaction, rules: LagRules) -> Finding:
+    held = found.end_offset - found.stable_offset
+    who = f"producer {found.producer_id}" if found.transactional_id is None else f"transaction {found.transactional_id}"
+    evidence = {name: value for name, value in asdict(found).items() if name not in ("partition", "why")}
+    subject = f"transactions of {found.partition}"
+    place = f"read_committed readers stand at {found.stable_offset}, {held} offsets before the end"
+    if found.open_ms is None:
+        verdict, message = Verdict.NOT_ENOUGH_EVIDENCE, f"{place}; how long already is not known: {found.why}"
+    elif found.open_ms < rules.open_transaction_ms:
+        verdict, message = Verdict.OK, f"{place} for {who}, open for {found.open_ms / 1000:.1f} s"
+    else:
+        verdict = Verdict.FAILED
+        limit = "" if found.timeout_ms is None else f"; the broker aborts it after {found.timeout_ms / 1000:.0f} s"
+        message = (
+            f"{place}: {who} is open for {found.open_ms / 1000:.0f} s{limit}. End its process, or `tidemark kafka "
+            f"transactions abort --topic {found.partition.topic} --partition {found.partition.partition} --start-offset "
+            f"{found.stable_offset}`"
+        )
+    return Finding(subject, verdict, message, evidence)

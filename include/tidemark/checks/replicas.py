@@ -1,0 +1,74 @@
+"""Who has an application's topics, and what the cluster promises of them: the samples of the durability check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidemark.names import TopicPartition
+
+
+class TopicRole(StrEnum):
+    """What a topic is to the application. State and exactly-once stand on the last two."""
+
+    SOURCE = "source"
+    SINK = "sink"
+    INTERNAL = "internal"
+    KAFKA = "kafka's own"
+
+    @property
+    def is_truth(self) -> bool:
+        """Whether a task cannot go on without what is in it."""
+        return self in (TopicRole.INTERNAL, TopicRole.KAFKA)
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """One partition. `leader` None: offline. `eligible` are the brokers outside `in_sync` that have all it acknowledged
+    and may lead again (eligible leader replicas); None where nobody was asked."""
+
+    partition: TopicPartition
+    leader: int | None
+    replicas: frozenset[int]
+    in_sync: frozenset[int]
+    eligible: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
+class TopicDurability:
+    """One topic. `unclean_election`: a replica that lacks records may lead."""
+
+    topic: str
+    role: TopicRole
+    min_in_sync: int
+    unclean_election: bool
+    partitions: tuple[Replicas, ...]
+
+    @property
+    def replication(self) -> int:
+        """The smallest number of replicas among its partitions."""
+        return min((len(partition.replicas) for partition in self.partitions), default=0)
+
+
+@dataclass(frozen=True)
+class ClusterDurability:
+    """What was seen. `brokers` are those that answer now. `acks` has what each running instance's producer asks for,
+    None where it does not say. `transaction_replication` and `transaction_min_in_sync` are what
+    `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`."""
+
+    brokers: frozenset[int]
+    topics: tuple[TopicDurability, ...]
+    acks: dict[int, str | None]
+    transaction_replication: int
+    transaction_min_in_sync: int
+    flush_messages: int
+
+    @property
+    def known_brokers(self) -> frozenset[int]:
+        """Those that answer, and those that should have a replica."""
+        return self.brokers.union(*(p.replicas for topic in self.topics for p in topic.partitions))
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one broker by design."""
+        return len(self.known_brokers) == 1

@@ -1,0 +1,64 @@
+"""`tidemark audit`: was every record processed exactly once, and is what came of it right?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.checks.verdict import Verdict
+from tidemark.facts.verdicts import keep_verdicts
+from tidemark.quality.job import AuditResult, run_audit
+from tidemark.quality.suites import overall
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+_COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
+
+
+def audit(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+    batches: Annotated[int | None, typer.Option(min=1, help="of each task, at most; default: audit_batches")] = None,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="all that the commits topic holds, not only what is new")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False,
+) -> None:
+    """Compare what came since the last audit with an independent recomputation; ends with 1 when something is wrong.
+
+    Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
+    """
+    settings = Settings.load()
+    application_id = load(topology).application_id
+    result = run_audit(topology, settings, batches=batches, whole=whole)
+    if away := keep_verdicts(settings, application_id, "audit", result.findings):
+        print(f"{away}; this verdict is not kept", file=sys.stderr)
+    if as_json:
+        print(json.dumps(result.body, indent=2))
+    else:
+        show(application_id, result)
+    if overall(result.findings) is Verdict.FAILED:
+        sys.exit(1)
+
+
+def show(application_id: str, result: AuditResult) -> None:
+    """The verdicts, the ranges and where the pages are."""
+    console = Console(highlight=False)
+    if not result.body["ranges"]:
+        console.print(f"no new batch of {application_id} since the audit before")
+    table = Table("verdict", "expectation", "what it says", title=f"audit of {application_id}")
+    for finding in result.findings:
+        colour = _COLOURS.get(finding.verdict, "yellow")
+        table.add_row(f"[{colour}]{finding.verdict}[/{colour}]", finding.subject, finding.message)
+    console.print(table)
+    ranges = ", ".join(f"{task}: {first} to {last}" for task, (first, last) in result.body["ranges"].items())
+    console.print(f"batches {ranges or 'none'}; {result.body['records']} records in {result.body['seconds']} s")
+    if result.body["page"]:
+        console.print(f"page {result.body['page']}")
+    if result.body["quarantine"]:
+        console.print(f"unexpected rows, with their coordinates: {result.body['quarantine']}")
+    console.print(f"verdict: {overall(result.findings)}")

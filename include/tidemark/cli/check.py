@@ -1,0 +1,126 @@
+"""Checks of an application: retention, compaction, durability, lag. Each ends with 1 when something failed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.checks.compaction_sampling import SCANNED_OFFSETS, CompactionLook, check_compaction
+from tidemark.checks.durability_sampling import check_durability
+from tidemark.checks.lag_sampling import check_lag
+from tidemark.checks.retention_sampling import check_retention
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.verdicts import keep_verdicts, past_verdicts
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+
+app = typer.Typer(no_args_is_help=True)
+_Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
+_Json = Annotated[bool, typer.Option("--json", help="for a program")]
+_History = Annotated[bool, typer.Option("--history", help="past verdicts instead of a new one, the newest first")]
+_COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
+
+
+@app.command()
+def retention(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
+    """Is state kept as long as its windows need, on disk and in the changelogs, and no longer?"""
+    _run("retention", topology, as_json, history, lambda plan, settings: check_retention(plan, settings, topology))
+
+
+@app.command()
+def compaction(
+    topology: _Topology,
+    as_json: _Json = False,
+    history: _History = False,
+    scanned_offsets: Annotated[
+        int, typer.Option("--scan", min=1, help="newest offsets of each partition to read")
+    ] = SCANNED_OFFSETS,
+    log_dir: Annotated[
+        Path | None, typer.Option("--log-dir", help="a broker's log folder here, for the cleaner's exact position")
+    ] = None,
+) -> None:
+    """Are changelogs compacted, so that a restore reads little? Names the setting that holds the cleaner up."""
+    look = CompactionLook(scanned_offsets, log_dir)
+    _run("compaction", topology, as_json, history, lambda plan, s: check_compaction(plan, s, topology, look))
+
+
+@app.command()
+def durability(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
+    """What is lost, or stands still, when one broker, or all, go down?"""
+    _run("durability", topology, as_json, history, check_durability)
+
+
+@app.command()
+def lag(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
+    """Does the application come nearer to the end of its sources, and does an open transaction hold readers back?
+
+    Each run keeps a sample; movement is judged over the last half hour of them.
+    """
+    _run("lag", topology, as_json, history, lambda plan, settings: check_lag(plan, settings, topology))
+
+
+def _run(
+    check: str,
+    topology: str,
+    as_json: bool,
+    history: bool,
+    judge: Callable[[TopologyPlan, Settings], Sequence[Finding]],
+) -> None:
+    settings = Settings.load()
+    plan = load(topology).plan()
+    if history:
+        _show_history(settings, plan.application_id, check, as_json)
+        return
+    findings = judge(plan, settings)
+    if away := keep_verdicts(settings, plan.application_id, check, findings):
+        print(f"{away}; this verdict is not kept", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"verdict": worst(findings), "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        _show(f"{check} of {plan.application_id}", findings)
+    if worst(findings) is Verdict.FAILED:
+        sys.exit(1)
+
+
+def _show(title: str, findings: Sequence[Finding]) -> None:
+    table = Table("verdict", "of", "why", title=title)
+    for finding in findings:
+        table.add_row(_coloured(finding.verdict), finding.subject, finding.message)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"verdict: {worst(findings)}")
+
+
+def _show_history(settings: Settings, application_id: str, check: str, as_json: bool) -> None:
+    facts = FactsDatabase(settings)
+    try:
+        past = list(past_verdicts(facts, application_id, check))
+    finally:
+        facts.close()
+    if as_json:
+        print(json.dumps([{"time_ms": row.time_ms, **asdict(row.finding)} for row in past], indent=2))
+        return
+    if not past:
+        print(f"no verdict of {check} of {application_id} yet: `tidemark check {check}` makes one")
+        return
+    table = Table("at", "verdict", "of", "why", title=f"{check} of {application_id}")
+    for row in past:
+        at = datetime.fromtimestamp(row.time_ms / 1000, UTC).isoformat(timespec="seconds")
+        table.add_row(at, _coloured(row.finding.verdict), row.finding.subject, row.finding.message)
+    Console(highlight=False).print(table)
+
+
+def _coloured(verdict: Verdict) -> str:
+    colour = _COLOURS.get(verdict, "yellow")
+    return f"[{colour}]{verdict}[/{colour}]"

@@ -1,0 +1,104 @@
+"""`tidemark drill`: can the state be rebuilt, how long does that take, and is it the same?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from tidemark.checks.verdict import Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.drill.drill import Drill, DrillOptions
+from tidemark.drill.report import DrillReport
+from tidemark.errors import ExitCode, FactsUnavailable
+from tidemark.events.progress import RichRestoreListener
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.drills import past_drills, write_drill
+from tidemark.facts.verdicts import write_verdicts
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.when import told_time
+from tidemark.settings import Settings
+from tidemark.topology.durations import duration_ms
+from tidemark.topology.load import load
+
+_EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
+
+
+def drill(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+    as_json: Annotated[bool, typer.Option("--json", help="for a program: one object")] = False,
+    follow_batches: Annotated[int, typer.Option(min=0, help="batches that the rebuilt tasks follow")] = 3,
+    follow_for: Annotated[str, typer.Option(help="how long to wait for them at most, such as `2m`")] = "2m",
+    history: Annotated[bool, typer.Option("--history", help="drill nothing, show the last ones")] = False,
+) -> None:
+    """Rebuild every task elsewhere while the application runs, and compare key by key.
+
+    Ends with 1 when a key differs, with 10 when the evidence was not enough to say that none does.
+    """
+    settings = Settings.load()
+    plan = load(topology).plan()
+    facts = FactsDatabase(settings)
+    try:
+        if history:
+            _show_history(facts, plan.application_id, as_json)
+            return
+        messages = Console(stderr=True, highlight=False, markup=False)
+        options = DrillOptions(follow_batches, duration_ms(follow_for, "--follow-for") / 1000)
+        kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
+        with RichRestoreListener(messages) as listener:
+            report = Drill(kit, options, listener, messages.print).run()
+        try:
+            write_drill(facts, report)
+            write_verdicts(facts, plan.application_id, "restore_drill", report.ended_ms, report.findings)
+        except FactsUnavailable as error:
+            messages.print(f"{error}; this drill is not in the history")
+    finally:
+        facts.close()
+    typer.echo(json.dumps(report.to_dict(), indent=1)) if as_json else _show(report)
+    sys.exit(_EXIT.get(report.verdict, ExitCode.OK))
+
+
+def _show(report: DrillReport) -> None:
+    console = Console(highlight=False, markup=False)
+    table = Table(title=f"drill {report.drill_id} of {report.application_id}")
+    for heading in ("task", "store", "by", "verdict"):
+        table.add_column(heading)
+    for heading in ("keys", "bytes", "records", "seconds", "keys/s", "altered", "missing", "extra", "left out"):
+        table.add_column(heading, justify="right")
+    for store in report.stores:
+        rate = store.rates.get("keys_per_s")
+        table.add_row(
+            store.task, store.store, store.way, store.verdict, f"{store.keys:,}", decimal(store.bytes),
+            f"{store.records:,}", f"{store.seconds:.2f}", "" if rate is None else f"{rate:,.0f}", str(store.altered),
+            str(store.missing), str(store.extra), str(store.left_out),
+        )  # fmt: skip
+    console.print(table)
+    for way in report.ways:
+        console.print(
+            f"{way.way}: RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, {way.rpo_s:.1f} s of commits (all of "
+            "it in Kafka)"
+        )
+    for told in report.not_compared:
+        console.print(f"not compared: {told}")
+    for finding in report.findings:
+        if finding.verdict is not Verdict.OK:
+            console.print(f"{finding.verdict}: {finding.subject}: {finding.message}")
+    console.print(f"drill {report.drill_id}: {report.verdict}; {report.claim}")
+
+
+def _show_history(facts: FactsDatabase, application_id: str, as_json: bool) -> None:
+    found = list(past_drills(facts, application_id))
+    if as_json:
+        typer.echo(json.dumps([dict(past.report) for past in found], indent=1))
+        return
+    table = Table("drill", "ended", "verdict", "RTO, s", "RPO, offsets", "RPO, s", "keys", "bytes")
+    for past in found:
+        figures = ["" if f is None else f"{f:,.1f}" for f in (past.rto_s, past.rpo_offsets, past.rpo_s)]
+        ended = told_time(past.ended_ms)
+        table.add_row(past.drill_id, ended, past.verdict, *figures, f"{past.keys:,}", decimal(past.bytes))
+    Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill` runs one")

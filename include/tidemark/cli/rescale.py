@@ -1,0 +1,63 @@
+"""`tidemark rescale`: another number of tasks, with the state of each key where its records go."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.change.rescale import Rescale
+from tidemark.change.rescale_plan import RescalePlan
+from tidemark.clock import wall_clock_ms
+from tidemark.probe import probe_from_environment
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+
+def rescale(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies")],
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="of each sub-topology")],
+    run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
+) -> None:
+    """Show what another number of tasks moves; with --run, ask and do it: state, offsets and commit records at once."""
+    if yes and not run:
+        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+    console, plan = Console(), load(topology).plan()
+    work = Rescale(
+        plan, Settings.load(), wall_clock_ms, tasks, LoggingRestoreListener(), probe_from_environment(), console.print
+    )
+    if not run:
+        _show(work.show())
+        console.print("nothing was changed; stop the application and give --run to do it")
+        return
+
+    def approve(made: RescalePlan) -> bool:
+        _show(made)
+        return yes or typer.confirm("rescale as planned?")
+
+    if not work.run(approve):
+        console.print("nothing was changed")
+        raise typer.Exit(1)
+    console.print(f"{plan.application_id} has {tasks} tasks per sub-topology; start the application")
+
+
+def _show(made: RescalePlan) -> None:
+    """The plan with what it means."""
+    console = Console()
+    table = Table(
+        "sub-topology", "tasks", "tasks then", title=f"rescale of {made.application_id} to {made.tasks} tasks"
+    )
+    for number, tasks in made.before.items():
+        table.add_row(str(number), str(tasks), str(made.tasks))
+    console.print(table)
+    lines = [f"{topic}: {n} partitions, sent on by as many routing tasks" for topic, n in made.routers.items()]
+    lines += [f"store {name}: every key to the task that owns it then" for name in made.stores]
+    lines += [f"{topic}: {records} unread records are sent on" for topic, records in made.unread.items()]
+    lines += [f"{topic}: up to {offsets} records wait for the new tasks" for topic, offsets in made.waiting.items()]
+    lines += [*made.warnings, *(f"{topic} is left behind, nothing reads it any more" for topic in made.left)]
+    for line in lines:
+        console.print(line, highlight=False, markup=False)

@@ -1,0 +1,85 @@
+"""`tidemark upgrade`: from the version that ran to the one in the module, with the state that carries over."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.change.carry import Fate
+from tidemark.change.upgrade import Upgrade
+from tidemark.change.upgrade_plan import UpgradePlan
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import ExitCode
+from tidemark.probe import probe_from_environment
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+
+def upgrade(
+    topology: Annotated[str, typer.Argument(help="module in include/topologies, as the new version has it")],
+    rename: Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has another name")] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version")] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON, a new field")] = None,
+    run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
+) -> None:
+    """Show what becomes of each store; with --run, ask and do it: state, offsets and commit records at once.
+
+    Ends with 30 when the upgrade is refused.
+    """
+    if yes and not run:
+        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+    console = Console()
+    plan = load(topology).plan()
+    work = Upgrade(
+        plan, Settings.load(), wall_clock_ms, rename or [], drop or [], add or [], LoggingRestoreListener(),
+        probe_from_environment(), console.print,
+    )  # fmt: skip
+    if not run:
+        with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as temporary:
+            made = work.show(Path(temporary))
+        _show(made)
+        if made.refused:
+            console.print("nothing was changed, and nothing can be as it stands")
+            raise typer.Exit(ExitCode.REFUSED)
+        console.print("nothing was changed; stop the application and give --run to do it")
+        return
+
+    def approve(planned: UpgradePlan) -> bool:
+        _show(planned)
+        return yes or typer.confirm("upgrade as planned?")
+
+    if not work.run(approve):
+        console.print("nothing was changed")
+        raise typer.Exit(1)
+    console.print(f"{plan.application_id} stands at version {plan.version}; start the application")
+
+
+def _show(made: UpgradePlan) -> None:
+    """The plan, its refusals with their remedies, and what is lost."""
+    console = Console()
+    for obstacle in made.obstacles:
+        console.print(f"refused: {obstacle}", highlight=False, markup=False)
+    table = Table(title=f"upgrade of {made.application_id} from version {made.from_version} to {made.to_version}")
+    for heading in ("store", "fate", "keys", "why"):
+        table.add_column(heading, justify="right" if heading == "keys" else "left", overflow="fold")
+    for change in made.changes:
+        keys = str(made.keys[change.was]) if change.was in made.keys else "—"
+        why = f"{change.why}; {change.remedy}" if change.remedy else change.why
+        table.add_row(change.name, change.fate, keys, why)
+    console.print(table)
+    for store, lost in made.lost.items():
+        console.print(f"lost: {lost} keys of {store}", highlight=False)
+    for topic, offsets in made.waiting.items():
+        console.print(f"{topic}: up to {offsets} records wait for the new version", highlight=False)
+    copied = [c for c in made.changes if c.fate is Fate.COPIED]
+    if copied and not made.refused:
+        console.print("the next start reads the copied stores from their new changelogs")
+    for topic in made.left:
+        console.print(f"{topic} is left behind, nothing reads it any more", highlight=False)

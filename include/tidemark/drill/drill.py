@@ -1,0 +1,258 @@
+"""A restore drill: rebuild every task elsewhere while the application runs, and compare key by key.
+
+Nothing of the application is touched: it is asked for two savepoints, its changelogs are read, and everything is built
+below `<state_dir>/.drills/<application_id>`, which is empty again afterwards.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tidemark.broker.cluster import topic_configs
+from tidemark.drill.following import Follower
+from tidemark.drill.judging import Keeping
+from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
+from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill
+from tidemark.drill.weighing import Scales, distance
+from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
+from tidemark.names import TaskId
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.restore.side_by_side import side_by_side
+from tidemark.restore.workspace import new_id
+from tidemark.savepoints.asking import live_instances
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.start.ways import Way as StoreWay
+from tidemark.stores.directory import FolderLock
+
+DRILLS_FOLDER = ".drills"
+_COPIES = 3
+"""How many copies of the state lie in the drill's folder at once."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class DrillOptions:
+    """How long the rebuilt tasks follow: until the application has committed so many batches, or the time is over."""
+
+    follow_batches: int = 3
+    follow_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Drill:
+    """One drill of a running application. `say` is told each step in a line."""
+
+    kit: RestoreKit
+    options: DrillOptions
+    listener: RestoreListener
+    say: Callable[[str], None]
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> DrillReport:
+        """Blocks. What is wrong with the state is in the report.
+
+        Raises `PreflightFailed` where the application does not run here or the disk is too small, `TaskLocked` while
+        another drill of it is at work, `SavepointFailed`, `OutcomeUnknown`.
+        """
+        kit, app = self.kit, self.kit.plan.application_id
+        if not live_instances(kit.settings.var_dir, app):
+            raise PreflightFailed(
+                f"no instance of {app} runs on this machine: a drill compares with a running application; unpause its DAG"
+            )
+        drill_id, started_ms = new_id(), kit.clock()
+        repository = SavepointRepository(kit.settings.savepoint_location, app)
+        with self._folder(drill_id) as folder:
+            rebuilder = Rebuilder(kit, repository, folder, self.listener, lambda: not self._stop.is_set())
+            course = _Course(self, repository, rebuilder)
+            course.go()
+        return DrillReport(
+            drill_id=drill_id,
+            application_id=app,
+            topology_version=kit.plan.version,
+            guarantee=kit.plan.guarantee,
+            started_ms=started_ms,
+            ended_ms=kit.clock(),
+            savepoints=tuple(course.savepoints),
+            stores=tuple(course.stores),
+            ways=tuple(course.ways),
+            followed_batches=course.followed_batches,
+            follow_batches=self.options.follow_batches,
+            not_compared=tuple(f"{s.name}: {s.uncopied}" for s in kit.plan.stores if s.uncopied is not None),
+        )
+
+    @contextmanager
+    def _folder(self, drill_id: str) -> Iterator[Path]:
+        """The drill's own, gone afterwards, and with it whatever a killed drill has left."""
+        settings, app = self.kit.settings, self.kit.plan.application_id
+        drills = settings.state_dir / DRILLS_FOLDER / app
+        try:
+            lock = FolderLock(drills)
+        except TaskLocked as error:
+            raise TaskLocked(f"another drill of {app} is at work: wait for it ({error})") from error
+        with lock:
+            for left in (path for path in drills.iterdir() if path.is_dir()):
+                shutil.rmtree(left, ignore_errors=True)
+            folder = drills / drill_id
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """All of it, several at a time, the results in the items' order. What fails first ends the drill."""
+        threads = self.kit.settings.restore_threads
+        return side_by_side(work, items, threads, on_failure=self._stop.set)
+
+
+class _Course:
+    """The steps of one drill, and what they have found so far."""
+
+    def __init__(self, drill: Drill, repository: SavepointRepository, rebuilder: Rebuilder) -> None:
+        self._drill = drill
+        self._kit = drill.kit
+        self._repository = repository
+        self._rebuilder = rebuilder
+        self.savepoints: list[str] = []
+        self.stores: list[StoreDrill] = []
+        self.ways: list[WayDrill] = []
+        self.followed_batches = 0
+
+    def go(self) -> None:
+        """Every step in its order."""
+        older = self._newest_savepoint()
+        first = self._take_savepoint()
+        self._require_room(first)
+        scales = Scales(self._rebuilder, self._keepings(first))
+        built = self._whole(first, scales)
+        tails = self._tails(older, first)
+        if tails:
+            self._by_savepoint(first, tails, scales)
+        followed = self._follow(first, built, scales)
+        if not tails:
+            self._drill.say("there is no older savepoint that would do: the drill's first one takes its place")
+            self._by_savepoint(followed, self._tails(first, followed), scales)
+
+    def _newest_savepoint(self) -> list[SavedState]:
+        """Of those that were there before."""
+        for savepoint_id in self._repository.ids():
+            try:
+                return saved_states(self._kit, self._repository, savepoint_id)
+            except CopyUnusable as error:
+                self._drill.say(f"savepoint passed over: {error}")
+        return []
+
+    def _take_savepoint(self) -> list[SavedState]:
+        kit = self._kit
+        taken = SavepointCommand(kit.plan, kit.settings, kit.tasks(), lambda _copied: None, kit.clock).take()
+        savepoint_id = taken.manifest.savepoint_id
+        self._drill.say(f"savepoint {savepoint_id} taken, the stream stood still for {taken.held_ms} ms")
+        self.savepoints.append(savepoint_id)
+        states = saved_states(kit, self._repository, savepoint_id)
+        running = {state.copy.marker.topology_version for state in states} - {kit.plan.version}
+        if running:
+            raise PreflightFailed(
+                f"{kit.plan.application_id} runs version {running.pop()} of the topology, this is version {kit.plan.version}: "
+                "relaunch it, or drill with the version that runs"
+            )
+        return states
+
+    def _require_room(self, states: Sequence[SavedState]) -> None:
+        """The application writes to the same disk."""
+        needed = _COPIES * sum(state.copy.bytes_to_copy for state in states)
+        free = shutil.disk_usage(self._rebuilder.folder).free
+        if free < needed:
+            raise PreflightFailed(
+                f"a drill needs {needed} bytes in {self._rebuilder.folder.parent}, {free} are free: free its disk"
+            )
+
+    def _keepings(self, states: Sequence[SavedState]) -> Mapping[str, Keeping]:
+        """By changelog topic."""
+        topics = sorted({self._kit.witnesses.changelog_of(s.task, s.spec).topic for s in states})
+        configs = topic_configs(self._kit.admin, topics, self._kit.settings)
+        return {topic: Keeping.of(topic, configs[topic]) for topic in topics}
+
+    def _whole(self, states: Sequence[SavedState], scales: Scales) -> dict[tuple[TaskId, str], Built]:
+        self._drill.say(f"rebuilding {len(states)} stores from their changelogs")
+        rebuilder, facts = self._rebuilder, self._kit.facts()
+        started_ms = self._kit.clock()
+        built = self._drill.each(
+            lambda s: rebuilder.whole(Way.CHANGELOG.name, s, facts[s.task].changelogs[s.spec.name]), states
+        )
+        self._reached(Way.CHANGELOG, states, started_ms)
+        self._compare(Way.CHANGELOG, list(zip(states, built, strict=True)), scales)
+        return {state.name: one for state, one in zip(states, built, strict=True)}
+
+    def _tails(self, older: Sequence[SavedState], states: Sequence[SavedState]) -> list[tuple[SavedState, StoreWay]]:
+        """The way of every store from an older savepoint; nothing where one of them has none."""
+        by_name = {state.name: state for state in older}
+        facts = self._kit.facts()
+        found: list[tuple[SavedState, StoreWay]] = []
+        for state in states:
+            base = by_name.get(state.name)
+            if base is None:
+                return []
+            way = self._rebuilder.tail_of(base, state, facts[state.task])
+            if way.fault is not None:
+                self._drill.say(f"store {state.task}/{state.spec.name}: {way.fault}")
+                return []
+            found.append((state, way))
+        return found
+
+    def _by_savepoint(
+        self, states: Sequence[SavedState], tails: Sequence[tuple[SavedState, StoreWay]], scales: Scales
+    ) -> None:
+        self._drill.say(f"rebuilding {len(tails)} stores from a savepoint and the changelog's tail")
+        rebuilder, facts = self._rebuilder, self._kit.facts()
+        started_ms = self._kit.clock()
+        built = self._drill.each(
+            lambda tail: rebuilder.from_savepoint(
+                Way.SAVEPOINT.name, tail[0], tail[1], facts[tail[0].task].changelogs[tail[0].spec.name]
+            ),
+            tails,
+        )
+        self._reached(Way.SAVEPOINT, states, started_ms)
+        self._compare(Way.SAVEPOINT, [(tail[0], one) for tail, one in zip(tails, built, strict=True)], scales)
+        rebuilder.forget(Way.SAVEPOINT.name)
+
+    def _follow(
+        self, states: Sequence[SavedState], built: Mapping[tuple[TaskId, str], Built], scales: Scales
+    ) -> list[SavedState]:
+        """Let what was rebuilt follow, take the second savepoint, and compare with it; gives its states."""
+        options = self._drill.options
+        standing = [state for state in states if built[state.name].fault is None]
+        self._drill.say(f"following the changelogs for {options.follow_batches} batches")
+        follower = Follower(self._rebuilder, Way.CHANGELOG.name, standing, self._drill.each)
+        self.followed_batches = follower.run(options.follow_batches, options.follow_timeout_s)
+        self._rebuilder.forget(states[0].savepoint_id)
+        second = self._take_savepoint()
+        ends = {state.name: state for state in second}
+        started_ms = self._kit.clock()
+        followed = follower.finish([ends[state.name] for state in standing])
+        self._reached(Way.FOLLOWED, second, started_ms)
+        self._compare(Way.FOLLOWED, followed, scales, kind=Way.CHANGELOG.name)
+        return second
+
+    def _reached(self, way: Way, states: Sequence[SavedState], started_ms: int) -> None:
+        """Every store stands: how long that took, and how far the application is by now."""
+        rto_s = (self._kit.clock() - started_ms) / 1000
+        offsets, seconds = distance(states, self._kit.facts())
+        self.ways.append(WayDrill(way, rto_s, offsets, seconds))
+
+    def _compare(
+        self, way: Way, built: Sequence[tuple[SavedState, Built]], scales: Scales, kind: str | None = None
+    ) -> None:
+        found = self._drill.each(lambda one: scales.weigh(way, kind or way.name, one[0], one[1]), built)
+        for store in found:
+            self._drill.say(f"{store.task}/{store.store} by {way}: {store.verdict}: {store.message}")
+        self.stores += found

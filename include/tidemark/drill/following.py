@@ -1,0 +1,72 @@
+"""Rebuilt tasks that follow the running application's changelogs, as a standby would, up to a second savepoint."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tidemark.drill.rebuild import Built, Rebuilder, SavedState
+
+_LOOK_S = 0.5
+
+Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Does something for every item, several at a time."""
+
+
+class Follower:
+    """Follows with the stores that were built as `kind` to where `states` stood."""
+
+    def __init__(self, rebuilder: Rebuilder, kind: str, states: Sequence[SavedState], each: Each) -> None:
+        self._rebuilder = rebuilder
+        self._kind = kind
+        self._states = list(states)
+        self._each = each
+        self._next = {state.name: state.copy.marker.changelog_offset for state in states}
+        self._records = dict.fromkeys(self._next, 0)
+        self._seconds = dict.fromkeys(self._next, 0.0)
+
+    def run(self, batches: int, timeout_s: float) -> int:
+        """Follow until the application has committed so many batches, over all tasks; gives how many it were. Blocks.
+
+        An end is asked for before the second savepoint is, so no store gets ahead of that: what is committed below the end
+        is in it, and what is aborted is not read.
+        """
+        deadline = time.monotonic() + timeout_s
+        pause = threading.Event()
+        while True:
+            done = self._round()
+            if done >= batches or time.monotonic() > deadline:
+                return done
+            pause.wait(_LOOK_S)
+
+    def _round(self) -> int:
+        """Every store up to the end of now; batches that were committed since the first savepoint."""
+        facts = self._rebuilder.kit.facts()
+        moving = [state for state in self._states if state.spec.source_topic is None]
+        self._each(lambda state: self._read(state, facts[state.task].changelogs[state.spec.name].end), moving)
+        stood = {state.task: state.copy.marker.batch for state in self._states}
+        records = {task: facts[task].record for task in stood}
+        return sum(max(0, record.batch - stood[task]) for task, record in records.items() if record is not None)
+
+    def finish(self, states: Sequence[SavedState]) -> list[tuple[SavedState, Built]]:
+        """Follow up to where `states` of the second savepoint stood."""
+        kit = self._rebuilder.kit
+        begun = {state.name: state.copy.marker.changelog_offset for state in self._states}
+
+        def last(state: SavedState) -> tuple[SavedState, Built]:
+            end_offset = state.copy.marker.changelog_offset
+            self._read(state, end_offset)
+            built = Built(
+                begun[state.name], end_offset, self._records[state.name], self._seconds[state.name], kit.clock()
+            )
+            return state, built
+
+        return self._each(last, states)
+
+    def _read(self, state: SavedState, end_offset: int) -> None:
+        started = time.monotonic()
+        self._records[state.name] += self._rebuilder.follow(self._kind, state, self._next[state.name], end_offset)
+        self._seconds[state.name] += time.monotonic() - started
+        self._next[state.name] = max(self._next[state.name], end_offset)

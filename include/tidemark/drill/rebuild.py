@@ -1,0 +1,175 @@
+"""Rebuilding one task's store up to where a savepoint stood, in a folder that nothing else looks at."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tidemark.errors import CopyUnusable, StartRefused
+from tidemark.names import TaskId
+from tidemark.restore.building import whole_changelog
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.restore.restore import RestoreJob
+from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermarks
+from tidemark.start.opening import job_to
+from tidemark.start.ways import MEASURED, Way, weigh
+from tidemark.start.witnesses import TaskFacts
+from tidemark.stores.directory import folder_of
+from tidemark.stores.rocksdb import opened
+from tidemark.topology.plan import StoreSpec
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """One store of one task in a savepoint, which was taken at `taken_ms` (epoch milliseconds)."""
+
+    savepoint_id: str
+    task: TaskId
+    spec: StoreSpec
+    copy: StateCopy
+    taken_ms: int
+
+    @property
+    def name(self) -> tuple[TaskId, str]:
+        """What it is of."""
+        return self.task, self.spec.name
+
+
+def saved_states(kit: RestoreKit, repository: SavepointRepository, savepoint_id: str) -> list[SavedState]:
+    """Every store of a savepoint that the topology has. Blocks. Raises `CopyUnusable`, `SavepointFailed`."""
+    found: list[SavedState] = []
+    for name in repository.manifest(savepoint_id).tasks:
+        task, manifest = TaskId.parse(name), repository.task(savepoint_id, name)
+        location = repository.url(savepoint_id, f"{name}.json")
+        for spec in kit.buildable(task).values():
+            saved = manifest.store(spec.name)
+            if saved is not None:
+                copy = StateCopy(SourceOfState.SAVEPOINT, saved.marker, location, saved.size_bytes)
+                found.append(SavedState(savepoint_id, task, spec, copy, manifest.taken_ms))
+    return found
+
+
+@dataclass
+class Reading:
+    """A `RestoreListener` that counts what one store read, and tells another one."""
+
+    listener: RestoreListener
+    records: int = 0
+
+    def on_restore_start(self, progress: RestoreProgress) -> None:
+        self.listener.on_restore_start(progress)
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        self.listener.on_batch_restored(progress)
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        self.records += progress.records
+        self.listener.on_restore_end(progress)
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None:
+        self.listener.on_restore_suspended(progress)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A store as it was rebuilt, or `fault`: why it could not be. `ended_ms` is when its changelog had been read."""
+
+    from_offset: int
+    end_offset: int
+    records: int
+    seconds: float
+    ended_ms: int
+    fault: str | None = None
+
+    def failed(self, fault: str) -> Built:
+        """The same, of no use."""
+        return replace(self, fault=fault)
+
+
+@dataclass(frozen=True)
+class Rebuilder:
+    """Builds below `folder`. `go_on` says no when the drill is to end; then `RestoreSuspended` is raised.
+
+    Safe to use from several threads, one per store. Everything blocks, and raises `OutcomeUnknown`.
+    """
+
+    kit: RestoreKit
+    repository: SavepointRepository
+    folder: Path
+    listener: RestoreListener
+    go_on: Callable[[], bool] = field(compare=False)
+
+    def folder_of(self, kind: str, state: SavedState) -> Path:
+        """Where a store lies that was rebuilt (or, of the savepoint, fetched) as `kind`."""
+        return folder_of(self.folder / kind, state.task, state.spec.name)
+
+    def whole(self, kind: str, state: SavedState, changelog: Watermarks) -> Built:
+        """From the whole changelog up to where `state` stood."""
+        job = self._job(state, changelog.low)
+        return self._build(kind, state, job, whole_changelog(job))
+
+    def tail_of(self, older: SavedState, state: SavedState, facts: TaskFacts) -> Way:
+        """The way from an older savepoint to where `state` stood; its `fault` says why it cannot be gone. Reads nothing."""
+        found = self.kit.witnesses.evidence(facts, {state.spec.name: [older.copy]})
+        store = next(s for s in found.stores if s.store == state.spec.name)
+        marker = state.copy.marker
+        bounded = replace(
+            store, changelog_watermarks=Watermarks(store.changelog_watermarks.low, marker.changelog_offset)
+        )
+        standing = Standing(marker.source_offsets, marker.batch, marker.stream_time_ms)
+        return next(way for way in weigh(found, bounded, standing, MEASURED) if way.copy is not None)
+
+    def from_savepoint(self, kind: str, state: SavedState, way: Way, changelog: Watermarks) -> Built:
+        """Go a way that `tail_of` gave."""
+        return self._build(kind, state, self._job(state, changelog.low), way)
+
+    def follow(self, kind: str, state: SavedState, from_offset: int, end_offset: int) -> int:
+        """Read a built store's changelog on to `end_offset`; gives the number of records.
+
+        `state` says what the store's marker is to be: what it reads beyond that is in the store all the same.
+        """
+        job = self._job(state, 0)
+        job = replace(job, target=replace(job.target, changelog_offset=end_offset))
+        reading = Reading(self.listener)
+        restorer = self.kit.builder(reading, _pass, []).restorer
+        with opened(self.folder_of(kind, state)) as store:
+            restorer.replay_tail(job, from_offset, store, self.go_on)
+        return reading.records
+
+    def fetch(self, state: SavedState) -> Path:
+        """The savepoint's own store; the same path when asked again. Raises `CopyUnusable`."""
+        folder = self.folder_of(state.savepoint_id, state)
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            SavepointCopies(self.repository).fetch(state.copy, state.task, state.spec.name, folder)
+        return folder
+
+    def forget(self, kind: str) -> None:
+        """Give what was built (or fetched) as `kind` back to the disk."""
+        shutil.rmtree(self.folder / kind, ignore_errors=True)
+
+    def _build(self, kind: str, state: SavedState, job: RestoreJob, way: Way) -> Built:
+        folder = self.folder_of(kind, state)
+        reading = Reading(self.listener)
+        builder = self.kit.builder(reading, _pass, [SavepointCopies(self.repository)])
+        started, fault = time.monotonic(), None
+        try:
+            builder.build(state.task, job, way, folder, self.go_on)
+        except (StartRefused, CopyUnusable) as error:
+            fault = str(error)
+        seconds = time.monotonic() - started
+        return Built(way.from_offset, way.end_offset, reading.records, seconds, self.kit.clock(), fault)
+
+    def _job(self, state: SavedState, low_offset: int) -> RestoreJob:
+        """To the savepoint's own marker, whose changelog offset is the end that was fixed before reading (rules 1, 12)."""
+        return job_to(self.kit.plan, state.task, state.spec, low_offset, state.copy.marker)
+
+
+def _pass(_point: str) -> None:
+    """A drill has no points at which tests kill it."""

@@ -1,0 +1,136 @@
+"""What a drill found: figures per task and store, per way, and the findings they come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.topology.plan import Guarantee
+
+
+class Way(StrEnum):
+    """How the state was brought to where the savepoint stood that it was compared with."""
+
+    CHANGELOG = "whole changelog"
+    SAVEPOINT = "savepoint and tail"
+    FOLLOWED = "following the changelog"
+
+
+@dataclass(frozen=True)
+class StoreDrill:
+    """One store of one task, rebuilt one way and compared with savepoint `savepoint_id`.
+
+    The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys and
+    values) are of the rebuilt store, `seconds` those of building it. `left_out` counts windows past the broker's retention.
+    """
+
+    task: str
+    store: str
+    way: Way
+    savepoint_id: str
+    verdict: Verdict
+    message: str
+    from_offset: int = 0
+    end_offset: int = 0
+    records: int = 0
+    keys: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    altered: int = 0
+    missing: int = 0
+    extra: int = 0
+    left_out: int = 0
+    first: tuple[str, ...] = ()
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Per second of building; empty where it took no time that can be measured."""
+        if self.seconds <= 0:
+            return {}
+        figures = {"records": self.records, "keys": self.keys, "bytes": self.bytes}
+        return {f"{name}_per_s": round(figure / self.seconds, 1) for name, figure in figures.items()}
+
+    @property
+    def finding(self) -> Finding:
+        """As it goes into the history of verdicts."""
+        evidence = {**asdict(self), **self.rates}
+        for told in ("task", "store", "verdict", "message"):
+            del evidence[told]
+        return Finding(f"{self.task}/{self.store} by {self.way}", self.verdict, self.message, evidence)
+
+
+@dataclass(frozen=True)
+class WayDrill:
+    """One way over all tasks and stores.
+
+    `rto_s`: from its beginning until every store stood. `rpo_offsets` and `rpo_s`: what the running application had
+    committed at that moment and the rebuilt state had not: source offsets over all tasks, and the longest of the
+    tasks' distances in commit time. All of it is in Kafka.
+    """
+
+    way: Way
+    rto_s: float
+    rpo_offsets: int
+    rpo_s: float
+
+
+@dataclass(frozen=True)
+class DrillReport:
+    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason."""
+
+    drill_id: str
+    application_id: str
+    topology_version: str
+    guarantee: Guarantee
+    started_ms: int
+    ended_ms: int
+    savepoints: tuple[str, ...]
+    stores: tuple[StoreDrill, ...]
+    ways: tuple[WayDrill, ...]
+    followed_batches: int
+    follow_batches: int
+    not_compared: tuple[str, ...]
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Of every store and way, and whether enough batches came to follow."""
+        return [*(store.finding for store in self.stores), self._followed()]
+
+    def _followed(self) -> Finding:
+        evidence = {"batches": self.followed_batches, "wanted": self.follow_batches}
+        if self.followed_batches >= self.follow_batches:
+            return Finding("following", Verdict.OK, f"{self.followed_batches} batches were followed", evidence)
+        return Finding(
+            "following",
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"only {self.followed_batches} of {self.follow_batches} batches were committed meanwhile: drill while there is "
+            "input, or follow for longer",
+            evidence,
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all."""
+        return worst(self.findings)
+
+    @property
+    def claim(self) -> str:
+        """What passing means under the application's guarantee (rule 18)."""
+        if self.guarantee is Guarantee.EXACTLY_ONCE:
+            return "stores equal their changelogs, whose records count every input once"
+        return "stores equal their changelogs; under at_least_once inputs may be counted twice in both"
+
+    def way(self, way: Way) -> WayDrill | None:
+        """None where it was not gone."""
+        return next((one for one in self.ways if one.way is way), None)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """As JSON can hold it."""
+        stores = [{**asdict(store), **store.rates} for store in self.stores]
+        body = {**asdict(self), "stores": stores, "verdict": self.verdict, "claim": self.claim}
+        found: Mapping[str, Any] = json.loads(json.dumps(body, default=lambda told: told.value))
+        return found

@@ -1,0 +1,74 @@
+"""A built store beside the savepoint's: what is asked of disks and brokers before `judge` can say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.drill.differ import compare, told
+from tidemark.drill.judging import Keeping, bounds_of, judge
+from tidemark.drill.rebuild import Built, Rebuilder, SavedState
+from tidemark.drill.report import StoreDrill, Way
+from tidemark.errors import CopyUnusable
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.start.witnesses import TaskFacts
+from tidemark.stores.rocksdb import opened
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Compares built stores; `keepings` by changelog topic. Safe to use from several threads, one per store."""
+
+    rebuilder: Rebuilder
+    keepings: Mapping[str, Keeping]
+
+    def weigh(self, way: Way, kind: str, state: SavedState, built: Built) -> StoreDrill:
+        """The store built as `kind` beside that of the savepoint. Blocks. Raises `SavepointFailed`, `OutcomeUnknown`."""
+        kit = self.rebuilder.kit
+        changelog = kit.witnesses.changelog_of(state.task, state.spec)
+        keeping = self.keepings[changelog.topic]
+        if built.fault is not None:
+            return judge(state, way, built, None, (), keeping)
+        try:
+            folder = self.rebuilder.fetch(state)
+        except CopyUnusable as error:
+            fault = f"savepoint {state.savepoint_id} cannot be compared with: {error}"
+            return judge(state, way, built.failed(fault), None, (), keeping)
+        low = kit.ends.beginnings([changelog])[changelog]
+        bounds = bounds_of(
+            state.spec, state.copy.marker.stream_time_ms, keeping, low, kit.settings.max_timestamp_ahead_ms, kit.clock()
+        )
+        with opened(folder) as saved, opened(self.rebuilder.folder_of(kind, state)) as rebuilt:
+            compared = compare(saved, rebuilt, bounds)
+        if compared.perhaps_deleted:
+            keys = {one.key for one in compared.perhaps_deleted}
+            compared = compared.with_deletions(self._tombstoned(changelog, low, built.end_offset, keys))
+        subtopology = kit.plan.subtopologies[state.task.subtopology]
+        first = [told(subtopology, state.spec, difference) for difference in compared.first]
+        return judge(state, way, built, compared, first, keeping)
+
+    def _tombstoned(self, changelog: TopicPartition, low: int, end: int, keys: Collection[bytes]) -> set[bytes]:
+        """Which of the keys end with a record that deletes them."""
+        deleted: set[bytes] = set()
+        reached = low
+        for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.go_on):
+            reached = batch.next_offset
+            for key, value in zip(batch.keys, batch.values, strict=True):
+                if key in keys:
+                    deleted.add(key) if value is None else deleted.discard(key)
+        if reached < end:
+            raise RestoreSuspended(f"{changelog} at {reached} of {end}")
+        return deleted
+
+
+def distance(states: Sequence[SavedState], facts: Mapping[TaskId, TaskFacts]) -> tuple[int, float]:
+    """How much further the application is than these states: source offsets over all tasks, and seconds of commit time."""
+    offsets, seconds = 0, 0.0
+    for task, marker in {state.task: state.copy.marker for state in states}.items():
+        found = facts[task]
+        for partition, committed in found.committed.items():
+            offsets += max(0, committed.offset - marker.source_offsets.get(partition.topic, committed.offset))
+        if found.record is not None and found.record.batch > marker.batch:
+            seconds = max(seconds, (found.record.commit_time_ms - marker.commit_time_ms) / 1000)
+    return offsets, seconds

@@ -1,0 +1,125 @@
+"""The table `audits`: what was audited of each task, so that nothing of it is read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, select
+
+from tidemark.checks.verdict import Verdict
+from tidemark.facts.database import METADATA, FactsDatabase, id_column
+from tidemark.names import TaskId
+from tidemark.quality.ranges import Position
+
+AUDITS = Table(
+    "audits",
+    METADATA,
+    id_column(),
+    Column("application_id", String(200), nullable=False),
+    Column("audit_id", String(60), nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("task", String(40), nullable=False),
+    Column("first_batch", BigInteger, nullable=False),
+    Column("last_batch", BigInteger, nullable=False),
+    Column("records", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("verdict", String(40), nullable=False),
+    # Where the next audit of the task goes on, as JSON.
+    Column("position", Text, nullable=False),
+    Index("audits_of_application", "application_id", "task", "id"),
+)
+
+
+@dataclass(frozen=True)
+class AuditedRange:
+    """One row: the batches `first_batch` to `last_batch` of a task. `records` and `seconds` are of the whole audit."""
+
+    audit_id: str
+    time_ms: int
+    first_batch: int
+    records: int
+    seconds: float
+    verdict: Verdict
+    end: Position
+
+
+def write_audit(facts: FactsDatabase, application_id: str, ranges: Sequence[AuditedRange]) -> None:
+    """Remember the ranges of one audit, all or none. Blocks. Raises `FactsUnavailable`."""
+    if not ranges:
+        return
+    facts.insert(
+        AUDITS,
+        [
+            {
+                "application_id": application_id,
+                "audit_id": one.audit_id,
+                "time_ms": one.time_ms,
+                "task": str(one.end.task),
+                "first_batch": one.first_batch,
+                "last_batch": one.end.batch,
+                "records": one.records,
+                "seconds": one.seconds,
+                "verdict": str(one.verdict),
+                "position": _encoded(one.end),
+            }
+            for one in ranges
+        ],
+    )
+
+
+def audited_until(facts: FactsDatabase, application_id: str) -> dict[TaskId, AuditedRange]:
+    """The newest range of each task. Blocks. Raises `FactsUnavailable`."""
+    columns = AUDITS.c
+    newest: dict[TaskId, AuditedRange] = {}
+    # The newest first: the first row met of a task is the one that counts.
+    query = select(AUDITS).where(columns.application_id == application_id).order_by(columns.id.desc()).limit(10_000)
+    for row in facts.read(query):
+        newest.setdefault(TaskId.parse(row.task), _range(row))
+    return newest
+
+
+def past_audits(facts: FactsDatabase, application_id: str, limit: int) -> list[AuditedRange]:
+    """The newest ranges of all tasks, newest first. Blocks. Raises `FactsUnavailable`."""
+    query = select(AUDITS).where(AUDITS.c.application_id == application_id).order_by(AUDITS.c.id.desc()).limit(limit)
+    return [_range(row) for row in facts.read(query)]
+
+
+def _range(row: Any) -> AuditedRange:
+    return AuditedRange(
+        row.audit_id,
+        row.time_ms,
+        row.first_batch,
+        row.records,
+        row.seconds,
+        Verdict(row.verdict),
+        _position(TaskId.parse(row.task), row.last_batch, json.loads(row.position)),
+    )
+
+
+def _encoded(at: Position) -> str:
+    return json.dumps(
+        {
+            "topology_version": at.topology_version,
+            "commit_time_ms": at.commit_time_ms,
+            "next_offsets": dict(at.next_offsets),
+            "stream_time_ms": at.stream_time_ms,
+            "outputs": {topic: dict(ends) for topic, ends in at.outputs.items()},
+            "commits_from": at.commits_from,
+        }
+    )
+
+
+def _position(task: TaskId, batch: int, body: Mapping[str, Any]) -> Position:
+    return Position(
+        task,
+        body["topology_version"],
+        batch,
+        body["commit_time_ms"],
+        body["next_offsets"],
+        body["stream_time_ms"],
+        {topic: {int(p): offset for p, offset in ends.items()} for topic, ends in body["outputs"].items()},
+        body["commits_from"],
+    )

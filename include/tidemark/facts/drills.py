@@ -1,0 +1,93 @@
+"""The table `drills`: every restore drill, its figures and its whole report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
+
+from tidemark.checks.verdict import Verdict
+from tidemark.drill.report import DrillReport, Way
+from tidemark.facts.database import METADATA, FactsDatabase, id_column
+
+DRILLS = Table(
+    "drills",
+    METADATA,
+    id_column(),
+    Column("application_id", String(200), nullable=False),
+    Column("drill_id", String(40), nullable=False),
+    Column("started_ms", BigInteger, nullable=False),
+    Column("ended_ms", BigInteger, nullable=False),
+    Column("verdict", String(40), nullable=False),
+    # Of the way from the whole changelog; the report has all of them.
+    Column("rto_s", Float),
+    Column("rpo_offsets", BigInteger),
+    Column("rpo_s", Float),
+    Column("key_count", BigInteger, nullable=False),
+    Column("byte_count", BigInteger, nullable=False),
+    Column("report", Text, nullable=False),
+    Index("drills_of_application", "application_id", "ended_ms"),
+)
+
+
+@dataclass(frozen=True)
+class PastDrill:
+    """One row. Times in epoch milliseconds; `rto_s` is None where nothing could be rebuilt."""
+
+    drill_id: str
+    started_ms: int
+    ended_ms: int
+    verdict: Verdict
+    rto_s: float | None
+    rpo_offsets: int | None
+    rpo_s: float | None
+    keys: int
+    bytes: int
+    report: Mapping[str, Any]
+
+
+def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
+    """Add one row. Blocks. Raises `FactsUnavailable`."""
+    whole = report.way(Way.CHANGELOG)
+    rebuilt = [store for store in report.stores if store.way is Way.CHANGELOG]
+    facts.insert(
+        DRILLS,
+        [
+            {
+                "application_id": report.application_id,
+                "drill_id": report.drill_id,
+                "started_ms": report.started_ms,
+                "ended_ms": report.ended_ms,
+                "verdict": str(report.verdict),
+                "rto_s": whole and whole.rto_s,
+                "rpo_offsets": whole and whole.rpo_offsets,
+                "rpo_s": whole and whole.rpo_s,
+                "key_count": sum(store.keys for store in rebuilt),
+                "byte_count": sum(store.bytes for store in rebuilt),
+                "report": json.dumps(report.to_dict()),
+            }
+        ],
+    )
+
+
+def past_drills(facts: FactsDatabase, application_id: str, limit: int = 20) -> Iterator[PastDrill]:
+    """The newest first. Blocks. Raises `FactsUnavailable`."""
+    query = select(DRILLS).where(DRILLS.c.application_id == application_id)
+    for row in facts.read(query.order_by(DRILLS.c.ended_ms.desc(), DRILLS.c.id.desc()).limit(limit)):
+        yield PastDrill(
+            row.drill_id, row.started_ms, row.ended_ms, Verdict(row.verdict), row.rto_s, row.rpo_offsets, row.rpo_s,
+            row.key_count, row.byte_count, json.loads(row.report),
+        )  # fmt: skip
+
+
+def last_passed_ms(facts: FactsDatabase, application_id: str) -> int | None:
+    """When the last drill that passed ended; None where none ever did. Blocks. Raises `FactsUnavailable`."""
+    columns = DRILLS.c
+    passed = select(func.max(columns.ended_ms)).where(
+        columns.application_id == application_id, columns.verdict == str(Verdict.OK)
+    )
+    found: int | None = facts.read(passed)[0][0]
+    return found

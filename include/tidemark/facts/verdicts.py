@@ -1,0 +1,97 @@
+"""The table `verdicts`: what every check and drill said, and when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Index, String, Table, Text, select
+
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import FactsUnavailable
+from tidemark.facts.database import METADATA, FactsDatabase, id_column
+from tidemark.settings import Settings
+
+VERDICTS = Table(
+    "verdicts",
+    METADATA,
+    id_column(),
+    Column("application_id", String(200), nullable=False),
+    # "check" is a word of SQL's own.
+    Column("check_name", String(60), nullable=False),
+    Column("time_ms", BigInteger, nullable=False),
+    Column("subject", String(300), nullable=False),
+    Column("verdict", String(40), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("evidence", Text, nullable=False),
+    Index("verdicts_of_application", "application_id", "check_name", "time_ms"),
+)
+
+
+@dataclass(frozen=True)
+class PastVerdict:
+    """One row: what the check `check` said at `time_ms` (epoch milliseconds)."""
+
+    application_id: str
+    check: str
+    time_ms: int
+    finding: Finding
+
+
+def write_verdicts(
+    facts: FactsDatabase, application_id: str, check: str, time_ms: int, findings: Sequence[Finding]
+) -> None:
+    """Add a row per finding, all or none. Blocks. Raises `FactsUnavailable`."""
+    if not findings:
+        return
+    facts.insert(
+        VERDICTS,
+        [
+            {
+                "application_id": application_id,
+                "check_name": check,
+                "time_ms": time_ms,
+                "subject": finding.subject,
+                "verdict": str(finding.verdict),
+                "message": finding.message,
+                "evidence": json.dumps(dict(finding.evidence)),
+            }
+            for finding in findings
+        ],
+    )
+
+
+def keep_verdicts(
+    settings: Settings, application_id: str, check: str, findings: Sequence[Finding]
+) -> FactsUnavailable | None:
+    """Write verdicts of now, with a connection of its own. A database that is away is given back instead of raised:
+
+    the verdict is worth more than its history. Blocks.
+    """
+    facts = FactsDatabase(settings)
+    try:
+        write_verdicts(facts, application_id, check, wall_clock_ms(), findings)
+    except FactsUnavailable as error:
+        return error
+    finally:
+        facts.close()
+    return None
+
+
+def past_verdicts(
+    facts: FactsDatabase, application_id: str, check: str | None = None, *, since_ms: int = 0, limit: int = 1000
+) -> Iterator[PastVerdict]:
+    """The newest first, at most `limit`; of every check unless one is named. Blocks. Raises `FactsUnavailable`."""
+    columns = VERDICTS.c
+    query = select(VERDICTS).where(columns.application_id == application_id, columns.time_ms >= since_ms)
+    if check is not None:
+        query = query.where(columns.check_name == check)
+    for row in facts.read(query.order_by(columns.time_ms.desc(), columns.id.desc()).limit(limit)):
+        yield PastVerdict(row.application_id, row.check_name, row.time_ms, _finding(row))
+
+
+def _finding(row: Any) -> Finding:
+    return Finding(row.subject, Verdict(row.verdict), row.message, json.loads(row.evidence))

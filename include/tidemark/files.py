@@ -1,0 +1,20 @@
+"""Files that others read while they are written anew, or after a crash in the middle of that."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, text: str, *, synced: bool) -> None:
+    """Write a file in one piece: a reader finds the old text or the new one. The folder must exist. Raises `OSError`.
+
+    `synced`: also after the machine has crashed, which costs a disk write.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w") as file:
+        file.write(text)
+        if synced:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,116 @@
+"""One restore as it is kept: what was asked, what was planned, and a time line that every step writes to.
+
+`<var_dir>/oncall/<application_id>/<case id>/` holds `case.json`, `plan.json`, `events.jsonl`, and in the end
+`report.json` and `report.html`. A step that is killed leaves its beginning in the time line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import StartRefused
+from tidemark.files import replace_file
+from tidemark.restore.workspace import new_id
+
+BEGUN, DONE, FAILED, SAID = "begun", "done", "failed", "said"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was asked for. `source` is a source of state, or empty for the fastest; `target` as `parse_target` reads it."""
+
+    case_id: str
+    topology: str
+    application_id: str
+    source: str
+    target: str
+    dry_run: bool
+    reason: str
+    asked_ms: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """One line of the time line. `what` is `begun`, `done` or `failed` of a step, or `said` for what it told meanwhile."""
+
+    time_ms: int
+    step: str
+    what: str
+    message: str
+    figures: Mapping[str, Any]
+
+
+def case_id_of(run_after: datetime) -> str:
+    """The id of the case of a run that was to run after a time: the same for each of its tasks and tries; ids sort by time."""
+    return new_id(run_after)
+
+
+@dataclass(frozen=True)
+class CaseFolder:
+    """Where one case is kept. `clock` gives epoch milliseconds."""
+
+    folder: Path
+    clock: Callable[[], int]
+
+    @classmethod
+    def of(cls, var_dir: Path, application_id: str, case_id: str, clock: Callable[[], int]) -> CaseFolder:
+        """That of a case, which need not exist."""
+        return cls(var_dir / "oncall" / application_id / case_id, clock)
+
+    def open(self, case: Case) -> None:
+        """Write down what was asked, once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (self.folder / "case.json").exists():
+            replace_file(self.folder / "case.json", json.dumps(asdict(case), indent=1), synced=True)
+
+    def case(self) -> Case:
+        """What was asked. Raises `StartRefused` where nothing was."""
+        return Case(**self.read("case.json"))
+
+    def write(self, name: str, body: Mapping[str, Any]) -> None:
+        """Keep something beside the case."""
+        replace_file(self.folder / name, json.dumps(body, indent=1), synced=True)
+
+    def read(self, name: str) -> dict[str, Any]:
+        """What `write` kept. Raises `StartRefused` where it is missing."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / name).read_text())
+        except FileNotFoundError as error:
+            raise StartRefused(f"{self.folder / name} is missing: the step that writes it has not run") from error
+        return found
+
+    def note(self, step: str, what: str, message: str = "", **figures: Any) -> None:
+        """One more line."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        line = asdict(Note(self.clock(), step, what, message, figures))
+        with (self.folder / "events.jsonl").open("a") as events:
+            events.write(json.dumps(line) + "\n")
+
+    def notes(self) -> list[Note]:
+        """The time line so far."""
+        try:
+            lines = (self.folder / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [Note(**json.loads(line)) for line in lines if line.endswith("}")]
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Callable[[str], None]]:
+        """A step with its beginning and end in the time line; gives what tells a line meanwhile."""
+        self.note(name, BEGUN)
+        try:
+            yield lambda line: self.note(name, SAID, line)
+        except Exception as error:
+            self.note(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
+            raise
+        self.note(name, DONE)
+
+    def has(self, step: str, what: str) -> bool:
+        """Whether a step has come so far."""
+        return any(note.step == step and note.what == what for note in self.notes())

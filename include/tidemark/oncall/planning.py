@@ -1,0 +1,100 @@
+"""What a restore would do, in words for the person who approves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from tidemark.oncall.case import Case
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.rewind_plan import RewindPlan
+from tidemark.restore.when import told_time
+from tidemark.topology.plan import TopologyPlan
+
+START_STOP_S = 30.0
+"""What stopping and starting an instance takes besides, roughly: Spark's own start, and a session that ends."""
+
+
+class PlanKind(StrEnum):
+    """Which way leads to the target."""
+
+    RESTORE = "restore"
+    REWIND = "rewind"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """`told` is Markdown; `eta_s` an estimate of how long the application stands still. `at_ms` of a rewind only."""
+
+    kind: PlanKind
+    told: str
+    eta_s: float
+    at_ms: int | None
+    plan: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is stored."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Planned:
+        """What `to_dict` gave."""
+        return cls(**{**body, "kind": PlanKind(body["kind"])})
+
+
+def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threads: int) -> Planned:
+    """Of a restore to the latest state; `threads` stores are built side by side."""
+    eta_s = made.eta_s(threads) + START_STOP_S
+    lines = [
+        *_head(case, topology),
+        f"- **What is replaced**: {len(made.tasks)} task folders, kept aside until a later restore succeeds. Nothing is "
+        "written to Kafka, no output is emitted.",
+        f"- **Standstill**: about {eta_s:.0f} s (estimate). {made.source_lag} source offsets wait already, and more come "
+        "meanwhile.",
+        "",
+        "| task | store | from | changelog offsets | MB to copy | ETA, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {s.task} | {s.store} | {s.source.value} | {s.from_offset} … {s.end_offset} | {s.bytes_to_copy / 1e6:.1f} | "
+        f"{s.eta_s:.1f} |"
+        for s in made.stores
+    ]
+    lines += [""] * bool(made.not_rebuilt) + [f"- not rebuilt: {told}" for told in made.not_rebuilt]
+    lines += [f"- passed over for {s.task}/{s.store}: {fault}" for s in made.stores for fault in s.passed_over]
+    return Planned(PlanKind.RESTORE, "\n".join(lines), eta_s, None, json.loads(made.to_json()))
+
+
+def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s: float) -> Planned:
+    """Of a rewind, which took `took_s` seconds to plan: it builds the same states once more."""
+    eta_s = took_s + START_STOP_S
+    lines = [
+        *_head(case, topology),
+        f"- **Goes back to**: {told_time(made.at_ms)}. **It cannot be rolled back** once it is committed.",
+        f"- **Consequence**: {made.warning}.",
+        f"- **Standstill**: about {eta_s:.0f} s (estimate).",
+        "",
+        "| task | batch | committed | source offsets, from → to |",
+        "|---|---|---|---|",
+    ]
+    for task in made.tasks:
+        offsets = ", ".join(f"{topic} {at} → {task.to_offsets[topic]}" for topic, at in task.from_offsets.items())
+        lines.append(f"| {task.task} | {task.to_batch} | {told_time(task.to_ms)} | {offsets} |")
+    lines += ["", "| task | store | keys written | keys deleted |", "|---|---|---|---|"]
+    lines += [f"| {s.task} | {s.store} | {s.written} | {s.deleted} |" for s in made.stores]
+    return Planned(PlanKind.REWIND, "\n".join(lines), eta_s, made.at_ms, json.loads(json.dumps(asdict(made))))
+
+
+def _head(case: Case, topology: TopologyPlan) -> list[str]:
+    sinks = list(dict.fromkeys(topic for s in topology.subtopologies for topic in s.sink_topics))
+    waiting = f"nothing new in {', '.join(sinks)} meanwhile" if sinks else "it has no sinks"
+    # The reason is a person's own text, and this is Markdown.
+    reason = " ".join(case.reason.split()).replace("|", "\\|").replace("<", "&lt;")
+    return [
+        f"- **Application**: {case.application_id}, stopped for it: {waiting}.",
+        f"- **Reason given**: {reason}",
+        f"- **Target**: `{case.target.replace('`', '')}`",
+    ]

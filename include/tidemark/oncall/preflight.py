@@ -1,0 +1,72 @@
+"""Whether a restore could run at all: everything here, nothing else at work, room on the disk. Changes nothing."""
+
+from __future__ import annotations
+
+import shutil
+
+from tidemark.errors import PreflightFailed
+from tidemark.hold import read_hold
+from tidemark.local.processes import wait_until
+from tidemark.names import group_instance_id
+from tidemark.oncall.case import Case
+from tidemark.restore.fence import holders, members
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.workspace import RestoreState, workspaces
+from tidemark.savepoints.asking import live_instances
+from tidemark.store_sizes import folder_bytes
+
+_UNFINISHED = {RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK}
+_LOOK_S = 1.0
+
+
+def instances_here(kit: RestoreKit) -> list[int]:
+    """Numbers of the instances that run on this machine."""
+    return [live.instance for live in live_instances(kit.settings.var_dir, kit.plan.application_id)]
+
+
+def require_all_here(kit: RestoreKit) -> None:
+    """No instance may run elsewhere. Raises `PreflightFailed` naming it.
+
+    A stopped one stays a member of the group until its session ends, so one that is not here is waited for that long.
+    """
+    session_s = kit.settings.session_timeout_ms / 1000
+    if not wait_until(lambda: not _elsewhere(kit), session_s + _LOOK_S, every_s=_LOOK_S):
+        raise PreflightFailed(
+            f"{', '.join(_elsewhere(kit))} is in the group of {kit.plan.application_id} and does not run on this machine: "
+            "stop it there"
+        )
+
+
+def require_nothing_else(kit: RestoreKit, case: Case) -> None:
+    """Neither another restore that is half done, nor a hold of somebody else. Raises `PreflightFailed`."""
+    app = kit.plan.application_id
+    for workspace in workspaces(kit.settings.state_dir, app):
+        name, state = workspace.folder.name, workspace.progress().state
+        if state in _UNFINISHED and name != case.case_id:
+            raise PreflightFailed(
+                f"restore {name} of {app} is {state}: finish it with `tidemark restore run {case.topology} --resume {name}`, "
+                f"or give it up with `tidemark restore abort {case.topology} {name}`"
+            )
+    hold = read_hold(kit.settings.var_dir, app)
+    if hold is not None and hold.by != case.case_id:
+        raise PreflightFailed(f"{app} is held by {hold.by} ({hold.reason}): wait until that has ended")
+
+
+def require_room(kit: RestoreKit) -> None:
+    """The state is built once more beside the old one. Raises `PreflightFailed`."""
+    state_dir, app = kit.settings.state_dir, kit.plan.application_id
+    held = sum(folder_bytes(folder) for folder in holders(state_dir, app))
+    state_dir.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(state_dir).free
+    if free < held:
+        raise PreflightFailed(
+            f"the state of {app} has {held} bytes and is built once more beside it, {free} are free in {state_dir}: free its "
+            "disk"
+        )
+
+
+def _elsewhere(kit: RestoreKit) -> list[str]:
+    app = kit.plan.application_id
+    here = tuple(f"{group_instance_id(app, number)} at " for number in instances_here(kit))
+    found = members(kit.admin, app, kit.settings.broker_timeout_ms / 1000)
+    return [member for member in found if not member.startswith(here)]

@@ -1,0 +1,143 @@
+"""What came of a case: one JSON object, and the same as a page to read or send on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from html import escape
+from typing import Any
+
+from tidemark.oncall.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
+from tidemark.restore.when import told_time
+
+
+class Outcome(StrEnum):
+    """How a case ended."""
+
+    DRY_RUN = "dry run, nothing was changed"
+    REFUSED = "refused before anything was changed"
+    REJECTED = "rejected, nothing was changed"
+    TIMED_OUT = "nobody answered in time, which means no: nothing was changed"
+    RESTORED = "restored"
+    NOT_DRAINED = "restored, but what waited is not committed yet"
+    ROLLED_BACK = "failed and rolled back"
+    NOT_ROLLED_BACK = "failed, and the roll-back failed too: a person is needed now"
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """Whether it ended as somebody chose."""
+        return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED)
+
+
+def outcome_of(case: Case, notes: Sequence[Note], approval: Mapping[str, Any] | None) -> Outcome:
+    """From the time line and the answer of the approver; `approval` is None where nobody was asked or answered yet."""
+    steps = {(note.step, note.what) for note in notes}
+    if ("fence", BEGUN) not in steps:
+        if approval is not None and approval.get("chosen_options") != ["Approve"]:
+            return Outcome.TIMED_OUT if approval.get("responded_by_user") is None else Outcome.REJECTED
+        return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
+    if ("roll_back", BEGUN) in steps:
+        return Outcome.ROLLED_BACK if ("roll_back", DONE) in steps else Outcome.NOT_ROLLED_BACK
+    return Outcome.RESTORED if ("drain", DONE) in steps else Outcome.NOT_DRAINED
+
+
+def make_report(folder: CaseFolder, approval: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Write `report.json` and `report.html`; gives what the first one holds."""
+    case, notes = folder.case(), folder.notes()
+    outcome = outcome_of(case, notes, approval)
+    figures: dict[str, Any] = {}
+    for note in notes:
+        figures |= note.figures
+    report = {
+        "case": asdict(case),
+        "outcome": str(outcome),
+        "is_as_wanted": outcome.is_as_wanted,
+        "failures": [f"{note.step}: {note.message}" for note in notes if note.what == FAILED],
+        "asked_by": _first(notes, "preflight", "asked_by"),
+        "answered_by": _who(approval),
+        "answered_at": None if approval is None else str(approval.get("responded_at")),
+        **_times(notes),
+        **figures,
+        "plan": _plan(folder),
+        "time_line": [asdict(note) for note in notes],
+    }
+    folder.write("report.json", report)
+    (folder.folder / "report.html").write_text(render(report), encoding="utf-8")
+    return report
+
+
+def _first(notes: Sequence[Note], step: str, figure: str) -> Any:
+    return next((note.figures[figure] for note in notes if note.step == step and figure in note.figures), None)
+
+
+def _who(approval: Mapping[str, Any] | None) -> str | None:
+    user = None if approval is None else approval.get("responded_by_user")
+    return None if user is None else str(user.get("name") or user.get("id"))
+
+
+def _times(notes: Sequence[Note]) -> dict[str, float | None]:
+    """Seconds from the beginning of the fence: until instances ran again, and until what waited was committed (RTO)."""
+    begun = next((n.time_ms for n in notes if (n.step, n.what) == ("fence", BEGUN)), None)
+
+    def until(step: str) -> float | None:
+        ends = [n.time_ms for n in notes if (n.step, n.what) == (step, DONE)]
+        return None if begun is None or not ends else (ends[-1] - begun) / 1000
+
+    return {"standstill_s": until("relaunch"), "rto_s": until("drain")}
+
+
+def _plan(folder: CaseFolder) -> Mapping[str, Any] | None:
+    return folder.read("plan.json") if (folder.folder / "plan.json").exists() else None
+
+
+_STYLE = (
+    "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse;width:100%}td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left;"
+    "vertical-align:top}.good{color:#176b2c}.bad{color:#a11}pre{white-space:pre-wrap;background:#f6f6f6;padding:1em}"
+)
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """The page; loads nothing from elsewhere."""
+    case = report["case"]
+    figures = [
+        ("application", case["application_id"]),
+        ("reason", case["reason"]),
+        ("target", case["target"]),
+        ("source of state", case["source"] or "the fastest that will do"),
+        ("asked", f"{told_time(case['asked_ms'])} by {report['asked_by'] or 'unknown'}"),
+        ("answered by", report["answered_by"] or "nobody"),
+        ("RTO, seconds", _told(report["rto_s"])),
+        ("standstill, seconds", _told(report["standstill_s"])),
+        ("RPO, source offsets", _told(report.get("rpo_offsets"))),
+        ("RPO, seconds", _told(report.get("rpo_s"))),
+        ("keys verified", _told(report.get("keys"))),
+    ]
+    kind = "good" if report["is_as_wanted"] else "bad"
+    parts = [
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
+        f"<title>Restore {escape(case['case_id'])} of {escape(case['application_id'])}</title><style>{_STYLE}</style></head>",
+        f"<body><h1>Restore of {escape(case['application_id'])}</h1>",
+        f"<p class='{kind}'><strong>{escape(report['outcome'])}</strong></p>",
+        *(f"<p class='bad'>{escape(failure)}</p>" for failure in report["failures"]),
+        _table(None, figures),
+        "<h2>Time line</h2>",
+        _table(
+            ("time", "step", "what", "message"),
+            [(told_time(n["time_ms"]), n["step"], n["what"], n["message"]) for n in report["time_line"]],
+        ),
+    ]
+    if report["plan"] is not None:
+        parts += ["<h2>The plan that was shown</h2>", f"<pre>{escape(report['plan']['told'])}</pre>"]
+    return "".join([*parts, "</body></html>\n"])
+
+
+def _table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
+    top = "" if head is None else "<tr>" + "".join(f"<th>{escape(name)}</th>" for name in head) + "</tr>"
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>{top}{body}</table>"
+
+
+def _told(figure: Any) -> str:
+    return "—" if figure is None else f"{figure:,}"

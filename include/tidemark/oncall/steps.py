@@ -1,0 +1,272 @@
+"""The steps of a restore that change something or look at it. Each may be run again after it was killed.
+
+An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), restore, verify,
+swap, (the hold is released), drain; `roll_back` when one of them fails. What is in brackets is Airflow's part.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tidemark.commit.history import commit_history
+from tidemark.commit.record import CommitKind
+from tidemark.errors import OutcomeUnknown, StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind
+from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
+from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
+from tidemark.probe import Probe
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.restore.local_copies import read_marker
+from tidemark.restore.past import PastBuilder
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.rewind import REWINDS_FOLDER, Rewind, RewindState
+from tidemark.restore.rewind_plan import RewindPlan, require_rewindable
+from tidemark.restore.run import RestoreRun, make_plan
+from tidemark.restore.workspace import RestoreState, Workspace
+from tidemark.start.evidence import SourceOfState
+from tidemark.start.witnesses import TaskFacts, stalled_after
+from tidemark.stores.directory import folder_of
+
+_LOOK_S = 1.0
+_TELL_EVERY_S = 5.0
+
+
+@dataclass(frozen=True)
+class OnCall:
+    """One case's steps. `restoring` looks for copies everywhere, `rewinding` where they stay as they are."""
+
+    restoring: RestoreKit
+    rewinding: RestoreKit
+    folder: CaseFolder
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    @property
+    def _application_id(self) -> str:
+        return self.restoring.plan.application_id
+
+    def preflight(self) -> None:
+        """Whether a restore could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
+        case, kit = self.folder.case(), self.restoring
+        target = self._target()
+        if not isinstance(target, Latest):
+            require_rewindable(kit.plan)
+        facts = kit.facts()
+        if not any(found.record for found in facts.values()):
+            raise StartRefused(f"{self._application_id} has never committed anything here: there is nothing to restore")
+        require_all_here(kit)
+        require_nothing_else(kit, case)
+        require_room(kit)
+        lag = sum(_lags(facts).values())
+        self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
+
+    def plan(self) -> Planned:
+        """What would be done, weighed now; stored, and nothing changed. Raises `StartRefused`."""
+        case, settings = self.folder.case(), self.restoring.settings
+        target = self._target()
+        if isinstance(target, Latest):
+            source = SourceOfState(case.source) if case.source else None
+            made = make_plan(self.restoring, case.case_id, source)
+            planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
+        else:
+            at_ms = target.at_ms if isinstance(target, Moment) else self._moment_of(target.next_offsets)
+            started = time.monotonic()
+            # Built elsewhere than a rewind itself would build.
+            scratch = Workspace(self.folder.folder / "scratch", self._application_id, case.case_id, REWINDS_FOLDER)
+            try:
+                rewound = self._rewind(scratch).plan(at_ms)
+            finally:
+                shutil.rmtree(self.folder.folder / "scratch", ignore_errors=True)
+            planned = planned_rewind(case, self.rewinding.plan, rewound, time.monotonic() - started)
+        self.folder.write("plan.json", planned.to_dict())
+        return planned
+
+    def restore(self) -> None:
+        """Build the state beside the old one and compare every key with its changelog; a rewind is committed and swapped.
+
+        With all instances stopped. Raises what `RestoreRun.prepare` and `Rewind.run` raise.
+        """
+        planned = self._planned()
+        if planned.kind is PlanKind.REWIND:
+            self._run_rewind(planned)
+            return
+        workspace = self._workspace
+        if not (workspace.folder / "plan.json").exists():
+            workspace.create(RestorePlan.from_json(json.dumps(planned.plan)))
+        try:
+            self._restore_run().prepare()
+        except RestoreSuspended as error:
+            raise StartRefused(f"restore {workspace.folder.name} was aborted; the old state is in place") from error
+
+    def verify(self) -> None:
+        """Look at the evidence: every planned store was compared and is equal, and stands where Kafka stands."""
+        planned = self._planned()
+        facts = self.restoring.facts()
+        if planned.kind is PlanKind.REWIND:
+            self._verify_rewind(planned, facts)
+            return
+        workspace = self._workspace
+        progress, plan = workspace.progress(), workspace.plan()
+        verdicts = progress.verdicts or {}
+        behind = 0
+        for store in plan.stores:
+            name = f"{store.task}/{store.store}"
+            verdict = verdicts.get(name)
+            if verdict is None or not verdict.is_equal:
+                raise StartRefused(f"store {name} of restore {workspace.folder.name} was not verified: plan again")
+            folder = folder_of(workspace.built, TaskId.parse(store.task), store.store)
+            marker = read_marker(folder) if folder.exists() else None
+            if marker is not None:
+                behind += _behind(facts[TaskId.parse(store.task)], marker.source_offsets)
+        keys = sum(verdict.keys for verdict in verdicts.values())
+        checksums = {name: verdict.checksum for name, verdict in verdicts.items()}
+        self.folder.note("verify", "figures", keys=keys, rpo_offsets=behind, rpo_s=0.0, checksums=checksums)
+        if behind:
+            raise StartRefused(
+                f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; plan again"
+            )
+        self.say(f"{keys} keys in {len(plan.stores)} stores equal their changelogs, and stand where Kafka stands")
+
+    def swap(self) -> None:
+        """Put the verified state in place. Raises what `RestoreRun.swap` raises."""
+        if self._planned().kind is PlanKind.REWIND:
+            if self._rewind(self._rewind_workspace).state is not RewindState.DONE:
+                raise StartRefused(
+                    "the rewind is committed and not in place: clear the step `restore`, which finishes it"
+                )
+            return
+        if self._workspace.progress().state is not RestoreState.DONE:
+            self._restore_run().swap()
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until what waited at the beginning of this step is committed; tells the lag. Raises `OutcomeUnknown`."""
+        facts = self.restoring.facts()
+        ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
+        deadline, told_at = time.monotonic() + timeout_s, 0.0
+        pause = threading.Event()
+        while True:
+            committed = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
+            left = sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
+            if left == 0:
+                self.say("what waited is committed")
+                return
+            if time.monotonic() - told_at > _TELL_EVERY_S:
+                told_at = time.monotonic()
+                self.say(f"{left} of the source offsets that waited are left")
+            if time.monotonic() > deadline:
+                raise OutcomeUnknown(
+                    f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place, look at `tidemark lag` "
+                    f"and the log of the instance"
+                )
+            pause.wait(_LOOK_S)
+            facts = self.restoring.facts()
+
+    def roll_back(self) -> str:
+        """Bring back what was there before, with all instances stopped; says in a line what that meant."""
+        if not (self.folder.folder / "plan.json").exists():
+            return "nothing was planned, nothing was changed"
+        if self._planned().kind is PlanKind.REWIND:
+            return self._roll_back_rewind()
+        workspace = self._workspace
+        if not (workspace.folder / "plan.json").exists():
+            return "nothing was begun, the old state is in place"
+        state = workspace.progress().state
+        if (
+            state in (RestoreState.SWAPPING, RestoreState.DONE, RestoreState.ROLLING_BACK)
+            and workspace.progress().moves
+        ):
+            self._restore_run().roll_back()
+            return "the old state folders are back in place"
+        if state is RestoreState.ROLLED_BACK:
+            return "the old state folders are back in place"
+        return workspace.abort()
+
+    def _roll_back_rewind(self) -> str:
+        state = self._rewind(self._rewind_workspace).state
+        if state is None:
+            shutil.rmtree(self._rewind_workspace.folder, ignore_errors=True)
+            return "nothing was committed, the old state is in place"
+        return (
+            "the rewind may be committed and cannot be taken back: clear the step `restore`, which finishes it, or "
+            f"`tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka has"
+        )
+
+    def _target(self) -> Target:
+        case = self.folder.case()
+        try:
+            return parse_target(case.target, case.asked_ms)
+        except ValueError as error:
+            raise StartRefused(f"target: {error}") from error
+
+    def _moment_of(self, wanted: Mapping[TopicPartition, int]) -> int:
+        kit = self.rewinding
+        records = commit_history(
+            kit.client_config, kit.ends, self._application_id, kit.tasks(), stalled_after_s=stalled_after(kit.settings)
+        )
+        return moment_of_offsets(records, wanted)
+
+    def _planned(self) -> Planned:
+        return Planned.from_dict(self.folder.read("plan.json"))
+
+    @property
+    def _workspace(self) -> Workspace:
+        return Workspace(self.restoring.settings.state_dir, self._application_id, self.folder.case().case_id)
+
+    @property
+    def _rewind_workspace(self) -> Workspace:
+        state_dir, case_id = self.rewinding.settings.state_dir, self.folder.case().case_id
+        return Workspace(state_dir, self._application_id, case_id, REWINDS_FOLDER)
+
+    def _restore_run(self) -> RestoreRun:
+        return RestoreRun(self.restoring, self._workspace, self.listener, self.probe, self.say)
+
+    def _rewind(self, workspace: Workspace) -> Rewind:
+        builder = PastBuilder(self.rewinding, self.listener, self.probe, self.say)
+        return Rewind(builder, workspace, self.probe, self.say)
+
+    def _run_rewind(self, planned: Planned) -> None:
+        rewind = self._rewind(self._rewind_workspace)
+        if rewind.state is RewindState.DONE or planned.at_ms is None:
+            return
+        approved = {task["task"]: task["to_batch"] for task in planned.plan["tasks"]}
+
+        def is_as_approved(made: RewindPlan) -> bool:
+            return {task.task: task.to_batch for task in made.tasks} == approved
+
+        if not rewind.run(planned.at_ms, is_as_approved):
+            raise StartRefused("the rewind would no longer lead to the batches that were approved; ask again")
+
+    def _verify_rewind(self, planned: Planned, facts: Mapping[TaskId, TaskFacts]) -> None:
+        offsets, seconds = 0, 0.0
+        for task in planned.plan["tasks"]:
+            record = facts[TaskId.parse(task["task"])].record
+            if record is None or record.kind is not CommitKind.REWIND or record.rewound_to != task["to_batch"]:
+                raise StartRefused(
+                    f"task {task['task']} does not stand at batch {task['to_batch']}: see `tidemark inspect`"
+                )
+            offsets += sum(at - task["to_offsets"][topic] for topic, at in task["from_offsets"].items())
+            seconds = max(seconds, (self.folder.case().asked_ms - task["to_ms"]) / 1000)
+        self.folder.note("verify", "figures", rpo_offsets=offsets, rpo_s=seconds)
+        self.say(f"every task stands at the batch that was approved, {offsets} source offsets back")
+
+
+def _lags(facts: Mapping[TaskId, TaskFacts]) -> dict[TaskId, int]:
+    """Source offsets that wait, by task."""
+    return {
+        task: sum(max(0, found.sources[p].end - committed.offset) for p, committed in found.committed.items())
+        for task, found in facts.items()
+    }
+
+
+def _behind(found: TaskFacts, source_offsets: Mapping[str, int]) -> int:
+    return sum(max(0, c.offset - source_offsets.get(p.topic, 0)) for p, c in found.committed.items())

@@ -1,0 +1,241 @@
+"""Every expectation of the audit, declared once: what it is called, what it looks at, and which rows it does not expect.
+
+Each asset is a table that the audit makes of one cut; its columns are in docs/audit.md. `unexpected` is a Spark SQL
+condition over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidemark.topology.plan import Expected
+
+
+@dataclass(frozen=True)
+class Check:
+    """`says` is what holds if it passes, `remedy` what to do if not.
+
+    `exactly_once`: it is not claimed under at_least_once, where a batch may come twice (rule 18). `is_warning`: nothing is
+    lost by it. `rule`: that of a contract which it looks after.
+    """
+
+    name: str
+    asset: str
+    unexpected: str
+    says: str
+    remedy: str
+    exactly_once: bool = False
+    is_warning: bool = False
+    rule: Expected | None = None
+
+
+_COMMITS = "another writer may use this group or this transactional id: stop it, then `tidemark restore plan`"
+_WRITER = "look at the quarantined coordinates; a foreign writer, or a fault of the instance that wrote the batch"
+_STATE = "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind` takes it back"
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "ranges_leave_no_gap",
+        "commits",
+        "previous_end IS NOT NULL AND start_offset > previous_end",
+        "each batch begins where the one before it ended",
+        _COMMITS,
+    ),
+    Check(
+        "ranges_do_not_overlap",
+        "commits",
+        "previous_end IS NOT NULL AND start_offset < previous_end",
+        "no record of a source is in two batches",
+        _COMMITS,
+        exactly_once=True,
+    ),
+    Check(
+        "batches_are_numbered_without_gap",
+        "commits",
+        "previous_batch IS NOT NULL AND batch <> previous_batch + 1",
+        "no commit record is missing, and none is there twice",
+        _COMMITS,
+        exactly_once=True,
+    ),
+    Check(
+        "stream_time_never_goes_back",
+        "commits",
+        "kind IN ('start', 'batch', 'tick') AND previous_stream_time_ms IS NOT NULL "
+        "AND stream_time_ms < previous_stream_time_ms",
+        "the stream time of a task only moves on",
+        _COMMITS,
+        exactly_once=True,
+    ),
+    Check(
+        "commits_follow_the_clock",
+        "commits",
+        "previous_commit_ms IS NOT NULL AND commit_time_ms < previous_commit_ms - 1000",
+        "the clocks of the machines that commit agree",
+        "set the clocks of the instances' machines by NTP; retention and points in time go by them",
+        is_warning=True,
+    ),
+    Check(
+        "stream_time_is_that_of_the_records",
+        "accounts",
+        "truth_stream_time_ms IS NOT NULL AND stream_time_ms <> truth_stream_time_ms",
+        "stream time is the newest timestamp among the records that came in",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "every_record_is_accounted_for",
+        "accounts",
+        "truth_records IS NOT NULL AND (rows <> truth_rows OR filtered_rows <> truth_filtered_rows "
+        "OR bad_rows <> truth_bad_rows)",
+        "every record of the source came in, was filtered out, or is a dead letter",
+        "compare the batch's records with its commit record; what is missing was read and thrown away",
+        exactly_once=True,
+    ),
+    Check(
+        "late_records_are_accounted_for",
+        "accounts",
+        "truth_late_rows IS NOT NULL AND late_rows <> truth_late_rows",
+        "the records that were dropped as late were late, and no others",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "outputs_are_not_lost",
+        "counts",
+        "role = 'sink' AND found < claimed AND NOT is_compacted",
+        "every output that a commit record counts is in its topic",
+        "the topic was truncated, or the batch was not written whole: rewind to before it",
+    ),
+    Check(
+        "outputs_are_not_doubled",
+        "counts",
+        "role = 'sink' AND found > claimed",
+        "no output is in its topic that no commit record counts",
+        _WRITER,
+        exactly_once=True,
+    ),
+    Check(
+        "changelogs_are_not_lost",
+        "counts",
+        "role = 'changelog' AND found < claimed AND NOT is_compacted",
+        "every changelog record that a commit record counts is there",
+        _STATE,
+    ),
+    Check(
+        "changelogs_are_not_doubled",
+        "counts",
+        "role = 'changelog' AND found > claimed",
+        "no changelog record is there that no commit record counts",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "dead_letters_are_not_lost",
+        "letters",
+        "letter_offset IS NULL",
+        "every bad record is among the dead letters",
+        "read the record at its coordinates; it was committed past without a trace",
+    ),
+    Check(
+        "dead_letters_are_not_doubled",
+        "letters",
+        "copies > 1 OR NOT is_bad",
+        "every dead letter is a bad record, once",
+        _WRITER,
+        exactly_once=True,
+    ),
+    Check(
+        "every_update_is_there",
+        "results",
+        "role <> 'final' AND offset IS NULL AND NOT is_compacted",
+        "each batch emitted and logged every result that it changed",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "no_update_comes_twice",
+        "results",
+        "role <> 'final' AND (is_copy OR NOT is_expected)",
+        "no result was emitted or logged that its batch did not change, and none twice",
+        _WRITER,
+        exactly_once=True,
+    ),
+    Check(
+        "every_update_has_its_value",
+        "results",
+        "role <> 'final' AND offset IS NOT NULL AND is_expected AND NOT is_equal",
+        "every result is what the source's records give",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "the_last_value_is_the_truth",
+        "lasts",
+        "NOT is_equal",
+        "the last value per key and window is what the source's records give",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "a_savepoint_is_the_changelog_folded",
+        "savepoints",
+        "NOT is_equal",
+        "a savepoint's stores hold the last value that the changelogs have of each key",
+        "`tidemark savepoint verify`; take another; if it is not so again, `tidemark restore plan` rebuilds the stores",
+        exactly_once=True,
+    ),
+    Check(
+        "updates_never_go_back",
+        "updates",
+        "is_back",
+        "a count or maximum of a key never becomes smaller, a minimum never larger",
+        _WRITER,
+        exactly_once=True,
+    ),
+    Check(
+        "one_final_per_window_and_key",
+        "results",
+        "role = 'final' AND (is_copy OR NOT is_expected)",
+        "each window gives one final result, when it closes",
+        _WRITER,
+        exactly_once=True,
+    ),
+    Check(
+        "finals_are_there_with_their_value",
+        "results",
+        "role = 'final' AND (offset IS NULL OR (is_expected AND NOT is_equal))",
+        "every window that closed gave its final result, and the right one",
+        _STATE,
+        exactly_once=True,
+    ),
+    Check(
+        "records_are_in_the_partition_of_their_key",
+        "placement",
+        "role <> 'source' AND home <> partition",
+        "murmur2 of a record's key says where it lies",
+        "the writer uses another partitioner: joins and queries by key will miss these records",
+    ),
+    Check(
+        "sources_are_partitioned_by_key",
+        "placement",
+        "role = 'source' AND home <> partition",
+        "producers of the sources place records by murmur2 of the key",
+        "set partitioner=murmur2_random in producers on librdkafka; what a sink holds of such keys cannot be told by task",
+        is_warning=True,
+    ),
+    Check(
+        "no_transaction_hangs",
+        "ends",
+        "committed_end < end",
+        "the read_committed end of every topic is its read_uncommitted end",
+        "`tidemark kafka transactions find-hanging`, then `abort`: until then nobody reads on",
+    ),
+)
+
+BY_NAME = {check.name: check for check in CHECKS}
+ASSETS = tuple(dict.fromkeys(check.asset for check in CHECKS))
+
+
+def checks_of(asset: str, *, exactly_once: bool) -> tuple[Check, ...]:
+    """The checks of one asset; under at_least_once those of exactly-once alone are left out."""
+    return tuple(check for check in CHECKS if check.asset == asset and (exactly_once or not check.exactly_once))

@@ -1,0 +1,166 @@
+"""Of which results the audit can compute the truth by itself, from the topology's declaration; and why not of the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import (
+    Aggregation,
+    Branch,
+    Fold,
+    Map,
+    Process,
+    RowSink,
+    SubTopology,
+    Suppress,
+    TaskNode,
+    TopologyPlan,
+    WhenFull,
+    Window,
+)
+
+_FOLDS = frozenset([Fold.COUNT, Fold.SUM, Fold.MIN, Fold.MAX, Fold.MEAN])
+_RISING, _FALLING = frozenset([Fold.COUNT, Fold.MAX]), frozenset([Fold.MIN])
+
+
+@dataclass(frozen=True)
+class Derived:
+    """An aggregation whose results can be computed again. `number` is its branch's.
+
+    `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final per window.
+    """
+
+    subtopology: SubTopology
+    number: int
+    branch: Branch
+    aggregation: Aggregation
+    changelog: str | None
+    update_sinks: tuple[str, ...]
+    final_sinks: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """One word for views and files."""
+        return f"{self.subtopology.index}_{self.number}"
+
+    @property
+    def rising(self) -> tuple[str, ...]:
+        """The results that never become smaller as records come."""
+        return tuple(a.name for a in self.aggregation.aggregates if a.fold in _RISING)
+
+    @property
+    def falling(self) -> tuple[str, ...]:
+        """The results that never become larger."""
+        return tuple(a.name for a in self.aggregation.aggregates if a.fold in _FALLING)
+
+
+@dataclass(frozen=True)
+class NotDerived:
+    """A topic whose contents cannot be computed again, and why."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Derivable:
+    """Of one application. `late_rows` are the sub-topologies whose late rows can be counted again."""
+
+    derived: tuple[Derived, ...]
+    not_derived: tuple[NotDerived, ...]
+    late_rows: frozenset[int]
+
+
+def derivable(plan: TopologyPlan) -> Derivable:
+    """What can be computed again of a topology's sinks and changelogs."""
+    derived: list[Derived] = []
+    reasons: dict[str, str] = {}
+    late_rows = set()
+    writers = Counter(topic for s in plan.subtopologies for topic in [sink.topic for sink in s.sinks])
+    for subtopology in plan.subtopologies:
+        purged = next((s.topic for s in subtopology.sources if s.topic in plan.repartition_topics), None)
+        found = [] if purged else list(_of(plan, subtopology, writers))
+        derived += found
+        known = {t for d in found for t in (*d.update_sinks, *d.final_sinks, d.changelog)}
+        why = f"its records come through {purged}, which is purged" if purged else "no plain aggregation leads there"
+        logged = [
+            changelog_of(plan.application_id, store)
+            for store in subtopology.stores
+            if store.is_logged and store.source_topic is None
+        ]
+        for topic in (*subtopology.sink_topics, *logged):
+            if topic not in known:
+                reasons.setdefault(topic, why if purged else _why(subtopology, topic, writers) or why)
+        only_aggregates = all(branch.aggregation is not None or not branch.enters for branch in subtopology.branches)
+        if not purged and only_aggregates and len(found) == len(subtopology.aggregations):
+            late_rows.add(subtopology.index)
+    not_derived = tuple(NotDerived(topic, reason) for topic, reason in reasons.items())
+    return Derivable(tuple(derived), not_derived, frozenset(late_rows))
+
+
+def _why(subtopology: SubTopology, topic: str, writers: Counter[str]) -> str | None:
+    if writers[topic] > 1:
+        return "several nodes write it"
+    ends = [node for node in subtopology.nodes if isinstance(node, RowSink) and node.sink.topic == topic]
+    if not ends:
+        return None
+    before = _node(subtopology, ends[0].inputs[0])
+    return f"it is behind a {type(before).__name__}" if before is not None else None
+
+
+def _node(subtopology: SubTopology, name: str) -> TaskNode | Aggregation | None:
+    nodes: tuple[TaskNode | Aggregation, ...] = (*subtopology.nodes, *subtopology.aggregations)
+    return next((node for node in nodes if node.node == name), None)
+
+
+def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> Iterator[Derived]:
+    for number, branch in enumerate(subtopology.branches):
+        aggregation = branch.aggregation
+        if aggregation is None or not isinstance(aggregation.window, Window | None):
+            continue
+        if any(aggregate.fold not in _FOLDS for aggregate in aggregation.aggregates):
+            continue
+        finals = [
+            node.node
+            for node in subtopology.nodes
+            if isinstance(node, Suppress)
+            and node.inputs == (aggregation.node,)
+            and node.when_full is not WhenFull.EMIT_EARLY
+        ]
+        logged = aggregation.store.is_logged
+        yield Derived(
+            subtopology,
+            number,
+            branch,
+            aggregation,
+            changelog_of(plan.application_id, aggregation.store) if logged else None,
+            _sinks_behind(subtopology, {aggregation.node}, writers),
+            _sinks_behind(subtopology, set(finals), writers),
+        )
+
+
+def _sinks_behind(subtopology: SubTopology, nodes: set[str], writers: Counter[str]) -> tuple[str, ...]:
+    return tuple(
+        node.sink.topic
+        for node in subtopology.nodes
+        if isinstance(node, RowSink)
+        and set(node.inputs) <= nodes
+        and writers[node.sink.topic] == 1
+        and not node.sink.is_repartition
+    )
+
+
+def keyed_sinks(subtopology: SubTopology) -> frozenset[str]:
+    """The sink topics whose records carry the key by which their task was found (rule 24)."""
+    rekeyed = {
+        node.node for node in subtopology.nodes if isinstance(node, Process) or (isinstance(node, Map) and node.key)
+    }
+    for node in subtopology.nodes:
+        if set(node.inputs) & rekeyed:
+            rekeyed.add(node.node)
+    away = {node.sink.topic for node in subtopology.nodes if isinstance(node, RowSink) and node.node in rekeyed}
+    away |= {sink.topic for sink in subtopology.sinks if sink.is_repartition}
+    return frozenset(subtopology.sink_topics) - away

@@ -1,0 +1,91 @@
+"""Starting an audit: a Spark job in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.checks.beginning import never_ran
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.errors import OutcomeUnknown
+from tidemark.settings import Settings, project_root
+from tidemark.topology.load import load
+
+log = logging.getLogger(__name__)
+
+_SCRIPT = Path("spark_jobs") / "audit.py"
+_LAST_WORDS = 5
+_NICE = 10
+_AUTOGROUP = Path("/proc/self/autogroup")
+_NOTHING: Mapping[str, Any] = {"ranges": {}, "records": 0, "seconds": 0.0, "page": None, "quarantine": None}
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit said. `body` is the whole report, as JSON holds it."""
+
+    findings: Sequence[Finding]
+    body: Mapping[str, Any]
+
+
+def run_audit(topology: str, settings: Settings, *, batches: int | None = None, whole: bool = False) -> AuditResult:
+    """Audit one application. Blocks for a minute or more; ends the job with the caller.
+
+    Of one that has never run the only finding is that there is nothing to audit, and no job is started. Raises
+    `OutcomeUnknown` with the job's last words where it ends without a report.
+    """
+    plan = load(topology).plan()
+    if unknown := never_ran(plan, settings, AdminClient(librdkafka_config(settings))):
+        return AuditResult(unknown, {**_NOTHING, "findings": [asdict(finding) for finding in unknown]})
+    root = project_root()
+    with tempfile.TemporaryDirectory(prefix="tidemark-audit-") as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, str(root / _SCRIPT), "--topology", topology, "--report", str(report)]
+        command += ["--batches", str(batches)] if batches else []
+        command += ["--whole"] if whole else []
+        ended = subprocess.run(
+            command,
+            env={**os.environ, **settings.as_environment(), "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"},
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+        )
+        words = [line for line in (*ended.stdout.splitlines(), *ended.stderr.splitlines()) if line.strip()]
+        if ended.returncode or not report.exists():
+            said = " / ".join(words[-_LAST_WORDS:]) or "nothing"
+            raise OutcomeUnknown(f"the audit of {topology} ended with {ended.returncode}; its last words: {said}")
+        body = json.loads(report.read_text())
+    for line in words:
+        log.info("%s", line)
+    return AuditResult([_finding(found) for found in body["findings"]], body)
+
+
+def stand_back() -> None:
+    """Let this process and what it starts come after the stream wherever both want a core.
+
+    Where Linux groups processes by session (autogroup), niceness counts within a session alone, and the session has one of
+    its own, which is set too if this process leads it.
+    """
+    os.nice(_NICE)
+    if os.getsid(0) == os.getpid():
+        with suppress(OSError):
+            _AUTOGROUP.write_text(str(_NICE))
+
+
+def _finding(body: Mapping[str, Any]) -> Finding:
+    return Finding(body["subject"], Verdict(body["verdict"]), body["message"], body["evidence"])

@@ -1,0 +1,205 @@
+"""Which batches an audit looks at: per task a run of commit records, behind those that were audited before (rule 24).
+
+A record of a sink or changelog belongs to the batch whose `ends_before` is the last one not above its offset, and to the
+task that its key, or for a changelog its partition, says. So a run ends where the next record of the same task begins, or,
+for a task's newest record, at the topics' ends while nothing is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.names import TaskId
+from tidemark.stores.marker import NO_STREAM_TIME
+
+Offsets = Mapping[str, Mapping[int, int]]
+"""By topic and partition."""
+
+COMPUTING = frozenset([CommitKind.START, CommitKind.BATCH, CommitKind.TICK])
+"""The kinds of records whose results follow from the source. All others move a task: a run begins with one of them."""
+
+
+class Base(StrEnum):
+    """Where the results come from that a run goes on from."""
+
+    EMPTY = "empty"
+    CARRIED = "carried over from the audit before"
+    CHANGELOG = "taken from the changelog"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an audit of a task ended. `outputs` are the next offsets of sinks and changelogs.
+
+    Its later commit records are not below `commits_from` in their partition.
+    """
+
+    task: TaskId
+    topology_version: str
+    batch: int
+    commit_time_ms: int
+    next_offsets: Mapping[str, int]
+    stream_time_ms: int
+    outputs: Offsets
+    commits_from: int = 0
+
+
+@dataclass(frozen=True)
+class TaskRange:
+    """A run of one task's commit records. `before` is where the audit before ended, None where there was none.
+
+    `until` are the offsets of sinks and changelogs behind the last record's own.
+    """
+
+    task: TaskId
+    base: Base
+    before: Position | None
+    records: tuple[CommitRecord, ...]
+    until: Offsets
+    commits_from: int = 0
+
+    @property
+    def end(self) -> Position:
+        """Where the next audit goes on."""
+        last = self.records[-1]
+        return replace(_position(last, self.until), commits_from=self.commits_from)
+
+    @property
+    def computed(self) -> tuple[CommitRecord, ...]:
+        """The records whose results can be computed again."""
+        return tuple(record for record in self.records if record.kind in COMPUTING)
+
+    @property
+    def base_until(self) -> Offsets:
+        """The offsets up to which a changelog holds what the run goes on from."""
+        return self.computed[0].ends_before if self.computed else self.until
+
+    def stream_times(self) -> Iterator[tuple[CommitRecord, int]]:
+        """Each record with the stream time at which its batch began."""
+        at_ms = self.before.stream_time_ms if self.before else NO_STREAM_TIME
+        for record in self.records:
+            yield record, at_ms
+            at_ms = record.stream_time_ms
+
+    def spans(self) -> Iterator[tuple[CommitRecord, Offsets, Offsets]]:
+        """Each record with the offsets of sinks and changelogs between which its own lie."""
+        for record, following in pairwise(self.records):
+            yield record, record.ends_before, following.ends_before
+        yield self.records[-1], self.records[-1].ends_before, self.until
+
+
+def next_range(
+    task: TaskId,
+    history: Sequence[CommitRecord],
+    before: Position | None,
+    *,
+    readable: Offsets,
+    quiet_ends: Offsets | None,
+    kept_since_ms: int,
+    most_batches: int,
+) -> TaskRange | None:
+    """The run to audit next, None where there is none.
+
+    `history` are the task's records in order. `readable` are the read_committed ends of sinks and changelogs: beyond them a
+    transaction is open. `quiet_ends` are the ends of all of them if nothing was being written; without it, a task's newest
+    record waits for the next audit. Records older than `kept_since_ms` may have been compacted away.
+    """
+    new = [record for record in history if before is None or record.batch > before.batch]
+    if before is not None and new and new[0].batch > before.batch + 1 and before.commit_time_ms < kept_since_ms:
+        before = None
+    if before is None:
+        new = _unbroken(new, kept_since_ms)
+    if not new:
+        return None
+    base = _base(new[0], before)
+    if before is None and base is Base.CHANGELOG and new[0].kind in COMPUTING:
+        # The oldest record says where the one behind it began.
+        if len(new) == 1:
+            return None
+        before, new = _position(new[0], new[1].ends_before), new[1:]
+    # What a move leaves behind is read from the changelog: a run begins with it and ends before the next.
+    chosen = new[:most_batches]
+    cut = next((i for i, record in enumerate(chosen) if i and record.kind not in COMPUTING), len(chosen))
+    chosen = chosen[:cut]
+    while chosen:
+        until = new[len(chosen)].ends_before if len(new) > len(chosen) else quiet_ends
+        if until is not None and _within(until, readable, chosen[-1]):
+            kept = {topic: dict(ends) for topic, ends in until.items() if topic in chosen[-1].ends_before}
+            return TaskRange(task, base, before, tuple(chosen), kept)
+        chosen.pop()
+    return None
+
+
+def _position(record: CommitRecord, outputs: Offsets) -> Position:
+    return Position(
+        record.task,
+        record.topology_version,
+        record.batch,
+        record.commit_time_ms,
+        record.end_offsets,
+        record.stream_time_ms,
+        outputs,
+    )
+
+
+def _base(first: CommitRecord, before: Position | None) -> Base:
+    if first.kind is CommitKind.START and before is None:
+        return Base.EMPTY
+    carried = before is not None and before.topology_version == first.topology_version
+    return Base.CARRIED if carried and first.kind in COMPUTING else Base.CHANGELOG
+
+
+def _unbroken(records: Sequence[CommitRecord], kept_since_ms: int) -> list[CommitRecord]:
+    """Without what stands before a hole that compaction may have made."""
+    first = 0
+    for i, (earlier, later) in enumerate(pairwise(records)):
+        if later.batch != earlier.batch + 1 and earlier.commit_time_ms < kept_since_ms:
+            first = i + 1
+    return list(records[first:])
+
+
+def _within(until: Offsets, readable: Offsets, last: CommitRecord) -> bool:
+    return all(
+        until.get(topic, {}).get(partition, -1) <= readable.get(topic, {}).get(partition, -1)
+        for topic, ends in last.ends_before.items()
+        for partition in ends
+    )
+
+
+def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
+    """A row per record and source topic, with where the one before it ended; nulls where nothing is known of it."""
+    rows: list[dict[str, Any]] = []
+    ends: dict[str, int] = dict(run.before.next_offsets) if run.before else {}
+    batch: int | None = run.before.batch if run.before else None
+    stream_time_ms = run.before.stream_time_ms if run.before else None
+    commit_time_ms = run.before.commit_time_ms if run.before else None
+    for record in run.records:
+        if record.kind not in (*COMPUTING, CommitKind.REWIND):
+            # An upgrade, a rescale or a reset begins a new life.
+            ends, batch, stream_time_ms, commit_time_ms = {}, None, None, None
+        for topic, spans in record.sources.items():
+            start, end = spans[run.task.partition]
+            rows.append(
+                {
+                    "task": str(run.task),
+                    "kind": str(record.kind),
+                    "batch": record.batch,
+                    "previous_batch": batch,
+                    "topic": topic,
+                    "start_offset": start,
+                    "end_offset": end,
+                    "previous_end": ends.get(topic),
+                    "stream_time_ms": record.stream_time_ms,
+                    "previous_stream_time_ms": stream_time_ms,
+                    "commit_time_ms": record.commit_time_ms,
+                    "previous_commit_ms": commit_time_ms,
+                }
+            )
+        ends |= record.end_offsets
+        batch, stream_time_ms, commit_time_ms = record.batch, record.stream_time_ms, record.commit_time_ms
+    return rows

@@ -1,0 +1,125 @@
+"""The expectations as Great Expectations suites, one per asset, and what a validation's result says.
+
+Great Expectations takes seconds to import, so this module imports it when a suite is built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.quality.checks import Check
+from tidemark.quality.contracts import expectation
+
+if TYPE_CHECKING:
+    from great_expectations import ExpectationSuite
+    from great_expectations.expectations.expectation import Expectation
+
+# It would tell its makers of every validation.
+_NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What validating one expectation gave. `rows` is how many were looked at.
+
+    `broken` is the exception's text where it could not be evaluated.
+    """
+
+    name: str
+    passed: bool
+    unexpected_rows: int
+    rows: int
+    broken: str | None
+
+
+def suite(asset: str, checks: Sequence[Check]) -> ExpectationSuite:
+    """The suite of one asset. Each expectation's `meta` holds the check's name."""
+    os.environ.setdefault(_NO_ANALYTICS, "false")
+    from great_expectations import ExpectationSuite
+
+    return ExpectationSuite(name=asset, expectations=[_expectation(check) for check in checks])
+
+
+def _expectation(check: Check) -> Expectation:
+    from great_expectations.expectations.metadata_types import FailureSeverity
+
+    from tidemark.quality.rows_where import RowsWhere
+
+    if check.rule is not None:
+        return expectation(check, check.rule)
+    return RowsWhere(
+        unexpected_rows_query=f"SELECT * FROM {{batch}} WHERE {check.unexpected}",
+        condition=check.unexpected,
+        description=check.says,
+        severity=FailureSeverity.WARNING if check.is_warning else FailureSeverity.CRITICAL,
+        meta={"check": check.name},
+    )
+
+
+def outcomes(result: Mapping[str, Any]) -> list[Outcome]:
+    """Of an `ExpectationSuiteValidationResult` as JSON: bad data and a broken check are told apart."""
+    found = []
+    for one in result["results"]:
+        broken = _exception(one.get("exception_info") or {})
+        said = one.get("result") or {}
+        observed = said.get("observed_value")
+        unexpected = observed if isinstance(observed, int) else said.get("unexpected_count") or 0
+        name, rows = one["expectation_config"]["meta"]["check"], said.get("element_count") or 0
+        found.append(Outcome(name, bool(one["success"]) and broken is None, int(unexpected), int(rows), broken))
+    return found
+
+
+def _exception(info: Mapping[str, Any]) -> str | None:
+    """Great Expectations gives one, or one per metric that failed."""
+    given = [info] if "raised_exception" in info else [each for each in info.values() if isinstance(each, Mapping)]
+    for each in given:
+        if each.get("raised_exception"):
+            text = str(each.get("exception_message") or each.get("exception_traceback") or "no message")
+            return " ".join(text.split())[:500]
+    return None
+
+
+def finding(
+    check: Check,
+    outcome: Outcome,
+    examples: Sequence[Mapping[str, Any]],
+    *,
+    may_be_empty: bool = False,
+) -> Finding:
+    """The verdict of one expectation. `examples` are some unexpected rows, as JSON can hold them.
+
+    `may_be_empty`: that there is no row says that all is well, as with dead letters.
+    """
+    evidence: dict[str, Any] = {"expectation": check.name, "rows": outcome.rows}
+    if outcome.broken is not None:
+        message = f"the check itself broke, nothing is said of the data: {outcome.broken}; run the audit again"
+        return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, message, {**evidence, "broken": True})
+    if outcome.passed:
+        if not outcome.rows and not may_be_empty:
+            return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"nothing to look at: {check.says}", evidence)
+        return Finding(check.name, Verdict.OK, check.says, evidence)
+    verdict = Verdict.WARNING if check.is_warning else Verdict.FAILED
+    message = f"{outcome.unexpected_rows} times not so: {check.says}; {_first(examples)}{check.remedy}"
+    return Finding(
+        check.name, verdict, message, {**evidence, "unexpected": outcome.unexpected_rows, "examples": list(examples)}
+    )
+
+
+NOT_COMPUTED = "not_computed"
+"""In the evidence of a finding about what an audit can never say of this topology; it does not change what all comes to."""
+
+
+def overall(findings: Sequence[Finding]) -> Verdict:
+    """What an audit comes to."""
+    return worst([found for found in findings if not found.evidence.get(NOT_COMPUTED)])
+
+
+def _first(examples: Sequence[Mapping[str, Any]]) -> str:
+    if not examples:
+        return ""
+    shown = ", ".join(f"{name}={value}" for name, value in examples[0].items() if value is not None)
+    return f"first {shown}; "

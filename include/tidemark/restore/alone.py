@@ -1,0 +1,69 @@
+"""A transaction of a command while no instance runs: offsets and commit records of tasks in one piece (rule 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitRecord
+from tidemark.commit.transaction import BatchProducer
+from tidemark.errors import BatchAborted, PreflightFailed, TidemarkError
+from tidemark.membership.member import GroupMetadata
+from tidemark.names import commits_topic
+from tidemark.restore.fence import members
+from tidemark.restore.kit import RestoreKit
+
+
+@contextmanager
+def aborting(producer: BatchProducer) -> Iterator[None]:
+    """End the open transaction on an error, so that nobody waits for its time-out."""
+    try:
+        yield
+    except BatchAborted:
+        raise  # It is aborted already.
+    except (TidemarkError, KeyboardInterrupt):
+        with suppress(TidemarkError):
+            producer.abort()
+        raise
+
+
+def send_record(producer: BatchProducer, record: CommitRecord) -> None:
+    """Put a commit record into the open transaction."""
+    message = {"key": str(record.task).encode(), "value": record.to_bytes()}
+    producer.send_many(commits_topic(record.application_id), [message], record.task.partition)
+
+
+def send_offsets(kit: RestoreKit, producer: BatchProducer, records: Sequence[CommitRecord], again: str) -> None:
+    """Put the end offsets of every record into the open transaction, as a member of no generation.
+
+    The coordinator lets that through, and the group is empty (rule 6): looked at before and after. Raises
+    `PreflightFailed` naming who joined, and what to do `again`.
+    """
+    offsets = [
+        ClientPartition(topic, record.task.partition, offset, _metadata(record))
+        for record in records
+        for topic, offset in record.end_offsets.items()
+    ]
+    _require_alone(kit, again)
+    consumer = Consumer({**kit.client_config, "group.id": kit.plan.application_id})
+    try:
+        producer.send_offsets(offsets, GroupMetadata.parse(consumer.consumer_group_metadata(), None))
+    finally:
+        consumer.close()
+    _require_alone(kit, again)
+
+
+def _metadata(record: CommitRecord) -> str:
+    return OffsetMetadata(record.batch, record.stream_time_ms, record.topology_version).encode()
+
+
+def _require_alone(kit: RestoreKit, again: str) -> None:
+    if found := members(kit.admin, kit.plan.application_id, kit.settings.broker_timeout_ms / 1000):
+        raise PreflightFailed(
+            f"{', '.join(found)} joined the group of {kit.plan.application_id} meanwhile: stop it, then {again} again; "
+            "nothing was changed"
+        )

@@ -1,0 +1,151 @@
+"""Loading a long changelog in a process of its own: threads share one interpreter, and wait for it (decision 13).
+
+A process ends when its caller does, and holds the caller's locks on the folder until then: nothing else can build where it
+still writes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from pathlib import Path
+
+from tidemark.errors import OutcomeUnknown, TidemarkError
+from tidemark.restore.listener import RestoreProgress
+from tidemark.restore.loading import Load
+from tidemark.restore.restore import RestoreJob, Restorer, RestoreSuspended
+from tidemark.settings import project_root
+from tidemark.stores.directory import locks_around
+
+_PROGRAM = "tidemark.restore.loading"
+_ASK_S = 0.1
+
+
+def load_apart(
+    restorer: Restorer, job: RestoreJob, building: Path, write_buffer_bytes: int, go_on: Callable[[], bool]
+) -> None:
+    """`Restorer.build_whole` in a process of its own, as many at once as there are cores. Blocks.
+
+    Raises what it would, and `OutcomeUnknown` when the process ends without a word.
+    """
+    load = Load(restorer.client_config, restorer.stalled_after_s, job, building, write_buffer_bytes)
+    with _loaders.one(load, go_on) as loader:
+        loader.follow(load, restorer, go_on)
+
+
+class _Loader:
+    """One process. It holds the locks on the folder of its first load, of which an application's are all in one."""
+
+    def __init__(self, building: Path) -> None:
+        self._connection, its = Pipe()
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _PROGRAM, str(its.fileno())],
+                # It computes nothing that would be worth the start of more threads.
+                env={**os.environ, "PYTHONPATH": str(project_root() / "include"), "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                pass_fds=[its.fileno(), *locks_around(building)],
+                # A signal to the caller's group is the caller's to answer.
+                start_new_session=True,
+            )
+
+    def follow(self, load: Load, restorer: Restorer, go_on: Callable[[], bool]) -> None:
+        """Ask for one load, and tell what the process tells until it is done."""
+        try:
+            self._connection.send(load)
+            self._follow(load.job, restorer, go_on)
+        except (EOFError, ConnectionError) as error:
+            raise OutcomeUnknown(
+                f"{load.job.changelog}: the process that loaded it ended with {self._process.wait()}; "
+                "the next start begins again"
+            ) from error
+
+    def _follow(self, job: RestoreJob, restorer: Restorer, go_on: Callable[[], bool]) -> None:
+        progress: RestoreProgress | None = None
+        while True:
+            if not go_on():
+                if progress is not None:
+                    restorer.listener.on_restore_suspended(progress)
+                raise RestoreSuspended(f"{job.changelog} at {progress.next_offset if progress else job.low_offset}")
+            if not self._connection.poll(_ASK_S):
+                continue
+            told = self._connection.recv()
+            if told is None:
+                return
+            if isinstance(told, TidemarkError):
+                raise told
+            what, progress = told
+            getattr(restorer.listener, what)(progress)
+            restorer.probe("restore-whole")
+
+    def end(self) -> None:
+        """At once, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+        self._connection.close()
+
+
+class _Loaders:
+    """As many processes as there are cores. One that is done goes on with a load that waits, or ends: a start takes as long
+    as 300 000 records do.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed = threading.Condition()
+        self._running = self._waiting = 0
+        self._idle: list[_Loader] = []
+
+    @contextmanager
+    def one(self, load: Load, go_on: Callable[[], bool]) -> Iterator[_Loader]:
+        """A process for one load; it is ended where the load fails. Blocks until there is one."""
+        loader = self._idle_one(load, go_on)
+        try:
+            loader = loader or _Loader(load.building)
+            yield loader
+        except BaseException:
+            self._leave(loader, is_good=False)
+            raise
+        self._leave(loader, is_good=True)
+
+    def _idle_one(self, load: Load, go_on: Callable[[], bool]) -> _Loader | None:
+        """One that is free; None where another may be started."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not self._idle and self._running == self._most:
+                    if not go_on():
+                        raise RestoreSuspended(f"{load.job.changelog} before its first record")
+                    self._changed.wait(_ASK_S)
+                if self._idle:
+                    return self._idle.pop()
+                self._running += 1
+                return None
+            finally:
+                self._waiting -= 1
+                self._end_idle()
+
+    def _leave(self, loader: _Loader | None, *, is_good: bool) -> None:
+        with self._changed:
+            if loader is not None and is_good:
+                self._idle.append(loader)
+            else:
+                self._running -= 1
+                if loader is not None:
+                    loader.end()
+            self._end_idle()
+            self._changed.notify()
+
+    def _end_idle(self) -> None:
+        """Those that nobody waits for."""
+        while len(self._idle) > self._waiting:
+            self._idle.pop().end()
+            self._running -= 1
+
+
+_loaders = _Loaders(os.cpu_count() or 1)

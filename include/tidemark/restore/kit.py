@@ -1,0 +1,164 @@
+"""What every restore of one application needs: its clients, its witnesses, its copies, and builders of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from rocksdict import Cache
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import topic_configs
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import partition_counts, task_ids
+from tidemark.change.recorded import settled_plan
+from tidemark.changelog.policy import changelog_policies
+from tidemark.errors import CopyUnusable, StartRefused
+from tidemark.names import TaskId, TopicPartition
+from tidemark.probe import Probe
+from tidemark.restore.building import StoreBuilder, StoreOpener
+from tidemark.restore.changelog import ChangelogBatch, read_committed_until
+from tidemark.restore.listener import RestoreListener
+from tidemark.restore.plans import TaskWays, ways_of_task
+from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.restore.verify import Verdict, verify_folder
+from tidemark.settings import Settings
+from tidemark.start.copies import CopySource, find_copies
+from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.opening import restore_job
+from tidemark.start.witnesses import TaskFacts, Witnesses, stalled_after
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+
+@dataclass(frozen=True)
+class Found:
+    """What Kafka says of one task, and the copies of its stores."""
+
+    facts: TaskFacts
+    copies: Mapping[str, Sequence[StateCopy]]
+
+
+@dataclass(frozen=True)
+class RestoreKit:
+    """What planning and running need of one application. `copies` are tried in the order of their cost."""
+
+    plan: TopologyPlan
+    settings: Settings
+    admin: AdminClient
+    client_config: Mapping[str, Any]
+    ends: EndOffsets
+    witnesses: Witnesses
+    copies: Sequence[CopySource]
+    clock: Callable[[], int]
+
+    @classmethod
+    def of(
+        cls, plan: TopologyPlan, settings: Settings, copies: Sequence[CopySource], clock: Callable[[], int]
+    ) -> RestoreKit:
+        """With clients of its own, of the plan as the last upgrade or rescale has left it.
+
+        Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, and `StartRefused` where the state is another topology's.
+        """
+        admin = AdminClient(librdkafka_config(settings))
+        return cls.exactly(settled_plan(plan, settings, admin), settings, copies, clock)
+
+    @classmethod
+    def exactly(
+        cls, plan: TopologyPlan, settings: Settings, copies: Sequence[CopySource], clock: Callable[[], int]
+    ) -> RestoreKit:
+        """Of a plan whose stores have their generations already. Raises `InvalidSettings`."""
+        client = librdkafka_config(settings)
+        admin = AdminClient(client)
+        ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
+        witnesses = Witnesses(plan, settings, client, ends, changelog_policies(plan), clock)
+        return cls(plan, settings, admin, client, ends, witnesses, copies, clock)
+
+    def tasks(self) -> list[TaskId]:
+        """All tasks of the application. Raises `PreflightFailed` naming a topic that is missing."""
+        return task_ids(self.plan, partition_counts(self.admin, self.settings))
+
+    def facts(self) -> dict[TaskId, TaskFacts]:
+        """What Kafka says of all tasks. Blocks."""
+        return self.witnesses.facts(self.tasks())
+
+    def builder(
+        self, listener: RestoreListener, probe: Probe, copies: Sequence[CopySource], recomputed: Path | None = None
+    ) -> StoreBuilder:
+        """Builds stores of this application from `copies`, changelogs, or what has been `recomputed`."""
+        opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
+        restorer = Restorer(self.client_config, stalled_after(self.settings), listener, probe)
+        return StoreBuilder(opener, restorer, copies, recomputed)
+
+    def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:
+        """Compare a built store with its changelog, see `verify_folder`."""
+        stalled_after_s = stalled_after(self.settings)
+        return verify_folder(self.client_config, str(task), job, folder, stalled_after_s=stalled_after_s, go_on=go_on)
+
+    def read(
+        self, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool] = lambda: True
+    ) -> Iterator[ChangelogBatch]:
+        """Committed records of [start, end), see `read_committed_until`."""
+        stalled_after_s = stalled_after(self.settings)
+        return read_committed_until(
+            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=go_on
+        )
+
+    def buildable(self, task: TaskId) -> dict[str, StoreSpec]:
+        """Stores that a restore builds: logged, and held by RocksDB."""
+        return {s.name: s for s in self.witnesses.logged_stores(task) if s.uncopied is None}
+
+    def build(
+        self,
+        builder: StoreBuilder,
+        found: Found,
+        ways: TaskWays,
+        spec: StoreSpec,
+        folder: Path,
+        go_on: Callable[[], bool],
+        pass_over: Callable[[CopyUnusable], None],
+    ) -> RestoreJob:
+        """Build one store the best of `ways`; where a copy will not do, the best of all others; gives the job that was done.
+
+        `pass_over` is told of such a copy, and may raise. Raises `StartRefused`, `RestoreSuspended`.
+        """
+        task = found.facts.task
+        spoiled: list[str] = []
+        while True:
+            job = restore_job(self.plan, found.facts, spec, ways.standing, self.clock())
+            try:
+                builder.build(task, job, ways.ways[spec.name], folder, go_on)
+                return job
+            except CopyUnusable as error:
+                pass_over(error)
+                spoiled.append(ways.ways[spec.name].location)
+                others = self.ways(found, None, spoiled)
+                if others is None:
+                    raise StartRefused(f"task {task} has lost its history meanwhile; try again") from error
+                ways = others
+
+    def evidence(self) -> dict[TaskId, Found]:
+        """All that is known of each task. Copies are asked for first: one that moves must not seem beyond its changelog."""
+        tasks = self.tasks()
+        copies = find_copies(self.copies, tasks)
+        return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
+
+    def ways(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskWays | None:
+        """The best ways of one task's stores, without the copies whose locations are in `spoiled`."""
+        copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
+        evidence = self.witnesses.evidence(found.facts, copies)
+        if only is SourceOfState.SOURCE:
+            compacted = self._compacted_sources
+            sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
+            evidence = replace(evidence, sources=sources)
+        return ways_of_task(evidence, list(self.buildable(found.facts.task)), only)
+
+    @cached_property
+    def _compacted_sources(self) -> frozenset[str]:
+        """Source topics that do not keep every record."""
+        topics = sorted({topic for s in self.plan.subtopologies for topic in s.source_topics})
+        configs = topic_configs(self.admin, topics, self.settings)
+        return frozenset(topic for topic, config in configs.items() if "compact" in config["cleanup.policy"])

@@ -1,0 +1,80 @@
+"""A process that loads changelog partitions into stores, as `restore.apart` asks it to; it imports little, to be quick.
+
+It tells its progress, and at last None or what went wrong. It ends when its caller does.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import TidemarkError
+from tidemark.local.caller import end_with_caller
+from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.stores.rocksdb import RocksStore
+
+_TELL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the process is asked, see `Restorer.build_whole`."""
+
+    client_config: Mapping[str, Any]
+    stalled_after_s: float
+    job: RestoreJob
+    building: Path
+    write_buffer_bytes: int
+
+    def run(self, listener: RestoreListener) -> None:
+        """Blocks until the store is whole and closed."""
+        restorer = Restorer(self.client_config, self.stalled_after_s, listener, lambda _point: None)
+        restorer.build_whole(self.job, self.building, self._open, lambda: True)
+
+    def _open(self, folder: Path) -> RocksStore:
+        return RocksStore(folder, write_buffer_bytes=self.write_buffer_bytes, bulk=True)
+
+
+class _Teller:
+    """A `RestoreListener` in the process: batches at most every `_TELL_S`."""
+
+    def __init__(self, caller: Connection) -> None:
+        self._caller = caller
+        self._told_s = 0.0
+
+    def on_restore_start(self, progress: RestoreProgress) -> None:
+        self._caller.send(("on_restore_start", progress))
+
+    def on_batch_restored(self, progress: RestoreProgress) -> None:
+        if progress.elapsed_s - self._told_s >= _TELL_S:
+            self._told_s = progress.elapsed_s
+            self._caller.send(("on_batch_restored", progress))
+
+    def on_restore_end(self, progress: RestoreProgress) -> None:
+        self._caller.send(("on_restore_end", progress))
+
+    def on_restore_suspended(self, progress: RestoreProgress) -> None:
+        """Never: the caller ends the process."""
+
+
+def main(descriptor: int) -> None:
+    """Take load after load from the connection, and do them; what goes wrong is told, and nothing is done after it."""
+    end_with_caller()
+    with Connection(descriptor) as caller:
+        while True:
+            load: Load = caller.recv()
+            try:
+                load.run(_Teller(caller))
+            except TidemarkError as error:
+                caller.send(error)
+                return
+            caller.send(None)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,109 @@
+"""State computed again from the source topics' start, by the stream's own plan and task loop, in a Spark job."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.settings import Settings, project_root
+from tidemark.topology.plan import TopologyPlan
+
+_SCRIPT = Path("spark_jobs") / "recompute.py"
+_REQUEST, _ERRORS, _LAST_WORDS = "request.pickle", "errors", 3
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """What the job is asked: every task's stores in `folder`, from offset 0 to `ends`, next offsets by source topic."""
+
+    plan: TopologyPlan
+    ends: Mapping[TaskId, Mapping[str, int]]
+    folder: Path
+
+    @property
+    def stores(self) -> str:
+        """What is rebuilt, for people."""
+        indices = {task.subtopology for task in self.ends}
+        return ", ".join(s.name for t in self.plan.subtopologies if t.index in indices for s in t.stores)
+
+    @classmethod
+    def read(cls, path: Path) -> Recomputation:
+        """What `recompute` wrote for the job."""
+        asked: Recomputation = pickle.loads(path.read_bytes())
+        return asked
+
+
+def recompute(asked: Recomputation, settings: Settings, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
+    """Run the job; what was in the folder is removed. Blocks for as long as it takes, a Spark start at least.
+
+    Raises `OutcomeUnknown` with the job's last words when it fails, `RestoreSuspended` when `go_on` says no; the job ends
+    with its caller.
+    """
+    shutil.rmtree(asked.folder, ignore_errors=True)
+    asked.folder.mkdir(parents=True)
+    request = asked.folder / _REQUEST
+    request.write_bytes(pickle.dumps(asked))
+    root = project_root()
+    errors = asked.folder / _ERRORS
+    with (
+        errors.open("wb") as said,
+        subprocess.Popen(
+            [sys.executable, str(root / _SCRIPT), str(request)],
+            env={**os.environ, **settings.as_environment(), "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"},
+            cwd=root,
+            # The job ends when this pipe does: nothing is left behind a killed caller.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as job,
+    ):
+        try:
+            _follow(job, asked, listener, go_on)
+        finally:
+            if job.poll() is None:
+                job.kill()
+    if job.returncode != 0:
+        words = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
+        raise OutcomeUnknown(
+            f"computing the state again ended with {job.returncode}; its last words: "
+            f"{' / '.join(words[-_LAST_WORDS:]) or 'nothing'}"
+        )
+
+
+def _follow(
+    job: subprocess.Popen[str], asked: Recomputation, listener: RestoreListener, go_on: Callable[[], bool]
+) -> None:
+    """Tell the job's progress: a line of JSON per batch and source partition."""
+    started = time.monotonic()
+    told: dict[TopicPartition, RestoreProgress] = {}
+    for task, ends in asked.ends.items():
+        for topic, end in ends.items():
+            place = TopicPartition(topic, task.partition)
+            told[place] = RestoreProgress(asked.stores, place, 0, 0, end, 0, 0.0)
+            listener.on_restore_start(told[place])
+    for line in job.stdout or ():
+        if not go_on():
+            for progress in told.values():
+                listener.on_restore_suspended(progress)
+            raise RestoreSuspended("aborted while the state was computed again")
+        topic, partition, next_offset = json.loads(line)
+        place = TopicPartition(topic, partition)
+        elapsed_s = time.monotonic() - started
+        told[place] = replace(told[place], next_offset=next_offset, records=next_offset, elapsed_s=elapsed_s)
+        listener.on_batch_restored(told[place])
+    if job.wait() == 0:
+        for progress in told.values():
+            listener.on_restore_end(progress)

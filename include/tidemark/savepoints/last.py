@@ -1,0 +1,120 @@
+"""An instance takes the last savepoint that its stop asks for (`leaving.py`): bounded, whatever the location does."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from tidemark.errors import SavepointFailed, TidemarkError
+from tidemark.names import TaskId
+from tidemark.savepoints.asking import Request, read_request
+from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.taking import stores_by_spec
+from tidemark.tasks.task import Task
+
+log = logging.getLogger(__name__)
+
+
+class LastSavepoint:
+    """An instance's part of the savepoint that its stop asks for."""
+
+    def __init__(
+        self,
+        application_id: str,
+        topology_version: str,
+        tasks: Sequence[TaskId],
+        request: Path,
+        links: Path,
+        timeout_s: float,
+        clock: Callable[[], int],
+    ) -> None:
+        """Remove a request that an earlier process left. `tasks` are all of the application's.
+
+        `links` is a folder of the instance's own beside its stores, used by nothing else by then; `clock` gives epoch
+        milliseconds.
+        """
+        self._application_id = application_id
+        self._topology_version = topology_version
+        self._tasks = tasks
+        self._request = request
+        self._links = links
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._is_given_up = threading.Event()
+        request.unlink(missing_ok=True)
+
+    def take(self, held: Collection[Task]) -> None:
+        """Take it of the tasks held, where a stop asks for one; their last batch is committed and written.
+
+        Blocks for `timeout_s` at the most, beside the checkpoints. Never raises: what goes wrong is said, and the stop
+        goes on.
+        """
+        started = time.monotonic()
+        try:
+            asked = read_request(self._request)
+        except OSError as error:
+            log.warning("no last savepoint: %s; the stop goes on", error)
+            return
+        if asked is None or self._timeout_s <= 0:
+            return
+        try:
+            linked = self._link(asked.savepoint_id, held)
+        except (TidemarkError, OSError) as error:
+            self._say_failed(asked, str(error))
+            return
+        # A daemon: a location that does not answer must not keep the process.
+        copier = threading.Thread(target=self._copy, args=(asked, linked), name="last savepoint", daemon=True)
+        copier.start()
+        copier.join(max(0.0, started + self._timeout_s - time.monotonic()))
+        if copier.is_alive():
+            self._is_given_up.set()
+            self._say_failed(
+                asked,
+                f"{asked.location} has not taken it within {self._timeout_s:g} s (last_savepoint_timeout_ms), it may be "
+                "slow or away",
+            )
+        shutil.rmtree(self._links, ignore_errors=True)
+
+    def _link(self, savepoint_id: str, held: Collection[Task]) -> LinkedSavepoint:
+        folder = self._links / savepoint_id
+        tasks = tuple(link_task(task.id, stores_by_spec(task), folder) for task in held)
+        return LinkedSavepoint(savepoint_id, self._application_id, self._topology_version, self._clock(), folder, tasks)
+
+    def _copy(self, asked: Request, linked: LinkedSavepoint) -> None:
+        count = CopyCount(self._go_on)
+        started = time.monotonic()
+        try:
+            repository = SavepointRepository(asked.location, self._application_id)
+            repository.begin(asked.savepoint_id)
+            copy_linked(linked, repository, count)
+            is_whole = self._complete(linked, repository)
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own, and the stop goes on
+            if not self._is_given_up.is_set():
+                self._say_failed(asked, str(error))
+            return
+        log.info(
+            "last savepoint: id=%s tasks=%s whole=%s bytes=%d copied=%d seconds=%.2f",
+            asked.savepoint_id, ",".join(str(task.task) for task in linked.tasks), "yes" if is_whole else "not yet",
+            count.done_bytes, count.copied_bytes, time.monotonic() - started,
+        )  # fmt: skip
+
+    def _complete(self, linked: LinkedSavepoint, repository: SavepointRepository) -> bool:
+        """Write the manifest where every task is there; other instances may still be at theirs."""
+        there = set(repository.savepoint(linked.savepoint_id).tasks)
+        if not {str(task) for task in self._tasks} <= there:
+            return False
+        self._go_on()
+        repository.complete(linked.savepoint_id, self._topology_version, linked.taken_ms, self._tasks)
+        return True
+
+    def _go_on(self) -> None:
+        if self._is_given_up.is_set():
+            raise SavepointFailed("given up")
+
+    def _say_failed(self, asked: Request, why: str) -> None:
+        log.warning("no last savepoint: id=%s: %s; the stop goes on", asked.savepoint_id, why)

@@ -1,0 +1,51 @@
+"""The last savepoint of a stop: whoever stops an instance asks for it, the instance takes it behind its last batch.
+
+The request is `<var_dir>/instances/<app>-<instance>.leaving.json`, written before the signal. Instances that are stopped
+together get one id, so that their parts make one savepoint; the one that is ready last says that it is whole. A stop
+without a request (a hold, `tidemark down`, a kill) takes none, nor does an instance that ends by an error.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from pathlib import Path
+
+from tidemark.savepoints.asking import Request, read_request, write_request
+from tidemark.savepoints.manifest import begun_ms, new_savepoint_id
+
+_TOGETHER_MS = 30_000
+"""Stops asked for within this time are one: a run's tasks are told one by one."""
+
+
+def leaving_path(var_dir: Path, application_id: str, instance: int) -> Path:
+    """Where the request to one instance lies."""
+    return var_dir / "instances" / f"{application_id}-{instance}.leaving.json"
+
+
+def ask_for_last(var_dir: Path, application_id: str, instance: int, location: str, now_ms: int) -> Request:
+    """Put the request there; the signal follows. Asks nothing of `location`. Raises `OSError`."""
+    path = leaving_path(var_dir, application_id, instance)
+    lock = os.open(path.with_name(f"{application_id}.leaving.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        # Each instance is stopped by a watcher of its own, all at once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        others = [read_request(other) for other in _siblings(path, application_id)]
+        together = [o.savepoint_id for o in others if o is not None and o.location == location and _is_now(o, now_ms)]
+        asked = Request(max(together, default=new_savepoint_id(now_ms)), location)
+        write_request(path, asked)
+        return asked
+    finally:
+        os.close(lock)
+
+
+def _siblings(path: Path, application_id: str) -> list[Path]:
+    """Requests to other instances of the same application, whose id may be the beginning of another's."""
+    named = re.compile(rf"{re.escape(application_id)}-\d+\.leaving\.json")
+    return [other for other in path.parent.iterdir() if named.fullmatch(other.name) and other != path]
+
+
+def _is_now(asked: Request, now_ms: int) -> bool:
+    began = begun_ms(asked.savepoint_id)
+    return began is not None and abs(now_ms - began) <= _TOGETHER_MS

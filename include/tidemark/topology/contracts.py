@@ -1,0 +1,93 @@
+"""Contracts: what the records of a source or sink should look like; the audit looks whether they do (docs/audit.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.plan import Column, Expected
+from tidemark.topology.sql import bare_column, nearest
+
+_WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_NUMBERS = (*_WHOLE, "FLOAT", "DOUBLE")
+_EXAMPLE = "write e.g. expect('celsius', not_null=True, between=(30, 45))"
+
+
+def expect(
+    column: str,
+    *,
+    not_null: bool = False,
+    between: tuple[float | None, float | None] | None = None,
+    in_set: Sequence[str | int | float | bool] | None = None,
+    matches: str | None = None,
+) -> Expected:
+    """What each value of a column should be; a null passes every rule but `not_null`.
+
+    `between`: least and most, both allowed, None for no bound. `in_set`: one of these. `matches`: a regular expression
+    that is found in it. For `expects=` of `stream()`, `table()` and `to()`, which raise `InvalidTopology`, as this does.
+    """
+    where = f"expect({column!r})"
+    if not isinstance(column, str) or not column.strip():
+        raise InvalidTopology(f"{where}: name a column; {_EXAMPLE}")
+    if not not_null and between is None and in_set is None and matches is None:
+        raise InvalidTopology(f"{where}: nothing is expected of it; {_EXAMPLE}")
+    low, high = _bounds(between, where)
+    if in_set is not None and (isinstance(in_set, str) or not isinstance(in_set, Sequence) or not in_set):
+        raise InvalidTopology(f"{where}: in_set={in_set!r}; give a list of values, in_set=['a', 'b']")
+    if matches is not None:
+        try:
+            re.compile(matches)
+        except (re.error, TypeError) as error:
+            raise InvalidTopology(f"{where}: matches={matches!r} is no regular expression: {error}") from None
+    return Expected(column.strip(), bool(not_null), low, high, None if in_set is None else tuple(in_set), matches)
+
+
+def _bounds(between: tuple[float | None, float | None] | None, where: str) -> tuple[float | None, float | None]:
+    if between is None:
+        return None, None
+    pair = tuple(between) if isinstance(between, Sequence) and not isinstance(between, str) else ()
+    if len(pair) != 2 or pair == (None, None) or any(not _is_number(bound) for bound in pair if bound is not None):
+        raise InvalidTopology(f"{where}: between={between!r}; give least and most, between=(0, None) for no most")
+    low, high = pair
+    if low is not None and high is not None and low > high:
+        raise InvalidTopology(f"{where}: between={between!r}: {low} is more than {high}, so nothing passes; turn them")
+    return low, high
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def checked_expects(expects: Sequence[Expected], columns: Sequence[Column], where: str) -> tuple[Expected, ...]:
+    """The contract of one topic over its columns. Raises `InvalidTopology` naming column and remedy."""
+    if isinstance(expects, Expected) or not all(isinstance(one, Expected) for one in expects):
+        raise InvalidTopology(f"{where}: expects={expects!r} is not a list of expect(...); {_EXAMPLE}")
+    checked = []
+    for one in expects:
+        column = bare_column(one.column, columns)
+        if column is None:
+            known = nearest(one.column, [known.name for known in columns])
+            raise InvalidTopology(f"{where}: expect('{one.column}'): there is no such column{known}")
+        _refuse_type(one, column, where)
+        checked.append(Expected(column.name, one.not_null, one.low, one.high, one.values, one.pattern))
+    return tuple(checked)
+
+
+def _refuse_type(one: Expected, column: Column, where: str) -> None:
+    named = f"{where}: expect('{one.column}')"
+    if (one.low is not None or one.high is not None) and column.type not in _NUMBERS:
+        raise InvalidTopology(f"{named}: between is for numbers, and it is {column.type}; use in_set or matches")
+    if one.pattern is not None and column.type != "STRING":
+        raise InvalidTopology(f"{named}: matches is for STRING, and it is {column.type}; use between or in_set")
+    for value in one.values or ():
+        fits = {
+            "STRING": isinstance(value, str),
+            "BOOLEAN": isinstance(value, bool),
+            **dict.fromkeys(_WHOLE, isinstance(value, int) and not isinstance(value, bool)),
+            **dict.fromkeys(("FLOAT", "DOUBLE"), _is_number(value)),
+        }
+        if not fits.get(column.type, False):
+            raise InvalidTopology(
+                f"{named}: in_set has {value!r}, and the column is {column.type}; give values of that type"
+            )

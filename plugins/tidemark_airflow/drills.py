@@ -1,0 +1,50 @@
+"""Tasks of the drill DAGs: run a drill, or ask how old the last one is.
+
+Imported by a task when it runs, as it loads clients and stores.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tidemark.checks.verdict import Finding
+from tidemark.clock import wall_clock_ms
+from tidemark.drill.age import drill_age
+from tidemark.drill.drill import Drill, DrillOptions
+from tidemark.errors import FactsUnavailable
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.drills import last_passed_ms, write_drill
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark_airflow.operations import conclude
+
+log = logging.getLogger(__name__)
+
+
+def drill_and_conclude(topology: str, follow_batches: int, follow_timeout_s: float) -> str:
+    """Drill one application, write its history, and end as the verdict says (see `conclude`)."""
+    settings = Settings.load()
+    kit = RestoreKit.of(load(topology).plan(), settings, [], wall_clock_ms)
+    report = Drill(kit, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
+    for way in report.ways:
+        log.info("%s: RTO %.2f s, RPO %d source offsets, %.1f s", way.way, way.rto_s, way.rpo_offsets, way.rpo_s)
+    facts = FactsDatabase(settings)
+    try:
+        write_drill(facts, report)
+    except FactsUnavailable as error:
+        log.warning("%s; this drill is not in the history", error)
+    finally:
+        facts.close()
+    return conclude("restore_drill", topology, report.findings)
+
+
+def judge_age(topology: str, max_age_days: float) -> list[Finding]:
+    """The finding on the age of the last drill that passed. Raises `FactsUnavailable`."""
+    facts = FactsDatabase(Settings.load())
+    try:
+        passed_ms = last_passed_ms(facts, load(topology).application_id)
+    finally:
+        facts.close()
+    return [drill_age(passed_ms, round(max_age_days * 86_400_000), wall_clock_ms())]

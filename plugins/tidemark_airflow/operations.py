@@ -1,0 +1,121 @@
+"""What the DAGs an operator runs have in common: how they are made, and how a task says its verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tidemark.alerts.alert import AlertKind
+from tidemark.topology.load import load, names
+from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
+
+if TYPE_CHECKING:
+    from tidemark.checks.verdict import Finding
+
+log = logging.getLogger(__name__)
+
+DRILL_AGE = "drill_age"
+"""The check whose failure means: nobody knows any more whether a restore works."""
+
+
+def operations_dag(
+    dag_id: str,
+    *,
+    description: str,
+    runbook: str,
+    schedule: str | None,
+    params: dict[str, Param],
+    tags: Sequence[str] = (),
+    timeout: timedelta = timedelta(hours=1),
+    task_timeout: timedelta = timedelta(minutes=30),
+    is_paused_upon_creation: bool = True,
+    deadline: timedelta | None = None,
+) -> DAG:
+    """A DAG with the policy of all operations: one run at a time, a runbook, an owner, time-outs.
+
+    `runbook` becomes its `doc_md`; `schedule` is a cron text, or None for a DAG that only a person triggers. A run that has
+    not ended within `deadline` raises an alert, and goes on.
+    """
+    return DAG(
+        dag_id=dag_id,
+        description=description,
+        doc_md=runbook,
+        schedule=schedule,
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timeout,
+        is_paused_upon_creation=is_paused_upon_creation,
+        default_args={
+            "owner": "operations",
+            "retries": 1,
+            "retry_delay": timedelta(seconds=10),
+            "execution_timeout": task_timeout,
+            "on_failure_callback": AlertOnFailure(AlertKind.OPERATION_FAILED),
+        },
+        on_failure_callback=alert_on_time_out,
+        deadline=None if deadline is None else alert_on_deadline(deadline),
+        params=params,
+        tags=["tidemark", "operations", *tags],
+    )
+
+
+def topology_param() -> Param:
+    """The one application an operation is about. None chosen by itself where there are several."""
+    known = names()
+    return Param(
+        known[0] if len(known) == 1 else None,
+        type="string",
+        enum=known,
+        title="Topology",
+        description="Name of the topology, as in `include/topologies/` and in the id of its `stream__` DAG.",
+    )
+
+
+def topologies_param() -> Param:
+    """The applications a check looks at; empty is every one."""
+    return Param(
+        [],
+        type="array",
+        items={"type": "string", "enum": names()},
+        title="Topologies",
+        description="Names of the topologies to look at, as in `include/topologies/`; none named is all of them.",
+    )
+
+
+def chosen(params: dict[str, Any]) -> list[str]:
+    """Names of the topologies that `topologies_param` chose."""
+    return list(params["topologies"]) or names()
+
+
+def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
+    """Write the verdicts into their history, log each, and end the task as the worst of them says.
+
+    Returns the verdict when nothing failed. Raises `Alarm` naming what failed and what to do, and
+    `AirflowSkipException` when nothing was found wrong but the evidence was not enough to say it is right.
+    """
+    from tidemark.checks.verdict import Verdict, worst
+    from tidemark.facts.verdicts import keep_verdicts
+    from tidemark.settings import Settings
+
+    for finding in findings:
+        level = logging.INFO if finding.verdict is Verdict.OK else logging.WARNING
+        log.log(level, "%s: %s: %s", finding.verdict, finding.subject, finding.message)
+    application_id = load(topology).application_id
+    if away := keep_verdicts(Settings.load(), application_id, check, findings):
+        log.warning("%s; this verdict is in this log alone", away)
+    verdict = worst(findings)
+    if verdict is Verdict.FAILED:
+        bad = [finding for finding in findings if finding.verdict is Verdict.FAILED]
+        what = AlertKind.DRILL_TOO_OLD if check == DRILL_AGE else AlertKind.CHECK_FAILED
+        raise Alarm(
+            what, application_id, f"{check} of {topology}: " + "; ".join(f"{f.subject}: {f.message}" for f in bad)
+        )
+    if verdict is Verdict.NOT_ENOUGH_EVIDENCE:
+        raise AirflowSkipException(f"{check} of {topology}: not enough evidence; see the lines above")
+    return str(verdict)

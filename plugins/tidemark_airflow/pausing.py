@@ -1,0 +1,83 @@
+"""Pausing a stream's DAG stops the stream. A trigger cannot see that its DAG is paused, so a DAG looks once a minute."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow.sdk import DAG, task
+
+from tidemark_airflow.operations import operations_dag
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+    from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_RUNBOOK = """\
+Stops the instances of every `stream__` DAG that is paused, within a minute. Each commits its batch, takes a last
+savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches them again, in the same
+run.
+
+Instances that were started by hand are left alone. While **this** DAG is paused, pausing a stream stops nothing.
+"""
+
+
+def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
+    """The DAG that makes pausing a stop. `streams` gives application ids by the ids of their stream DAGs."""
+    with operations_dag(
+        "stream_pauses",
+        description="Stops the streams whose DAG is paused",
+        runbook=_RUNBOOK,
+        schedule="* * * * *",
+        params={},
+        tags=["stream"],
+        timeout=timedelta(minutes=2),
+        task_timeout=timedelta(minutes=1),
+        is_paused_upon_creation=False,
+    ) as dag:
+
+        @task(doc_md="Asks the instances of paused streams to stop.")
+        def stop_paused(ti: RuntimeTaskInstanceProtocol | None = None) -> list[str]:
+            from tidemark.settings import Settings
+
+            settings = Settings.load()
+            stopped: list[str] = []
+            for dag_id, application_id in streams().items():
+                if ti is not None and is_paused(ti, dag_id):
+                    stopped += stop_launched(settings, application_id)
+            return stopped
+
+        stop_paused()
+    return dag
+
+
+def is_paused(ti: RuntimeTaskInstanceProtocol, dag_id: str) -> bool:
+    """Whether a DAG is paused; False for one that Airflow has not read yet."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+
+    try:
+        return ti.get_dag(dag_id).is_paused
+    except AirflowRuntimeError as error:
+        log.info("%s is left alone: %s", dag_id, error)
+        return False
+
+
+def stop_launched(settings: Settings, application_id: str) -> list[str]:
+    """Ask every instance that Airflow launched on this machine to leave; their names. Does not wait."""
+    from tidemark_airflow.holding import known_instances
+    from tidemark_airflow.observation import observe
+    from tidemark_airflow.stopping import ask_to_leave
+
+    asked: list[str] = []
+    for files in known_instances(settings.var_dir, application_id):
+        seen = observe(files)
+        if seen.liveness.is_alive_here and seen.launch is not None:
+            log.info("the DAG of %s is paused: it commits its batch and ends", files.key)
+            ask_to_leave(files, seen, settings)
+            asked.append(str(files.key))
+    return asked

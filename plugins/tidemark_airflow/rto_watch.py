@@ -1,0 +1,174 @@
+"""The deadline `rto_s`: looks whether an instance stands still, and raises an alert once when that takes too long.
+
+What was seen lies in a file, so that the time goes on through relaunches, back-offs, holds and restarts of Airflow's parts.
+Airflow's own deadlines count from a run's beginning, which a stream's run has only one of (docs/decisions/0012).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tidemark.alerts.alert import Alert, AlertKind
+from tidemark.alerts.raising import raise_alert
+from tidemark.checks.standstill import CHECK, Input, Look, Standstill, ended, follow, judged
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.hold import read_hold
+from tidemark.instance.state import InstanceState
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark_airflow.identity import InstanceFiles, ProcessId, RunView, read_json, write_json
+from tidemark_airflow.observation import observe
+
+if TYPE_CHECKING:
+    from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+# A broker is asked only where an instance runs and says that it commits nothing.
+_ASK_EVERY_MS = 10_000
+# A run file is rewritten every second, between batches; what an older one says of its rate is over.
+_FRESH_MS = 30_000
+
+
+class RtoWatch:
+    """Looks at one instance. Every method blocks; one thread at a time."""
+
+    def __init__(self, files: InstanceFiles, ask: Callable[[RunView, Settings], Input] | None = None) -> None:
+        """`ask` gives what waits in the sources of the instance; tests replace it."""
+        self._files = files
+        self._settings = Settings.load()
+        self._ask = ask or WaitingInput().of
+        self._asked_ms = 0
+        self._told_ms: int | None = None
+
+    def look(self, now_ms: int) -> None:
+        """Once; `now_ms` in epoch milliseconds. Never raises: whatever fails here is no reason for a stream to end."""
+        if self._settings.rto_s <= 0:
+            return
+        try:
+            self._look(now_ms)
+        except Exception:
+            log.exception("instance %s: nobody sees whether it stands still", self._files.key)
+
+    def _look(self, now_ms: int) -> None:
+        known = Standstill.of(read_json(self._files.standstill))
+        seen = follow(known, self._seen(now_ms))
+        name, rto_s = str(self._files.key), self._settings.rto_s
+        if known is not None and known.is_told and (seen is None or not seen.is_told):
+            finding = ended(name, known, now_ms, rto_s)
+            log.warning("instance %s: %s", name, finding.message)
+            self._keep(finding, now_ms, over=True)
+        finding = judged(name, seen, now_ms, rto_s)
+        is_missed = seen is not None and finding.verdict is Verdict.FAILED and not seen.is_told
+        if seen is not None and is_missed:
+            self._tell(finding, seen.since_ms, now_ms)
+            seen = replace(seen, is_told=True)
+        if seen is None:
+            forget_standstill(self._files)
+        elif seen != known:
+            write_json(self._files.standstill, seen.to_dict())
+        if is_missed:
+            self._keep(finding, now_ms, over=False)
+
+    def _tell(self, finding: Finding, since_ms: int, now_ms: int) -> None:
+        """Once, although the file that remembers it may not be written: a full disk is no reason to call every second."""
+        if self._told_ms == since_ms:
+            return
+        self._told_ms = since_ms
+        message, application_id = f"{self._files.key} {finding.message}", self._files.key.application_id
+        raise_alert(self._settings, Alert.of(AlertKind.RTO_MISSED, application_id, message, now_ms))
+
+    def _seen(self, now_ms: int) -> Look:
+        run = observe(self._files).run
+        if run is None or run.state != InstanceState.RUNNING:
+            hold = read_hold(self._files.var_dir, self._files.key.application_id)
+            stopped = "no process of it runs" if run is None else f"it is {run.state}"
+            return Look(now_ms, stopped if hold is None else f"held by {hold.by}: {hold.reason}")
+        is_fresh = now_ms - run.written_at * 1000 < _FRESH_MS
+        if is_fresh and float(run.values.get("records_per_second") or 0) > 0:
+            return Look(now_ms, None, commits=True)
+        if now_ms - self._asked_ms < _ASK_EVERY_MS:
+            return Look(now_ms, None)
+        self._asked_ms = now_ms
+        try:
+            return Look(now_ms, None, input=self._ask(run, self._settings))
+        except Exception as error:  # noqa: BLE001 - a broker or a topology that does not answer, whatever it raises
+            log.info("instance %s: what waits for it is not known: %s", self._files.key, error)
+            return Look(now_ms, None)
+
+    def _keep(self, finding: Finding, now_ms: int, *, over: bool) -> None:
+        """In the database of facts: the history of verdicts, and the instance's events."""
+        from tidemark.errors import FactsUnavailable
+        from tidemark.events.event import Event, EventKind
+        from tidemark.facts.database import FactsDatabase
+        from tidemark.facts.events import write_event
+        from tidemark.facts.verdicts import write_verdicts
+
+        key = self._files.key
+        run = RunView.read(self._files.run)
+        version = str(run.values.get("topology_version", "")) if run else ""
+        kind = EventKind.STANDSTILL_END if over else EventKind.STANDSTILL
+        facts = FactsDatabase(self._settings)
+        try:
+            write_verdicts(facts, key.application_id, CHECK, now_ms, [finding])
+            write_event(facts, Event(kind, key.application_id, version, key.instance, now_ms, finding.evidence))
+        except FactsUnavailable as error:
+            log.warning("%s; this is in the log alone", error)
+        finally:
+            facts.close()
+
+
+def forget_standstill(files: InstanceFiles) -> None:
+    """Somebody has stopped the instance, or begins with it anew: how long it has stood does not matter any more."""
+    files.standstill.unlink(missing_ok=True)
+
+
+class WaitingInput:
+    """What waits in the sources of an instance's tasks. Keeps the plan of the process that it was asked of last."""
+
+    def __init__(self) -> None:
+        self._process: ProcessId | None = None
+        self._plan: TopologyPlan | None = None
+
+    def of(self, run: RunView, settings: Settings) -> Input:
+        """Blocks. Raises what a broker and a topology raise."""
+        from confluent_kafka.admin import AdminClient
+
+        from tidemark.broker.clients import librdkafka_config
+        from tidemark.change.recorded import named_plan
+        from tidemark.checks.standstill_sampling import waiting_input
+        from tidemark.topology.load import load
+
+        if self._plan is None or run.process != self._process:
+            plan = load(str(run.values["topology"])).plan()
+            self._plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
+            self._process = run.process
+        return waiting_input(self._plan, settings, [TopicPartition.parse(p) for p in run.values.get("partitions", ())])
+
+
+@contextlib.asynccontextmanager
+async def rto_watched(files: InstanceFiles, is_ours: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
+    """Look every two seconds while the block runs, in a thread; `is_ours` says whether nobody else looks by now."""
+    watch = await asyncio.to_thread(RtoWatch, files)
+
+    def look() -> None:
+        if is_ours():
+            watch.look(wall_clock_ms())
+
+    async def keep_looking() -> None:
+        while True:
+            await asyncio.to_thread(look)
+            await asyncio.sleep(_LOOK_S)
+
+    looking = asyncio.create_task(keep_looking())
+    try:
+        yield
+    finally:
+        looking.cancel()

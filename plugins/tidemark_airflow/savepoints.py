@@ -1,0 +1,72 @@
+"""Tasks of the DAG `savepoint`: take one, read it back, let old ones go.
+
+Imported by a task when it runs, as it loads clients and stores.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from airflow.sdk.exceptions import AirflowSkipException
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topics import partition_counts, task_ids
+from tidemark.change.recorded import named_plan
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.names import commits_topic
+from tidemark.savepoints import expiring, verifying
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.settings import Settings
+from tidemark.topology.durations import duration_ms
+from tidemark.topology.load import load
+from tidemark_airflow.operations import conclude
+
+log = logging.getLogger(__name__)
+
+
+def take(topology: str) -> str:
+    """Take a savepoint and give its id. Raises `SavepointFailed`; skips an application that has never run."""
+    settings = Settings.load()
+    admin = AdminClient(librdkafka_config(settings))
+    plan = named_plan(load(topology).plan(), settings, admin)
+    partitions = partition_counts(admin, settings)
+    if commits_topic(plan.application_id) not in partitions:
+        raise AirflowSkipException(f"{plan.application_id} has never run: unpause stream__{topology}")
+    tasks = task_ids(plan, partitions)
+    taken = SavepointCommand(plan, settings, tasks, lambda _copied: None, wall_clock_ms).take()
+    manifest = taken.manifest
+    log.info(
+        "savepoint %s: %d tasks, %d bytes, %d of them new; the stream stood still for %d ms",
+        manifest.savepoint_id, len(manifest.tasks), manifest.total_bytes, taken.copied_bytes, taken.held_ms,
+    )  # fmt: skip
+    return manifest.savepoint_id
+
+
+def verify(topology: str, savepoint_id: str) -> str:
+    """Read every file back; the task ends as the verdict says (see `conclude`)."""
+    found = verifying.verify(_repository(topology), savepoint_id)
+    fine = f"savepoint {savepoint_id}: {found.tasks} tasks, {found.files} files, {found.bytes} bytes, all as they were saved"
+    evidence = {"tasks": found.tasks, "files": found.files, "bytes": found.bytes}
+    findings = [Finding(savepoint_id, Verdict.FAILED, fault, evidence) for fault in found.faults]
+    return conclude("savepoint", topology, findings or [Finding(savepoint_id, Verdict.OK, fine, evidence)])
+
+
+def expire(topology: str, keep: int | None, max_age: str) -> int:
+    """Remove savepoints by count and age; gives how many went. Raises `SavepointFailed`."""
+    settings = Settings.load()
+    kept = settings.savepoints_kept if keep is None else keep
+    max_age_ms = duration_ms(max_age, "parameter max_age") if max_age else None
+    gone = expiring.expire(_repository(topology), kept, max_age_ms, wall_clock_ms())
+    log.info(
+        "removed savepoints %s and %d files, %d bytes", ", ".join(gone.savepoints) or "none", gone.files, gone.bytes
+    )
+    if gone.files_kept is not None:
+        log.warning("files stay this time: %s", gone.files_kept)
+    return len(gone.savepoints)
+
+
+def _repository(topology: str) -> SavepointRepository:
+    return SavepointRepository(Settings.load().savepoint_location, load(topology).plan().application_id)

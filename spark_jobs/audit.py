@@ -1,0 +1,132 @@
+"""One audit of one application: `audit.py --topology NAME --report FILE [--batches N] [--whole]`.
+
+Writes the report as JSON to FILE, unexpected rows to `quarantine/`, and pages, all under `<var_dir>/audit/<app>/`. Ends with
+`ExitCode`: 0 whatever the verdict is, 10 if the brokers did not answer, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import os
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
+
+
+from spark_jobs.audit_run import Audit, AuditReport
+from spark_jobs.session import spark_session
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.facts.audits import past_audits
+from tidemark.facts.database import FactsDatabase
+from tidemark.quality.job import stand_back
+from tidemark.quality.lineage import run_event
+from tidemark.quality.page import AuditPage, write_page
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+
+_SHOWN_AUDITS = 50
+# Java's optimising compiler takes more time than it saves below some millions of records, each query being a new program.
+_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def main(arguments: list[str]) -> ExitCode:
+    """Audit, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--topology", required=True, help="module in include/topologies")
+    parser.add_argument("--report", required=True, type=Path, help="file to write the report to, as JSON")
+    parser.add_argument("--batches", type=int, default=None, help="of each task, at most")
+    parser.add_argument("--whole", action="store_true", help="all that the commits topic holds, not only what is new")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for noisy in ("py4j", "great_expectations"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    stand_back()
+    try:
+        report = _run(options.topology, options.batches, options.whole)
+    except TidemarkError as error:
+        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    options.report.write_text(json.dumps(report))
+    return ExitCode.OK
+
+
+def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
+    settings = Settings.load()
+    if settings.spark_master.startswith("local"):
+        # One core: the others belong to the stream.
+        settings = settings.model_copy(update={"spark_master": "local[1]"})
+    conf = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, **settings.spark_extra_conf}
+    settings = settings.model_copy(update={"spark_extra_conf": conf})
+    # It takes seconds, in which Spark starts and reads.
+    threading.Thread(target=importlib.import_module, args=("great_expectations",)).start()
+    plan = load(name).plan()
+    facts = FactsDatabase(settings)
+    spark = spark_session(settings, f"{plan.application_id}-audit")
+    try:
+        folder = settings.var_dir / "audit" / plan.application_id
+        audit = Audit(spark, settings, facts, batches or settings.audit_batches, folder / "data_docs")
+        report = audit.run(plan, whole=whole)
+        quarantine = _quarantine(report, folder / "quarantine")
+        past = past_audits(facts, plan.application_id, _SHOWN_AUDITS)
+        page = AuditPage(
+            plan.application_id,
+            report.audit_id,
+            report.time_ms,
+            report.ranges,
+            report.records,
+            report.seconds,
+            report.findings,
+            past,
+        )
+        return {
+            "application_id": plan.application_id,
+            "audit_id": report.audit_id,
+            "time_ms": report.time_ms,
+            "ranges": report.ranges,
+            "records": report.records,
+            "seconds": round(report.seconds, 1),
+            "verdict": str(report.verdict),
+            "findings": [asdict(finding) for finding in report.findings],
+            "page": str(write_page(page, folder / "pages")),
+            "data_docs": str(folder / "data_docs" / "index.html"),
+            "quarantine": str(quarantine) if quarantine else None,
+            "openlineage": str(_openlineage(plan, report, settings, folder / "openlineage")),
+        }
+    finally:
+        spark.stop()
+        facts.close()
+
+
+def _quarantine(report: AuditReport, folder: Path) -> Path | None:
+    """Unexpected rows with their coordinates, one JSON object a line; None where there are none."""
+    rows = [{"expectation": name, **row} for name, found in report.quarantined.items() for row in found]
+    if not rows:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{report.audit_id}.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _openlineage(plan: TopologyPlan, report: AuditReport, settings: Settings, folder: Path) -> Path:
+    """The audit as a run event of OpenLineage, for whoever collects those."""
+    broker = settings.bootstrap_servers.split(",")[0]
+    said = report.topics, report.findings, report.quarantined
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{report.audit_id}.json"
+    path.write_text(json.dumps(run_event(plan, report.audit_id, report.time_ms, broker, *said)))
+    return path
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

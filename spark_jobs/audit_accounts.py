@@ -1,0 +1,186 @@
+"""The tables of an audit that count: commit records, ends, places, records per batch, dead letters (docs/audit.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+
+from spark_jobs import audit_truth as truth
+from spark_jobs.audit_reading import CHANGELOG, DLQ, SINK, SOURCE
+from spark_jobs.audit_views import Road
+from spark_jobs.compile import literal, quoted
+from tidemark.quality.contracts import Contract
+from tidemark.quality.derivable import Derivable
+from tidemark.quality.ranges import commit_rows
+from tidemark.topology.plan import SubTopology, TopologyPlan
+
+_COMMITS = (
+    "task STRING, kind STRING, batch BIGINT, previous_batch BIGINT, topic STRING, start_offset BIGINT, "
+    "end_offset BIGINT, previous_end BIGINT, stream_time_ms BIGINT, previous_stream_time_ms BIGINT, "
+    "commit_time_ms BIGINT, previous_commit_ms BIGINT"
+)
+_CLAIMS = "task STRING, p INT, batch BIGINT, topic STRING, role STRING, claimed BIGINT, is_compacted BOOLEAN"
+_ENDS = "topic STRING, partition INT, committed_end BIGINT, end BIGINT, waited_ms BIGINT"
+_SPANS = "topic STRING, partition BIGINT, start_offset BIGINT, end_offset BIGINT"
+_COUNTED = ("records", "rows", "filtered_rows", "bad_rows")
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Makes the tables. `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away."""
+
+    road: Road
+    plan: TopologyPlan
+    found: Derivable
+    compacted_before_ms: dict[str, int]
+
+    def commits(self) -> DataFrame:
+        """A row per commit record and source."""
+        rows = [row for run in self.road.cut.ranges.values() for row in commit_rows(run)]
+        names = [column.split()[0] for column in _COMMITS.split(", ")]
+        return self._table("commit_rows", ((*(row[name] for name in names),) for row in rows), _COMMITS)
+
+    def ends(self) -> DataFrame:
+        """A row per partition of sinks, changelogs, dead letters and commit records."""
+        ends = self.road.cut.ends
+        rows = ((e.partition.topic, e.partition.partition, e.committed_end, e.end, e.waited_ms) for e in ends)
+        return self._table("end_rows", rows, _ENDS)
+
+    def placement(self) -> DataFrame:
+        """A row per record whose key says where it lies."""
+        return self._sql(
+            f"SELECT role, topic, partition, offset, CAST(key AS STRING) AS k, home FROM {self.road.records} "
+            "WHERE home IS NOT NULL AND key IS NOT NULL"
+        )
+
+    def counts(self) -> DataFrame:
+        """A row per batch and topic that it writes: what the commit record says, and what there is."""
+        claims = []
+        for run in self.road.cut.ranges.values():
+            for record in run.computed:
+                stated = {**record.sinks, **record.changelogs}
+                for topic, role in self.road.reading.roles.items():
+                    if role.sub != record.task.subtopology or role.role not in (SINK, CHANGELOG):
+                        continue
+                    old = record.commit_time_ms < self.compacted_before_ms.get(topic, 0)
+                    row = (str(record.task), record.task.partition, record.batch, topic, role.role)
+                    claims.append((*row, stated.get(topic, 0), old))
+        claimed = self.road.views.rows("claims", claims, _CLAIMS)
+        return self._sql(
+            f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, c.is_compacted, "
+            f"f.first_partition, f.first_offset FROM {claimed} c LEFT JOIN (SELECT topic, p, batch, count(1) AS found, "
+            f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.road.records} "
+            f"WHERE role IN ('{SINK}', '{CHANGELOG}') GROUP BY topic, p, batch) f "
+            "ON f.topic = c.topic AND f.p = c.p AND f.batch = c.batch"
+        )
+
+    def accounts(self) -> DataFrame:
+        """A row per batch: what the commit record says of its records, and what they are."""
+        parts = []
+        for subtopology in self.plan.subtopologies:
+            columns, joins = self._truth(subtopology)
+            late, late_joins = self._late(subtopology)
+            parts.append(
+                "SELECT concat(b.sub, '_', b.p) AS task, b.batch, b.rows, b.filtered_rows, b.bad_rows, b.late_rows, "
+                f"b.stream_time_ms, {columns}, {late} FROM {self.road.batches_of(subtopology)} b {joins} {late_joins}"
+            )
+        return self._sql(" UNION ALL ".join(parts))
+
+    def _truth(self, subtopology: SubTopology) -> tuple[str, str]:
+        """Columns and join of what the records of a batch are; nulls where the source is not whole."""
+        if not all(self.road.is_whole(source.topic) for source in subtopology.sources):
+            return ", ".join(f"CAST(NULL AS BIGINT) AS truth_{name}" for name in (*_COUNTED, "stream_time_ms")), ""
+        roads = []
+        seen: set[int] = set()
+        for number, branch in enumerate(subtopology.branches):
+            account = truth.account_sql(branch, self.road.reaching(subtopology, number))
+            # Every branch of a source meets all of its bad records, which count once.
+            once = "0 * " if branch.source in seen else ""
+            seen.add(branch.source)
+            roads.append(
+                f"SELECT p, batch, {once}records AS records, rows, filtered_rows, {once}bad_rows AS bad_rows, newest_ms "
+                f"FROM ({account})"
+            )
+        sums = ", ".join(f"sum({name}) AS {name}" for name in _COUNTED)
+        sql = f"SELECT p, batch, {sums}, max(newest_ms) AS newest_ms FROM ({_union(roads)}) GROUP BY p, batch"
+        view = self.road.views.add(f"accounts_{subtopology.index}", sql)
+        columns = [f"coalesce(t.{name}, 0) AS truth_{name}" for name in _COUNTED]
+        columns.append("greatest(b.before_ms, coalesce(t.newest_ms, -1)) AS truth_stream_time_ms")
+        return ", ".join(columns), f"LEFT JOIN {view} t ON t.p = b.p AND t.batch = b.batch"
+
+    def _late(self, subtopology: SubTopology) -> tuple[str, str]:
+        mine = [d for d in self.found.derived if d.subtopology.index == subtopology.index]
+        whole = all(self.road.is_whole(source.topic) for source in subtopology.sources)
+        if not mine or not whole or subtopology.index not in self.found.late_rows:
+            return "CAST(NULL AS BIGINT) AS truth_late_rows", ""
+        rows = _union(f"SELECT p, batch, IF(is_late, rows, 0) AS late_rows FROM {self.road.in_time(d)}" for d in mine)
+        joins = (
+            f"LEFT JOIN (SELECT p, batch, sum(late_rows) AS late_rows FROM ({rows}) GROUP BY p, batch) l "
+            "ON l.p = b.p AND l.batch = b.batch"
+        )
+        return "coalesce(l.late_rows, 0) AS truth_late_rows", joins
+
+    def letters(self) -> DataFrame:
+        """A row per bad record and dead letter of the cut; `letter_offset` is null for a bad record without one."""
+        sources = [
+            (subtopology, source.topic)
+            for subtopology in self.plan.subtopologies
+            for source in subtopology.sources
+            if self.road.is_whole(source.topic)
+        ]
+        bad = _union(
+            f"SELECT _topic AS topic, _partition AS partition, __offset AS offset, __batch AS batch "
+            f"FROM {self.road.judged(subtopology, topic)} WHERE __bad"
+            for subtopology, topic in sources
+        )
+        bad = bad or "SELECT '' AS topic, 0 AS partition, 0L AS offset, 0L AS batch WHERE false"
+        known = ", ".join(literal(topic) for _, topic in sources) or "''"
+        # A letter belongs to the cut if its record does, or if it names none at all.
+        letters = (
+            f"SELECT l.*, row_number() OVER (PARTITION BY l.topic, l.partition, l.offset ORDER BY letter_offset) AS copies "
+            f"FROM (SELECT topic AS letter_topic, partition AS letter_partition, offset AS letter_offset, "
+            f"of_topic AS topic, of_partition AS partition, of_offset AS offset FROM {self.road.records} "
+            f"WHERE role = '{DLQ}') l "
+            f"LEFT JOIN {self._source_spans()} s ON s.topic = l.topic AND s.partition = l.partition "
+            f"WHERE l.topic IS NULL OR (l.topic IN ({known}) AND l.offset >= s.start_offset AND l.offset < s.end_offset)"
+        )
+        return self._sql(
+            "SELECT coalesce(b.topic, l.topic) AS topic, coalesce(b.partition, l.partition) AS partition, "
+            "coalesce(b.offset, l.offset) AS offset, b.batch, l.letter_topic, l.letter_partition, l.letter_offset, "
+            f"coalesce(l.copies, 1) AS copies, b.offset IS NOT NULL AS is_bad FROM ({bad}) b "
+            f"FULL OUTER JOIN ({letters}) l ON l.topic = b.topic AND l.partition = b.partition AND l.offset = b.offset"
+        )
+
+    def contract(self, contract: Contract) -> DataFrame | None:
+        """A row per record of a topic with a contract, deletions and bad records left out; None where it is not read."""
+        if contract.topic not in self.road.reading.roles:
+            return None
+        if contract.is_source:
+            columns = ", ".join(quoted(column.name) for column in contract.columns)
+            judged = self.road.judged(contract.subtopology, contract.topic)
+            return self._sql(
+                f"SELECT _topic AS __topic, _partition AS __partition, __offset, {columns} FROM {judged} "
+                "WHERE NOT __bad AND NOT __deletes"
+            )
+        schema = literal(", ".join(f"{quoted(column.name)} {column.type}" for column in contract.columns))
+        return self._sql(
+            "SELECT topic AS __topic, partition AS __partition, offset AS __offset, __r.* FROM (SELECT *, "
+            f"from_json(CAST(value AS STRING), {schema}) AS __r FROM {self.road.records} WHERE role = '{SINK}' AND "
+            f"topic = {literal(contract.topic)} AND value IS NOT NULL)"
+        )
+
+    def _source_spans(self) -> str:
+        reading = self.road.reading
+        rows = [(p.topic, p.partition, *span) for p, span in reading.spans.items()]
+        return self.road.views.rows("spans", (r for r in rows if reading.roles[str(r[0])].role == SOURCE), _SPANS)
+
+    def _table(self, name: str, rows: object, schema: str) -> DataFrame:
+        return self.road.views.spark.table(self.road.views.rows(name, rows, schema))  # type: ignore[arg-type]
+
+    def _sql(self, text: str) -> DataFrame:
+        return self.road.views.spark.sql(text)
+
+
+def _union(parts: object) -> str:
+    return " UNION ALL ".join(parts)  # type: ignore[call-overload]

@@ -1,0 +1,126 @@
+"""To which task and batch a record belongs, and writing that down. Runs in Spark's Python workers, so it imports little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from tidemark.partitioning import partitions_of
+
+Batches = Mapping[tuple[str, int, int], tuple[list[int], list[int], list[int]]]
+"""By (topic, partition, task's partition): starts, ends and numbers of its batches, in order."""
+
+_GIVEN = ("topic", "partition", "offset", "ts_ms", "key", "value", "of_topic", "of_partition", "of_offset")
+_REPEATED = ["role", "topic", "key"]
+_STATISTICS = ["role", "topic"]
+_Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TopicRole:
+    """What a topic is to the audit.
+
+    A record's task is `own` (the number of its partition) or the partition that murmur2 of its key gives among `tasks`.
+    Where `placed`, the key less `suffix_bytes` says in which of `placed` partitions it must lie.
+    """
+
+    role: str
+    sub: int
+    own: bool
+    tasks: int
+    placed: int | None
+    suffix_bytes: int = 0
+
+
+class Attribution:
+    """Arrow batches as Kafka gave them in; with role, task, batch and home out, as `audit_reading` names the columns."""
+
+    def __init__(self, roles: Mapping[str, TopicRole], batches: Batches) -> None:
+        self._roles = dict(roles)
+        self._batches = dict(batches)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield from self._rows(batch)
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        topics = batch.column("topic")
+        for topic in pc.unique(topics).to_pylist():
+            rows = batch.filter(pc.equal(topics, topic))
+            yield self._topic(topic, rows)
+
+    def _topic(self, topic: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        role = self._roles[topic]
+        keys: Sequence[bytes] = rows.column("key").fill_null(b"").to_pylist()
+        partitions = rows.column("partition").to_numpy()
+        offsets = rows.column("offset").to_numpy()
+        bare = [key[: -role.suffix_bytes] for key in keys] if role.suffix_bytes else keys
+        home = None if role.placed is None else partitions_of(bare, role.placed)
+        if role.own:
+            tasks = partitions
+        elif home is not None and role.placed == role.tasks and not role.suffix_bytes:
+            tasks = home
+        else:
+            tasks = partitions_of(keys, role.tasks)
+        numbers = np.full(len(rows), -1, dtype=np.int64)
+        for partition in np.unique(partitions):
+            for task in np.unique(tasks[partitions == partition]):
+                chosen = (partitions == partition) & (tasks == task)
+                numbers[chosen] = self._numbers(topic, int(partition), int(task), offsets[chosen])
+        count = len(rows)
+        columns = {
+            "role": pa.repeat(role.role, count),
+            **{name: rows.column(name) for name in _GIVEN},
+            "sub": pa.array(np.full(count, role.sub, dtype=np.int32)),
+            "p": pa.array(np.asarray(tasks, dtype=np.int32)),
+            "batch": pa.array(numbers, mask=numbers < 0),
+            "home": pa.nulls(count, pa.int32()) if home is None else pa.array(np.asarray(home, dtype=np.int32)),
+        }
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _numbers(self, topic: str, partition: int, task: int, offsets: _Numbers) -> _Numbers:
+        known = self._batches.get((topic, partition, task))
+        if known is None:
+            return np.full(len(offsets), -1, dtype=np.int64)
+        starts, ends, batches = (np.asarray(column, dtype=np.int64) for column in known)
+        at = np.searchsorted(starts, offsets, side="right") - 1
+        found = np.where(at >= 0, batches[np.maximum(at, 0)], -1)
+        return np.where(offsets < ends[np.maximum(at, 0)], found, -1)
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Writes what `attribution` makes of Arrow batches to a file of `folder`, and gives the number of its records.
+
+    A task that runs again writes the same file again; until it is whole it has another name.
+    """
+
+    attribution: Attribution
+    folder: Path
+    part: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        name = f"{self.part}-{context.partitionId() if context else 0}"
+        writing, records = self.folder / f".{name}-{context.attemptNumber() if context else 0}", 0
+        with ExitStack() as opened:
+            file: pq.ParquetWriter | None = None
+            for rows in self.attribution(batches):
+                file = file or opened.enter_context(
+                    pq.ParquetWriter(writing, rows.schema, use_dictionary=_REPEATED, write_statistics=_STATISTICS)
+                )
+                file.write_batch(rows)
+                records += rows.num_rows
+        if records:
+            writing.rename(self.folder / f"{name}.parquet")
+        yield pa.RecordBatch.from_pydict({"records": pa.array([records], pa.int64())})

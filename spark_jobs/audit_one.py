@@ -1,0 +1,212 @@
+"""One audit at work: reads its cut, makes each table, has it validated, and keeps what the next audit goes on from."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.audit_accounts import Accounts
+from spark_jobs.audit_reading import CHANGELOG, SINK, SOURCE, Reader, Reading, reading_of
+from spark_jobs.audit_results import Results
+from spark_jobs.audit_savepoints import Saved
+from spark_jobs.audit_session import sized
+from spark_jobs.audit_state import Bases, Carried
+from spark_jobs.audit_validate import Validator
+from spark_jobs.audit_views import Road, Rows, Views
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import topic_configs
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.facts.audits import AuditedRange, audited_until, write_audit
+from tidemark.facts.database import FactsDatabase
+from tidemark.names import TaskId
+from tidemark.quality.checks import Check, checks_of
+from tidemark.quality.contracts import Contract, contracts
+from tidemark.quality.cut import Cut
+from tidemark.quality.derivable import Derivable, derivable
+from tidemark.quality.lineage import TopicRead
+from tidemark.quality.suites import NOT_COMPUTED
+from tidemark.savepoints.copies import SavepointCopies
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.settings import Settings
+from tidemark.topology.plan import Guarantee, TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_COMPACTION_MARGIN_MS = 60_000
+
+
+@dataclass(frozen=True)
+class _Asset:
+    """One table, and what is expected of it."""
+
+    name: str
+    frame: DataFrame
+    checks: Sequence[Check]
+    may_be_empty: bool
+    rows: Rows
+
+
+@dataclass
+class OneAudit:
+    """One audit at work. `folder` is the application's; `docs` a folder for Data Docs."""
+
+    spark: SparkSession
+    settings: Settings
+    facts: FactsDatabase
+    docs: Path | None
+    plan: TopologyPlan
+    cut: Cut
+    before: Mapping[TaskId, AuditedRange]
+    audit_id: str
+    folder: Path
+    reading: Reading = field(init=False)
+    _results: Results | None = None
+    _views: Views | None = None
+
+    def __post_init__(self) -> None:
+        self.reading = reading_of(self.plan, self.cut)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Sizes the session; takes away what was read, whatever happens."""
+        try:
+            with sized(self.spark, self.reading.offsets):
+                yield
+        finally:
+            if self._views is not None:
+                self._views.close()
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    @property
+    def _savepoints(self) -> SavepointCopies:
+        return SavepointCopies(SavepointRepository(self.settings.savepoint_location, self.plan.application_id))
+
+    @property
+    def _carried(self) -> Carried:
+        return Carried(self.spark, self.folder / "state")
+
+    @property
+    def _work(self) -> Path:
+        return self.folder / "work" / self.audit_id
+
+    def findings(self) -> tuple[list[Finding], dict[str, Sequence[Mapping[str, Any]]], dict[str, TopicRead]]:
+        """Every expectation's verdict, unexpected rows, and what was read of each topic."""
+        spark, settings, reading = self.spark, self.settings, self.reading
+        reader = Reader(spark, settings, settings.audit_records_at_once, settings.audit_time_share)
+        self._work.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        records = reader.read(reading, self._work / "records")
+        log.info("%d offsets read in %.1f s", reading.offsets, time.monotonic() - started)
+        views = self._views = Views(spark)
+        road = Road(views, self.cut, reading, records, settings.max_timestamp_ahead_ms)
+        found = derivable(self.plan)
+        compacted = self._compacted_before(reading)
+        accounts = Accounts(road, self.plan, found, compacted)
+        started = time.monotonic()
+        results = self._results = Results(road, found, self._bases(found, road, reader), compacted)
+        log.info("what the runs go on from, in %.1f s", time.monotonic() - started)
+        validator = Validator(self.audit_id, self.docs)
+        findings: list[Finding] = []
+        quarantined: dict[str, Sequence[Mapping[str, Any]]] = {}
+        for asset in self._assets(accounts, results):
+            started = time.monotonic()
+            frame = views.table(asset.name, asset.frame, asset.rows)
+            validated = validator.validate(asset.name, frame, asset.checks, asset.may_be_empty)
+            log.info("%s: %s rows in %.1f s", asset.name, validated.rows, time.monotonic() - started)
+            findings += validated.findings
+            quarantined |= validated.quarantined
+        findings += [
+            _not_computed(one.topic, one.topic in reading.roles, f"as {one.reason}") for one in found.not_derived
+        ]
+        lost = sorted(topic for topic in reading.lost if reading.roles[topic].role == SOURCE)
+        findings += [_not_computed(topic, True, "as its beginning has been deleted from the topic") for topic in lost]
+        if not self.cut.ranges:
+            findings.append(Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch since the audit before"))
+        validator.build_docs()
+        read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
+        return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
+
+    def _assets(self, accounts: Accounts, results: Results) -> Iterator[_Asset]:
+        """Every asset in order; its table is made when it is asked for, as some stand on one before."""
+        if self.cut.ranges:
+            whole = any(accounts.road.is_whole(topic) for topic in accounts.road.reading.roles)
+            yield self._asset("commits", accounts.commits())
+            yield self._asset("accounts", accounts.accounts())
+            yield self._asset("counts", accounts.counts())
+            if whole:
+                yield self._asset("letters", accounts.letters(), may_be_empty=True)
+            ruled = contracts(self.plan)
+            yield from self._contracts(accounts, [contract for contract in ruled if contract.is_source], Rows.SCANNED)
+            if results.derived:
+                yield self._asset("results", results.results(), Rows.MANY, may_be_empty=True)
+                results.release_partials()
+                yield self._asset("lasts", results.lasts(), Rows.SCANNED, may_be_empty=True)
+                yield self._asset("updates", results.updates(), Rows.SCANNED, may_be_empty=True)
+            accounts.road.release_judged()
+            saved = Saved(accounts.road, self.plan, self._savepoints, self._work / "savepoints")
+            if (frame := saved.table()) is not None:
+                yield self._asset("savepoints", frame, may_be_empty=True)
+            yield self._asset("placement", accounts.placement(), Rows.SCANNED, may_be_empty=True)
+            yield from self._contracts(accounts, [contract for contract in ruled if not contract.is_source], Rows.MANY)
+        yield self._asset("ends", accounts.ends())
+
+    def _asset(self, name: str, frame: DataFrame, rows: Rows = Rows.FEW, *, may_be_empty: bool = False) -> _Asset:
+        exactly_once = self.plan.guarantee is Guarantee.EXACTLY_ONCE
+        return _Asset(name, frame, checks_of(name, exactly_once=exactly_once), may_be_empty, rows)
+
+    def _contracts(self, accounts: Accounts, chosen: Sequence[Contract], rows: Rows) -> Iterator[_Asset]:
+        for contract in chosen:
+            if (frame := accounts.contract(contract)) is not None:
+                yield _Asset(contract.asset, frame, contract.checks, may_be_empty=True, rows=rows)
+
+    def _bases(self, found: Derivable, road: Road, reader: Reader) -> dict[str, DataFrame]:
+        before = {task: audited.audit_id for task, audited in self.before.items()}
+        bases = Bases(road, reader, self._carried, before, self._work)
+        return {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
+
+    def _compacted_before(self, reading: Reading) -> dict[str, int]:
+        """By topic: what was committed before may have been compacted or deleted."""
+        settings = self.settings
+        admin = AdminClient(librdkafka_config(settings))
+        topics = [topic for topic, role in reading.roles.items() if role.role in (SINK, CHANGELOG)]
+        found = {}
+        for topic, config in topic_configs(admin, topics, settings).items():
+            if topic in reading.lost:
+                found[topic] = wall_clock_ms() + _COMPACTION_MARGIN_MS
+            elif "compact" in config.get("cleanup.policy", ""):
+                lag_ms = int(config.get("min.compaction.lag.ms", "0"))
+                found[topic] = wall_clock_ms() - lag_ms + _COMPACTION_MARGIN_MS
+        return found
+
+    def remember(self, time_ms: int, records: int, seconds: float, verdict: Verdict) -> None:
+        """Write the results that the next audit goes on from, then the ranges; take away what nothing needs any more."""
+        if not self.cut.ranges or self._results is None:
+            return
+        for d in self._results.derived:
+            self._carried.write(self.audit_id, d, self._results.state(d))
+        write_audit(
+            self.facts,
+            self.plan.application_id,
+            [
+                AuditedRange(self.audit_id, time_ms, run.records[0].batch, records, seconds, verdict, run.end)
+                for run in self.cut.ranges.values()
+            ],
+        )
+        needed = {one.audit_id for one in audited_until(self.facts, self.plan.application_id).values()}
+        self._carried.keep_only(needed)
+
+
+def _not_computed(topic: str, is_counted: bool, reason: str) -> Finding:
+    rest = "its records are counted only" if is_counted else "nor are its records counted"
+    message = f"its values are not computed again, {reason}; {rest}"
+    return Finding(topic, Verdict.NOT_ENOUGH_EVIDENCE, message, {NOT_COMPUTED: True})

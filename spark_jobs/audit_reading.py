@@ -1,0 +1,193 @@
+"""Reading the cut of an audit from Kafka once, into Parquet: each record with the task and the batch that it belongs to.
+
+Spark reads Kafka, and its Python workers write the files: column by column, as the records come, and not row by row.
+
+Parts are read one after the other with a pause behind each, so that a share of the time at most is used.
+Columns of what is written:
+
+    role       STRING   source, sink, changelog or dlq
+    topic      STRING   and
+    partition  INT      and
+    offset     BIGINT   where the record lies
+    ts_ms      BIGINT   its Kafka timestamp, epoch milliseconds
+    key, value BINARY
+    of_topic   STRING   and
+    of_partition INT    and
+    of_offset  BIGINT   of which record a dead letter says that it is
+    sub        INT      sub-topology, and
+    p          INT      partition of the task that it belongs to, and
+    batch      BIGINT   its batch; null where no batch of the cut has it
+    home       INT      the partition where murmur2 of the key puts it; null where that is not asked for
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.audit_attribution import Attribution, Batches, Recorder, TopicRole
+from spark_jobs.batch_source import assignment, offsets_json
+from tidemark.broker.clients import spark_kafka_options
+from tidemark.names import TopicPartition, dlq_topic
+from tidemark.quality.cut import Cut
+from tidemark.quality.derivable import keyed_sinks
+from tidemark.quality.ranges import COMPUTING
+from tidemark.settings import Settings
+from tidemark.stores.layout import WINDOW_START_BYTES
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import StoreKind, SubTopology, TopologyPlan
+
+Span = tuple[int, int]
+"""Offsets [from, to)."""
+
+SOURCE, SINK, CHANGELOG, DLQ = "source", "sink", "changelog", "dlq"
+_SCHEMA = (
+    "role STRING, topic STRING, partition INT, offset BIGINT, ts_ms BIGINT, key BINARY, value BINARY, "
+    "of_topic STRING, of_partition INT, of_offset BIGINT, sub INT, p INT, batch BIGINT, home INT"
+)
+# Headers themselves must not be handed to Python: Spark measures what it hands over after each row, and nested columns take
+# time in proportion to the rows before.
+_COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS ts_ms", "key", "value")
+_HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
+_READ_OPTIONS = {
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "20000",
+    # Behind the last record there is a marker, and a reader asks the broker once more before it knows.
+    "kafka.fetch.max.wait.ms": "20",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All that is read: `spans` by partition, and the batches that lie in them."""
+
+    roles: Mapping[str, TopicRole]
+    spans: Mapping[TopicPartition, Span]
+    batches: Batches = field(repr=False)
+    lost: frozenset[str]
+    """Topics of which the beginning has been deleted."""
+
+    @property
+    def offsets(self) -> int:
+        """Offsets in all spans, markers and gaps among them."""
+        return sum(end - start for start, end in self.spans.values())
+
+
+def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
+    """What the cut asks to read. Repartition topics are purged, so they are left out."""
+    roles = {
+        topic: role
+        for subtopology in plan.subtopologies
+        for topic, role in _roles(plan, subtopology, cut.partitions).items()
+    }
+    writers = [t for s in plan.subtopologies for t in s.sink_topics]
+    roles = {t: r for t, r in roles.items() if r.role != SINK or writers.count(t) == 1}
+    roles[dlq_topic(plan.application_id)] = TopicRole(DLQ, -1, own=False, tasks=1, placed=None)
+    spans: dict[TopicPartition, Span] = {}
+    batches: dict[tuple[str, int, int], tuple[list[int], list[int], list[int]]] = {}
+    for task, run in cut.ranges.items():
+        found: list[tuple[str, int, int, int, int]] = []
+        for record in run.computed:
+            found += [(t, task.partition, *spans[task.partition], record.batch) for t, spans in record.sources.items()]
+        for record, starts, ends in run.spans():
+            if record.kind not in COMPUTING:
+                continue
+            for topic, offsets in starts.items():
+                found += [(topic, p, at, ends.get(topic, {}).get(p, at), record.batch) for p, at in offsets.items()]
+        for topic, partition, start, end, batch in sorted(found):
+            role = roles.get(topic)
+            if role is None or (role.role == SINK and role.sub != task.subtopology):
+                continue
+            place = TopicPartition(topic, partition)
+            known = spans.get(place, (start, end))
+            spans[place] = (min(known[0], start), max(known[1], end))
+            columns = batches.setdefault((topic, partition, task.partition), ([], [], []))
+            for column, value in zip(columns, (start, end, batch), strict=True):
+                column.append(value)
+    lost = {p.topic for p, (start, end) in spans.items() if start < min(cut.lows.get(p, 0), end)}
+    spans = {p: (max(start, cut.lows.get(p, 0)), end) for p, (start, end) in spans.items()}
+    return Reading(roles, {p: span for p, span in spans.items() if span[0] < span[1]}, batches, frozenset(lost))
+
+
+def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str, int]) -> dict[str, TopicRole]:
+    purged = plan.repartition_topics
+    tasks = partitions[subtopology.lead.topic]
+    found = {
+        topic: TopicRole(SOURCE, subtopology.index, own=True, tasks=tasks, placed=tasks)
+        for topic in subtopology.source_topics
+        if topic not in purged
+    }
+    by_hand = {sink.topic for sink in subtopology.sinks if sink.partitioner is not None}
+    for topic in keyed_sinks(subtopology):
+        placed = None if topic in by_hand else partitions[topic]
+        found[topic] = TopicRole(SINK, subtopology.index, own=False, tasks=tasks, placed=placed)
+    plain = {aggregation.store.name for aggregation in subtopology.aggregations}
+    suffixes = {StoreKind.KEY_VALUE: 0, StoreKind.WINDOW: WINDOW_START_BYTES, StoreKind.SESSION: 2 * WINDOW_START_BYTES}
+    for store in subtopology.stores:
+        if store.is_logged and store.source_topic is None:
+            topic = changelog_of(plan.application_id, store)
+            placed = tasks if store.name in plain else None
+            found[topic] = TopicRole(
+                CHANGELOG, subtopology.index, own=True, tasks=tasks, placed=placed, suffix_bytes=suffixes[store.kind]
+            )
+    return found
+
+
+def parts_of(spans: Mapping[TopicPartition, Span], most_offsets: int) -> Iterator[dict[TopicPartition, Span]]:
+    """Spans in parts of about `most_offsets`, all partitions moving on together."""
+    total = sum(end - start for start, end in spans.values())
+    count = max(1, -(-total // most_offsets))
+    for number in range(count):
+        part = {}
+        for place, (start, end) in spans.items():
+            length = end - start
+            span = (start + length * number // count, start + length * (number + 1) // count)
+            if span[0] < span[1]:
+                part[place] = span
+        if part:
+            yield part
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads with one Spark session. `share`: the share of the time that reading may take."""
+
+    spark: SparkSession
+    settings: Settings
+    most_offsets: int
+    share: float
+
+    def read(self, reading: Reading, folder: Path) -> DataFrame:
+        """Read everything into `folder`, which workers must see too. Blocks."""
+        attribution = Attribution(reading.roles, reading.batches)
+        folder.mkdir(parents=True)
+        for number, part in enumerate(parts_of(reading.spans, self.most_offsets)):
+            started = time.monotonic()
+            self.kafka(part).mapInArrow(Recorder(attribution, folder, number), "records BIGINT").collect()
+            time.sleep((time.monotonic() - started) * (1 / self.share - 1))
+        return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
+
+    def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
+        """Records as Spark's Kafka source gives them, read_committed."""
+        starts, ends = (offsets_json({p: span[i] for p, span in spans.items()}) for i in (0, 1))
+        return (
+            self.spark.read.format("kafka")
+            .options(**spark_kafka_options(self.settings))
+            .option("assign", assignment(spans))
+            .option("startingOffsets", starts)
+            .option("endingOffsets", ends)
+            .options(**_READ_OPTIONS)
+            .load()
+            .selectExpr(*_COLUMNS, *(_header(name, kind) for name, kind in _HEADERS.items()))
+        )
+
+
+def _header(name: str, kind: str) -> str:
+    value = f"CAST(filter(headers, h -> h.key = 'tidemark.{name}')[0].value AS STRING)"
+    return f"CAST({value} AS {kind}) AS of_{name}"

@@ -1,0 +1,169 @@
+"""The tables of an audit that compare: every result that a batch emitted or logged with the audit's own (docs/audit.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from spark_jobs import audit_truth as truth
+from spark_jobs.audit_views import Road
+from spark_jobs.compile import quoted
+from tidemark.quality.derivable import Derivable, Derived
+from tidemark.topology.plan import Number, Window
+
+UPDATE, FINAL = "update", "final"
+_RESULTS = (
+    "topic STRING, role STRING, task STRING, partition INT, offset BIGINT, k STRING, window_start BIGINT, "
+    "batch BIGINT, is_copy BOOLEAN, is_expected BOOLEAN, is_newest_found BOOLEAN, is_newest_expected BOOLEAN, "
+    "found STRING, expected STRING, is_equal BOOLEAN, is_back BOOLEAN, is_compacted BOOLEAN"
+)
+# A sum of doubles depends on the order of its parts.
+_RELATIVE = "1e-9D"
+
+
+@dataclass
+class Results:
+    """Makes the tables. `bases` are, by the name of a `Derived`, what its run goes on from: p, k, ws, s0, …
+
+    `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away.
+    """
+
+    road: Road
+    found: Derivable
+    bases: Mapping[str, DataFrame]
+    compacted_before_ms: Mapping[str, int]
+    _truths: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def derived(self) -> list[Derived]:
+        """The aggregations that can be computed again for this cut."""
+        return [d for d in self.found.derived if d.name in self.bases]
+
+    def results(self) -> DataFrame:
+        """A row per result: what was expected of a batch, and what is in the topic."""
+        parts = [part for d in self.derived for part in self._compared(d)]
+        spark = self.road.views.spark
+        return spark.sql(" UNION ALL ".join(parts)) if parts else spark.createDataFrame([], _RESULTS)
+
+    def lasts(self) -> DataFrame:
+        """A row per topic, key and window that changed: its last value in the cut, and what that should be.
+
+        Made of the view `results`. Mostly the last record is that of the last batch that touched the key; where it is not,
+        the two are looked for.
+        """
+        return self.road.views.spark.sql(lasts_sql(self.road.views.name("results")))
+
+    def updates(self) -> DataFrame:
+        """A row per record of a topic of updates: whether it takes back what the one before it of its key said.
+
+        Made of the view `results`.
+        """
+        return self.road.views.spark.sql(
+            "SELECT topic, partition, offset, k, window_start, batch, is_back "
+            f"FROM {self.road.views.name('results')} WHERE role = '{UPDATE}' AND offset IS NOT NULL"
+        )
+
+    def release_partials(self) -> None:
+        """Results are there."""
+        self.road.views.release(self.road.in_time(d) for d in self.derived)
+
+    def state(self, d: Derived) -> DataFrame:
+        """What the next audit goes on from. After `results`."""
+        last = [
+            (run.task.partition, run.records[-1].stream_time_ms)
+            for run in self.road.cut.ranges.values()
+            if run.task.subtopology == d.subtopology.index
+        ]
+        ends = self.road.views.rows(f"state_ends_{d.name}", last, "p INT, stream_time_ms BIGINT")
+        return self.road.views.spark.sql(truth.state_sql(d.aggregation, self._truths[d.name], ends))
+
+    def _compared(self, d: Derived) -> list[str]:
+        base = self.road.views.add(f"base_{d.name}", self.bases[d.name])
+        sql = truth.results_sql(d.aggregation, self.road.in_time(d), base)
+        own = self._truths[d.name] = self.road.views.add(f"truth_{d.name}", sql, keep=True)
+        updates = f"(SELECT * FROM {own} WHERE batch >= 0)"
+        parts = [self._against(d, topic, view, updates, UPDATE) for topic, view in self._there(d, UPDATE)]
+        if d.final_sinks and isinstance(d.aggregation.window, Window):
+            finals = f"({truth.finals_sql(d.aggregation, own, self.road.batches_of(d.subtopology))})"
+            parts += [self._against(d, topic, view, finals, FINAL) for topic, view in self._there(d, FINAL)]
+        return parts
+
+    def _there(self, d: Derived, role: str) -> list[tuple[str, str]]:
+        """Topic and view of what was emitted, or logged."""
+        add = self.road.views.add
+        if role == FINAL:
+            return [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.road.records))) for t in d.final_sinks]
+        found = [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.road.records))) for t in d.update_sinks]
+        if d.changelog is not None:
+            sql = truth.changelog_results_sql(d, self.road.records)
+            found.append((d.changelog, add(f"log_{d.changelog}", sql)))
+        return found
+
+    def _against(self, d: Derived, topic: str, view: str, expected: str, role: str) -> str:
+        is_sink = topic != d.changelog
+        equal = ["NOT f.is_deleted"]
+        for aggregate in d.aggregation.aggregates:
+            there, own = f"f.{_result(aggregate.name)}", f"e.{_result(aggregate.name)}"
+            if aggregate.number is Number.DOUBLE:
+                if is_sink:
+                    # JSON has no NaN and no infinities; they are written as null.
+                    own = f"IF(isnan({own}) OR abs({own}) = double('Infinity'), NULL, {own})"
+                near = f"abs({there} - {own}) <= {_RELATIVE} * greatest(abs({there}), abs({own}))"
+                equal.append(f"coalesce({there} <=> {own} OR {near}, false)")
+            else:
+                equal.append(f"{there} <=> {own}")
+        names = [aggregate.name for aggregate in d.aggregation.aggregates]
+        structs = {side: ", ".join(f"'{name}', {side}.{_result(name)}" for name in names) for side in ("f", "e")}
+        old_ms = self.compacted_before_ms.get(topic, 0)
+        batches = self.road.batches_of(d.subtopology)
+        # What agrees needs no text; making it takes longer than comparing.
+        return f"""
+SELECT topic, role, task, partition, offset, k, window_start, batch, is_copy, is_expected, is_newest_found,
+    is_newest_expected, IF(is_told AND offset IS NOT NULL, IF(is_deleted, 'deleted', to_json(f)), NULL) AS found,
+    IF(is_told AND is_expected, to_json(e), NULL) AS expected, is_equal, is_back, is_compacted
+FROM (SELECT *, NOT is_equal OR is_newest_found <> is_newest_expected AS is_told FROM (
+SELECT '{topic}' AS topic, '{role}' AS role, concat({d.subtopology.index}, '_', coalesce(e.p, f.p)) AS task,
+    f.partition, f.offset, coalesce(e.k, f.k) AS k, coalesce(e.ws, f.ws) AS window_start,
+    coalesce(e.batch, f.batch) AS batch, coalesce(f.is_copy, false) AS is_copy, e.p IS NOT NULL AS is_expected,
+    coalesce(f.is_newest, false) AS is_newest_found,
+    coalesce(e.is_newest AND coalesce(f.is_last_copy, true), false) AS is_newest_expected, f.is_deleted,
+    named_struct({structs["f"]}) AS f, named_struct({structs["e"]}) AS e,
+    coalesce({" AND ".join(equal)}, false) AS is_equal, coalesce(f.is_back, false) AS is_back,
+    coalesce(b.commit_time_ms < {old_ms}, false) AS is_compacted
+FROM {expected} e FULL OUTER JOIN ({in_order_sql(d, view)}) f
+    ON f.p = e.p AND f.k = e.k AND f.ws = e.ws AND f.batch = e.batch
+LEFT JOIN {batches} b ON b.p = coalesce(e.p, f.p) AND b.batch = coalesce(e.batch, f.batch)))"""
+
+
+def in_order_sql(d: Derived, view: str) -> str:
+    """Records of a topic beside those of the same key before and behind them. One order serves all of it, and the join."""
+    of_key = "OVER (PARTITION BY p, k, ws ORDER BY batch, offset)"
+    back = [f"{_result(name)} < lag({_result(name)}) {of_key}" for name in d.rising]
+    back += [f"{_result(name)} > lag({_result(name)}) {of_key}" for name in d.falling]
+    is_back = f"({' OR '.join(back)}) AND lag(partition) {of_key} = partition" if back else "false"
+    return (
+        f"SELECT *, coalesce(lag(batch) {of_key} = batch, false) AS is_copy, "
+        f"coalesce(lead(batch) {of_key} <> batch, true) AS is_last_copy, lead(batch) {of_key} IS NULL AS is_newest, "
+        f"coalesce({is_back}, false) AS is_back FROM {view} WHERE batch IS NOT NULL"
+    )
+
+
+def lasts_sql(results: str) -> str:
+    """The last values of `results`. What compaction took away because of a record behind the cut is left out."""
+    columns = "topic, task, k, window_start, partition, offset, found, expected"
+    rows = f"SELECT * FROM {results} WHERE role = '{UPDATE}'"
+    same = "f.topic = t.topic AND f.task = t.task AND f.k = t.k AND f.window_start = t.window_start"
+    return f"""
+SELECT {columns}, is_equal FROM ({rows}) WHERE is_newest_expected AND is_newest_found
+UNION ALL
+SELECT t.topic, t.task, t.k, t.window_start, f.partition, f.offset, f.found, t.expected,
+    coalesce(f.found = t.expected, false) AS is_equal
+FROM (SELECT * FROM ({rows}) WHERE is_newest_expected AND NOT is_newest_found) t
+LEFT JOIN (SELECT * FROM ({rows}) WHERE is_newest_found AND NOT is_newest_expected) f ON {same}
+WHERE f.offset IS NOT NULL OR NOT t.is_compacted"""
+
+
+def _result(name: str) -> str:
+    return quoted("r_" + name)

@@ -1,0 +1,130 @@
+"""One audit of one application: cut, read, compute, validate, remember."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from spark_jobs.audit_one import OneAudit
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import named_plan
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.facts.audits import AuditedRange, audited_until
+from tidemark.facts.database import FactsDatabase
+from tidemark.names import TaskId
+from tidemark.quality.cut import Cut, Cutter
+from tidemark.quality.lineage import TopicRead
+from tidemark.quality.suites import overall
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
+
+# A transaction ends within its time-out, or the broker ends it; its looking takes some seconds.
+_HANGING_GRACE_MS = 15_000
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What an audit says. `ranges` are the batches by task; nothing was there to audit where there are none."""
+
+    application_id: str
+    audit_id: str
+    time_ms: int
+    ranges: Mapping[str, tuple[int, int]]
+    topics: Mapping[str, TopicRead]
+    seconds: float
+    findings: Sequence[Finding]
+    quarantined: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """How many were read, of all topics."""
+        return sum(read.records for read in self.topics.values())
+
+    @property
+    def verdict(self) -> Verdict:
+        """What all of it comes to."""
+        return overall(self.findings)
+
+
+@dataclass
+class Audit:
+    """Audits one application after the other with one Spark session.
+
+    `most_batches` bounds one audit, per task. `docs`: a folder for Great Expectations' Data Docs.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    facts: FactsDatabase
+    most_batches: int
+    docs: Path | None = None
+
+    def __post_init__(self) -> None:
+        context = self.spark.sparkContext
+        # Workers import what the driver imports, with the driver's Python.
+        context.environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+        context.pythonExec = sys.executable
+
+    def run(self, plan: TopologyPlan, *, whole: bool = False, stalled_ms: int | None = None) -> AuditReport:
+        """Audit what came since the audit before; `whole`: everything that the commits topic still holds. Blocks.
+
+        Raises `OutcomeUnknown` when the brokers do not answer, `FactsUnavailable`.
+        """
+        started = time.monotonic()
+        now_ms = wall_clock_ms()
+        settings = self.settings
+        # With the names of changelogs and routes that an upgrade or a rescale left.
+        plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
+        audit_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03d}"
+        before = {} if whole else audited_until(self.facts, plan.application_id)
+        cut = self._cut(plan, before, stalled_ms)
+        log.info("cut of %d tasks in %.1f s", len(cut.ranges), time.monotonic() - started)
+        folder = settings.var_dir / "audit" / plan.application_id
+        one = OneAudit(self.spark, settings, self.facts, self.docs, plan, cut, before, audit_id, folder)
+        with one.working():
+            findings, quarantined, topics = one.findings()
+            seconds = time.monotonic() - started
+            report = AuditReport(
+                plan.application_id,
+                audit_id,
+                now_ms,
+                {str(task): (run.records[0].batch, run.records[-1].batch) for task, run in sorted(cut.ranges.items())},
+                topics,
+                seconds,
+                findings,
+                quarantined,
+            )
+            if not any(finding.evidence.get("broken") for finding in findings):
+                one.remember(now_ms, report.records, seconds, report.verdict)
+            log.info("done in %.1f s", time.monotonic() - started)
+        return report
+
+    def _cut(self, plan: TopologyPlan, before: Mapping[TaskId, AuditedRange], stalled_ms: int | None) -> Cut:
+        settings = self.settings
+        client = librdkafka_config(settings)
+        admin = AdminClient(client)
+        cutter = Cutter(
+            plan,
+            client,
+            EndOffsets(admin, settings.broker_timeout_ms / 1000),
+            partition_counts(admin, settings),
+            stalled_ms if stalled_ms is not None else settings.transaction_timeout_ms + _HANGING_GRACE_MS,
+            settings.commit_record_retention_ms,
+            wall_clock_ms,
+        )
+        return cutter.cut({task: audited.end for task, audited in before.items()}, self.most_batches)

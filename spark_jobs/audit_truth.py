@@ -1,0 +1,263 @@
+"""The audit's own results of an aggregation, from the declaration and the source's records alone, as plain Spark SQL.
+
+Nothing here is the stream's own plan: JSON goes through `from_json` only, windows are Spark's `window()`, and partial
+results are added up by window functions over the batches of the commit records (rule 13). `quoted` and `literal` are the
+only words in common.
+
+The results of one aggregation have the columns
+
+    p INT, k STRING, ws BIGINT      task, key and window start, -1 where there are no windows
+    batch BIGINT                    -1 in rows of what the run goes on from
+    rows BIGINT, ts BIGINT          records of this batch and key, and the newest timestamp among them
+    s<i>, c<i>                      what is kept of aggregate i: its value, and for a mean the count
+    r_<name>                        the result as the stream emits it
+    is_newest BOOLEAN               whether no later batch of the run touches this key
+"""
+
+from __future__ import annotations
+
+from spark_jobs.compile import literal, quoted
+from tidemark.quality.derivable import Derived
+from tidemark.topology.plan import (
+    Aggregate,
+    Aggregation,
+    Branch,
+    Filter,
+    Fold,
+    Number,
+    Select,
+    SessionWindow,
+    SlidingWindow,
+    Source,
+    SubTopology,
+    Window,
+)
+
+NO_WINDOW = -1
+_KEPT = ("__p", "__offset", "__batch", "__bad", "__in", "__k", "__ts")
+_RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
+_NUMBER = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
+
+
+def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str:
+    """Every record of a source that a batch holds, parsed; `__bad` where it belongs among the dead letters.
+
+    Without the columns that `placed_sql` can tell of it: this table is kept.
+    """
+    schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
+    options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')"
+    deletes = "value IS NULL" if source.is_table else "false"
+    timestamp = f"CAST(({source.timestamp}) AS BIGINT)"
+    if source.is_table:
+        timestamp = f"CASE WHEN __deletes THEN _timestamp ELSE {timestamp} END"
+    columns = ", ".join([*(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema), *_RESERVED])
+    unreadable = "NOT __deletes AND (__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__text))"
+    return f"""
+SELECT * EXCEPT (__unreadable, _topic, _partition, _offset) FROM (
+SELECT *, __unreadable OR _key IS NULL OR __k IS NULL OR __ts IS NULL OR __ts < 0
+    OR __ts > _timestamp + {max_timestamp_ahead_ms} AS __bad FROM (
+SELECT *, CAST(({source.key}) AS STRING) AS __k, {timestamp} AS __ts FROM (
+SELECT __p, __offset, __batch, __deletes, {unreadable} AS __unreadable, {columns} FROM (
+SELECT *, from_json(__text, {schema}, {options}) AS __r FROM (
+SELECT p AS __p, offset AS __offset, batch AS __batch, {deletes} AS __deletes, CAST(value AS STRING) AS __text,
+    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition, offset AS _offset, ts_ms AS _timestamp
+FROM {records} WHERE role = 'source' AND topic = {literal(source.topic)} AND batch IS NOT NULL)))))"""
+
+
+def placed_sql(source: Source, judged: str) -> str:
+    """The same with `_topic`, `_partition` and `_offset`, which expressions may name. A source's task has its partition."""
+    return f"SELECT *, {literal(source.topic)} AS _topic, __p AS _partition, __offset AS _offset FROM {judged}"
+
+
+def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) -> str:
+    """What reaches the end of a branch (`__in`); bad and filtered records stay as rows, so that they can be counted."""
+    source = subtopology.sources[branch.source]
+    columns = [*map(quoted, (c.name for c in source.schema)), *_RESERVED]
+    sql = f"SELECT *, NOT __bad AS __in FROM {judged}"
+    for step in branch.steps:
+        if isinstance(step, Select):
+            named = ", ".join(f"({text}) AS {quoted(name)}" for name, text in step.columns)
+            sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
+            columns = [quoted(name) for name, _ in step.columns]
+            continue
+        condition = f"coalesce(({step.condition}), false)" if isinstance(step, Filter) else f"({step.key}) IS NOT NULL"
+        kept = ", ".join([*(c for c in _KEPT if c != "__in"), *columns])
+        sql = f"SELECT {kept}, __in AND {condition} AS __in FROM ({sql})"
+    return sql
+
+
+def account_sql(branch: Branch, records: str) -> str:
+    """Per task and batch: records that came in, that a filter took out, that are bad, and the newest timestamp."""
+    times = "1"
+    window = branch.aggregation.window if branch.aggregation else None
+    if isinstance(window, Window) and window.advance_ms < window.size_ms:
+        # In hopping windows a record counts once for each of its windows, none of which begins before 0.
+        first = f"greatest(0, __ts - {window.size_ms} + 1)"
+        times = f"(__ts div {window.advance_ms} - CAST(ceil({first} / {window.advance_ms}) AS BIGINT) + 1)"
+    elif window is not None and not isinstance(window, Window | SessionWindow | SlidingWindow):
+        raise TypeError(f"{window} is no window")
+    return (
+        f"SELECT __p AS p, __batch AS batch, CAST(sum(CASE WHEN __in THEN {times} ELSE 0 END) AS BIGINT) AS rows, "
+        "count_if(NOT __bad AND NOT __in) AS filtered_rows, count_if(__bad) AS bad_rows, "
+        f"max(CASE WHEN __in THEN __ts END) AS newest_ms, count(1) AS records FROM {records} GROUP BY __p, __batch"
+    )
+
+
+def partials_sql(aggregation: Aggregation, records: str) -> str:
+    """Partial results per task, batch, key and window."""
+    window = aggregation.window
+    ws, having = f"CAST({NO_WINDOW} AS BIGINT)", ""
+    rows = f"SELECT * FROM {records} WHERE __in"
+    if isinstance(window, Window):
+        spans = f"window(timestamp_millis(__ts), '{window.size_ms} milliseconds', '{window.advance_ms} milliseconds')"
+        rows = f"SELECT *, {spans} AS __w FROM {records} WHERE __in"
+        ws, having = "unix_millis(__w.start)", f" WHERE unix_millis(__w.start) >= {0}"
+    named = "".join(f", {sql} AS {name}" for name, sql in _partials(aggregation.aggregates))
+    return (
+        f"SELECT p, k, ws, batch, count(1) AS rows, max(__ts) AS ts{named} FROM (SELECT *, __p AS p, __k AS k, "
+        f"__batch AS batch, {ws} AS ws FROM ({rows}){having}) GROUP BY p, k, ws, batch"
+    )
+
+
+def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
+    found = []
+    for i, aggregate in enumerate(aggregates):
+        of = aggregate.expression
+        if aggregate.fold is Fold.COUNT:
+            found.append((f"s{i}", f"count({of or 1})"))
+        elif aggregate.fold is Fold.MEAN:
+            found += [(f"s{i}", f"sum(CAST(({of}) AS DOUBLE))"), (f"c{i}", f"count({of})")]
+        else:
+            found.append((f"s{i}", f"CAST({aggregate.fold.value}({of}) AS {_NUMBER[aggregate.number]})"))
+    return found
+
+
+def kept_columns(aggregation: Aggregation) -> list[str]:
+    """The names s0, s1, c1, … in order, with their types, as a carried state holds them."""
+    found = []
+    for i, aggregate in enumerate(aggregation.aggregates):
+        found.append(f"s{i} {'DOUBLE' if aggregate.fold is Fold.MEAN else _NUMBER[aggregate.number]}")
+        if aggregate.fold is Fold.MEAN:
+            found.append(f"c{i} BIGINT")
+    return found
+
+
+def in_time_sql(aggregation: Aggregation, partials: str, batches: str) -> str:
+    """Partial results with `is_late`: whose window had closed when their batch began (rule 3)."""
+    late = "false"
+    if isinstance(aggregation.window, Window):
+        closed = aggregation.window.size_ms + aggregation.window.grace_ms
+        late = f"b.before_ms <> -1 AND t.ws + {closed} <= b.before_ms"
+    return f"SELECT t.*, {late} AS is_late FROM {partials} t JOIN {batches} b ON b.p = t.p AND b.batch = t.batch"
+
+
+def results_sql(aggregation: Aggregation, in_time: str, base: str) -> str:
+    """Results after each batch that touched a key, and the base itself as batch -1."""
+    kept = [column.split()[0] for column in kept_columns(aggregation)]
+    names = ", ".join(kept)
+    rows = (
+        f"SELECT p, k, ws, batch, rows, ts, {names} FROM {in_time} WHERE NOT is_late "
+        f"UNION ALL SELECT p, k, ws, -1, 0, NULL, {names} FROM {base}"
+    )
+    over = "OVER (PARTITION BY p, k, ws ORDER BY batch ROWS UNBOUNDED PRECEDING)"
+    running = []
+    for i, aggregate in enumerate(aggregation.aggregates):
+        function = {Fold.MIN: "min", Fold.MAX: "max"}.get(aggregate.fold, "sum")
+        running.append(f"{function}(s{i}) {over} AS s{i}")
+        if aggregate.fold is Fold.MEAN:
+            running.append(f"sum(c{i}) {over} AS c{i}")
+    return (
+        f"SELECT *, {', '.join(_results(aggregation))} FROM "
+        f"(SELECT p, k, ws, batch, rows, ts, {', '.join(running)}, "
+        f"lead(batch) OVER (PARTITION BY p, k, ws ORDER BY batch) IS NULL AS is_newest FROM ({rows}))"
+    )
+
+
+def _results(aggregation: Aggregation) -> list[str]:
+    return [
+        f"{f'CASE WHEN c{i} > 0 THEN s{i} / c{i} END' if a.fold is Fold.MEAN else f's{i}'} AS {quoted('r_' + a.name)}"
+        for i, a in enumerate(aggregation.aggregates)
+    ]
+
+
+def state_sql(aggregation: Aggregation, results: str, ends: str) -> str:
+    """What the next audit goes on from: the newest result of each key, windows left out that nothing can change."""
+    names = ", ".join(column.split()[0] for column in kept_columns(aggregation))
+    still = ""
+    if isinstance(aggregation.window, Window):
+        closed = aggregation.window.size_ms + aggregation.window.grace_ms
+        still = f" AND (e.stream_time_ms = -1 OR t.ws + {closed} > e.stream_time_ms)"
+    return f"SELECT t.p, t.k, t.ws, {names} FROM {results} t JOIN {ends} e ON e.p = t.p WHERE t.is_newest{still}"
+
+
+def finals_sql(aggregation: Aggregation, results: str, batches: str) -> str:
+    """The windows that close in the cut, as `results` but with the batch that closes them (suppress)."""
+    if not isinstance(aggregation.window, Window):
+        raise TypeError(f"{aggregation.node} has no windows that close")
+    closed = aggregation.window.size_ms + aggregation.window.grace_ms
+    return (
+        f"SELECT r.* EXCEPT (batch), b.batch FROM {results} r JOIN {batches} b ON b.p = r.p "
+        f"AND r.ws + {closed} <= b.stream_time_ms AND (b.before_ms = -1 OR r.ws + {closed} > b.before_ms) "
+        "WHERE r.is_newest"
+    )
+
+
+def changelog_fields_sql(derived: Derived) -> tuple[str, str, list[str]]:
+    """SQL of key, window start and kept fields (s0, …) over a changelog's `key` and `value` (docs/stores.md)."""
+    aggregation = derived.aggregation
+    fields = kept_columns(aggregation)
+    mask_bytes = next(width for width in (1, 2, 4, 8) if len(fields) <= 8 * width)
+    key, ws = "CAST(key AS STRING)", f"CAST({NO_WINDOW} AS BIGINT)"
+    if aggregation.window is not None:
+        key = "CAST(substring(key, 1, length(key) - 8) AS STRING)"
+        ws = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10) AS BIGINT)"
+    mask = _little_endian(2, mask_bytes)
+    found = []
+    for i, field in enumerate(fields):
+        name, kind = field.split()
+        bits = _little_endian(2 + mask_bytes + 8 * i, 8)
+        value = _double(bits) if kind == "DOUBLE" else bits
+        found.append(f"CASE WHEN value IS NOT NULL AND ({mask} & {1 << i}) <> 0 THEN {value} END AS {name}")
+    return key, ws, found
+
+
+def _little_endian(start: int, width: int) -> str:
+    turned = ", ".join(f"substring(value, {start + i}, 1)" for i in reversed(range(width)))
+    # -10 reads sixteen digits as a signed number.
+    return f"CAST(conv(hex(concat({turned})), 16, -10) AS BIGINT)"
+
+
+def _double(bits: str) -> str:
+    """The IEEE 754 double with these bits; powers of two are exact."""
+    exponent = f"(shiftright({bits}, 52) & 2047)"
+    fraction = f"({bits} & 4503599627370495)"
+    sign = f"(CASE WHEN {bits} < 0 THEN -1D ELSE 1D END)"
+    return (
+        f"CASE WHEN {exponent} = 2047 AND {fraction} <> 0 THEN double('NaN') "
+        f"WHEN {exponent} = 2047 THEN {sign} * double('Infinity') "
+        f"WHEN {exponent} = 0 THEN {sign} * {fraction} * pow(2D, -1074) "
+        f"ELSE {sign} * ({fraction} + 4503599627370496) * pow(2D, {exponent} - 1075) END"
+    )
+
+
+def changelog_results_sql(derived: Derived, records: str) -> str:
+    """Each record of a changelog, decoded: where it lies, p, k, ws, batch, s0, …, r_<name>, `is_deleted`."""
+    key, ws, fields = changelog_fields_sql(derived)
+    return (
+        f"SELECT *, {', '.join(_results(derived.aggregation))} FROM (SELECT topic, partition, offset, p, batch, "
+        f"{key} AS k, {ws} AS ws, value IS NULL AS is_deleted, {', '.join(fields)} FROM {records} "
+        f"WHERE role = 'changelog' AND topic = {literal(derived.changelog or '')})"
+    )
+
+
+def sink_results_sql(derived: Derived, topic: str, records: str) -> str:
+    """Each record of a sink behind the aggregation, its JSON read, in the same columns less s0, …"""
+    aggregation = derived.aggregation
+    schema = ", ".join(f"{quoted(column.name)} {column.type}" for column in aggregation.columns)
+    ws = "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
+    results = ", ".join(f"__r.{quoted(a.name)} AS {quoted('r_' + a.name)}" for a in aggregation.aggregates)
+    return (
+        f"SELECT topic, partition, offset, p, batch, CAST(key AS STRING) AS k, {ws} AS ws, "
+        f"value IS NULL AS is_deleted, {results} FROM (SELECT *, from_json(CAST(value AS STRING), {literal(schema)}) "
+        f"AS __r FROM {records} WHERE role = 'sink' AND topic = {literal(topic)})"
+    )

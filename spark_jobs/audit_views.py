@@ -1,0 +1,149 @@
+"""Temporary views of one audit, and the road from the source's records to partial results, each made once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from enum import Enum, auto
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from spark_jobs import audit_truth as truth
+from spark_jobs.audit_reading import SOURCE, Reading
+from tidemark.quality.cut import Cut
+from tidemark.quality.derivable import Derived
+from tidemark.quality.ranges import COMPUTING
+from tidemark.topology.plan import SubTopology
+
+_FEW_ROWS = 20_000
+_CLAIMED = ("batch", "commit_time_ms", "stream_time_ms", "rows", "filtered_rows", "bad_rows", "late_rows")
+_BATCHES = ", ".join([*(f"{name} BIGINT" for name in _CLAIMED), "before_ms BIGINT", "sub INT", "p INT"])
+
+
+class Rows(Enum):
+    """What a table is like: `FEW` are fetched, `MANY` are computed once and kept, `SCANNED` ones are read from a kept table."""
+
+    FEW = auto()
+    MANY = auto()
+    SCANNED = auto()
+
+
+class Views:
+    """Named after a token of their own, so that audits in one session do not meet."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._token = uuid.uuid4().hex[:8]
+        self._made: list[str] = []
+
+    def name(self, name: str) -> str:
+        """What a view of that name is called; every sign but letters and digits becomes an underscore."""
+        return f"audit_{self._token}_" + "".join(c if c.isalnum() else "_" for c in name)
+
+    def add(self, name: str, made: DataFrame | str, *, keep: bool = False) -> str:
+        """Make a view once; `keep`: its rows are computed once too. Gives its name."""
+        view = self.name(name)
+        if view not in self._made:
+            frame = self.spark.sql(made) if isinstance(made, str) else made
+            (frame.persist() if keep else frame).createOrReplaceTempView(view)
+            self._made.append(view)
+        return view
+
+    def table(self, name: str, made: DataFrame, rows: Rows) -> DataFrame:
+        """A view. A few rows are kept as rows in the plans of its queries.
+
+        So a query on it needs no job, of which Spark's takes tens of milliseconds each.
+        """
+        if rows is Rows.FEW:
+            few = made.limit(_FEW_ROWS + 1).toArrow()
+            if few.num_rows <= _FEW_ROWS:
+                local = self.spark.createDataFrame(few, made.schema) if few.num_rows else made.limit(0)
+                return self.spark.table(self.add(name, local))
+        return self.spark.table(self.add(name, made, keep=rows is not Rows.SCANNED))
+
+    def rows(self, name: str, rows: Iterable[tuple[object, ...]], schema: str) -> str:
+        """A view of rows at hand. Spark knows how few they are, and joins with them without a shuffle."""
+        listed = list(rows)
+        made = StructType.fromDDL(schema)
+        if not listed:
+            return self.add(name, self.spark.createDataFrame([], made))
+        columns = [
+            pa.array(column, to_arrow_type(f.dataType))
+            for column, f in zip(zip(*listed, strict=True), made, strict=True)
+        ]
+        return self.add(name, self.spark.createDataFrame(pa.table(columns, names=made.names), made))
+
+    def release(self, names: Iterable[str]) -> None:
+        """Free what views keep that nothing will read again."""
+        for name in names:
+            self.spark.table(name).unpersist()
+
+    def close(self) -> None:
+        """Forget all of them and what they keep."""
+        for view in reversed(self._made):
+            self.spark.table(view).unpersist()
+            self.spark.catalog.dropTempView(view)
+        self._made.clear()
+
+
+class Road:
+    """The audit's own way from records to partial results. `records` is the view of what was read."""
+
+    def __init__(
+        self, views: Views, cut: Cut, reading: Reading, records: DataFrame, max_timestamp_ahead_ms: int
+    ) -> None:
+        self.views = views
+        self.cut = cut
+        self.reading = reading
+        self._ahead_ms = max_timestamp_ahead_ms
+        self._judged: list[str] = []
+        self.records = views.add("records", records)
+        self.batches = views.rows(
+            "batches",
+            (
+                (*(getattr(r, name) for name in _CLAIMED), before_ms, r.task.subtopology, r.task.partition)
+                for run in cut.ranges.values()
+                for r, before_ms in run.stream_times()
+                if r.kind in COMPUTING
+            ),
+            _BATCHES,
+        )
+
+    def is_whole(self, topic: str) -> bool:
+        """Whether every record that the cut names is still in this source."""
+        role = self.reading.roles.get(topic)
+        return role is not None and role.role == SOURCE and topic not in self.reading.lost
+
+    def batches_of(self, subtopology: SubTopology) -> str:
+        """The batches of its tasks, as a subquery."""
+        return f"(SELECT * FROM {self.batches} WHERE sub = {subtopology.index})"
+
+    def judged(self, subtopology: SubTopology, topic: str) -> str:
+        """Every record of a source, parsed and judged."""
+        source = next(s for s in subtopology.sources if s.topic == topic)
+        # Accounts, dead letters and results all begin here: parsing takes longest of all.
+        kept = self.views.add(f"judged_{topic}", truth.judged_sql(source, self.records, self._ahead_ms), keep=True)
+        self._judged.append(kept)
+        return self.views.add(f"placed_{topic}", truth.placed_sql(source, kept))
+
+    def release_judged(self) -> None:
+        """No more sources' records are asked for, only what was added up of them."""
+        self.views.release(self._judged)
+
+    def reaching(self, subtopology: SubTopology, number: int) -> str:
+        """What reaches the end of a branch."""
+        branch = subtopology.branches[number]
+        judged = self.judged(subtopology, subtopology.sources[branch.source].topic)
+        sql = truth.branch_records_sql(subtopology, branch, judged)
+        return self.views.add(f"reaching_{subtopology.index}_{number}", sql)
+
+    def in_time(self, d: Derived) -> str:
+        """Partial results of an aggregation, with `is_late`."""
+        partials = self.views.add(
+            f"partials_{d.name}", truth.partials_sql(d.aggregation, self.reaching(d.subtopology, d.number))
+        )
+        sql = truth.in_time_sql(d.aggregation, partials, self.batches_of(d.subtopology))
+        return self.views.add(f"in_time_{d.name}", sql, keep=True)

@@ -1,0 +1,101 @@
+"""What Airflow hands to the callbacks of a DAG, and the alerts that come of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from tests.alerts.noting import NOTE, NOTES_FILE, noted
+
+from tidemark.alerts.alert import AlertKind
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark_airflow import dag as dag_module
+from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_time_out
+from tidemark_airflow.operations import DRILL_AGE, conclude
+
+TI = SimpleNamespace(dag_id="lag_check", task_id="lag")
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "notes"
+    monkeypatch.setenv("TIDEMARK_ALERT_CALLBACK", NOTE)
+    monkeypatch.setenv(NOTES_FILE, str(path))
+    return path
+
+
+def told(notes: Path) -> list[tuple[str, str, str]]:
+    return [(alert["what"], alert["application_id"], alert["message"]) for alert in noted(notes)]
+
+
+def test_should_say_what_an_alarm_says(notes: Path) -> None:
+    error = Alarm(AlertKind.DRILL_TOO_OLD, "shopping", "none passed")
+    AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, "exception": error})
+    assert told(notes) == [("drill too old", "shopping", "lag_check.lag: none passed")]
+
+
+@pytest.mark.parametrize(
+    ("context", "application_id", "said"),
+    [
+        ({"exception": ValueError("no\nbroker")}, "", "ValueError: no broker"),
+        ({"exception": "as text"}, "", "as text"),
+        ({}, "", "its worker died; see the log of the task"),
+        (
+            {"params": {"topology": "patient_monitoring"}},
+            "patient-monitoring",
+            "its worker died; see the log of the task",
+        ),
+        (
+            {"params": {"topology": None}, "task": SimpleNamespace(op_kwargs={"topology": "shopping"})},
+            "shopping",
+            "its worker died; see the log of the task",
+        ),
+        ({"params": {"topology": "no_such"}}, "no_such", "its worker died; see the log of the task"),
+    ],
+)
+def test_should_say_which_task_failed_of_which_application(
+    notes: Path, context: dict[str, Any], application_id: str, said: str
+) -> None:
+    AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, **context})
+    assert told(notes) == [("operation failed", application_id, f"lag_check.lag: {said}")]
+
+
+@pytest.mark.parametrize(("check", "what"), [("lag", AlertKind.CHECK_FAILED), (DRILL_AGE, AlertKind.DRILL_TOO_OLD)])
+def test_should_end_a_task_by_an_alarm_when_a_verdict_is_failed(
+    check: str, what: AlertKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    bad = Finding("drill", Verdict.FAILED, "none ever passed")
+    with pytest.raises(Alarm, match=f"{check} of shopping: drill: none ever passed") as ended:
+        conclude(check, "shopping", [bad, Finding("x", Verdict.OK, "fine")])
+    assert (ended.value.what, ended.value.application_id) == (what, "shopping")
+
+
+def test_should_know_the_application_of_a_stream(notes: Path) -> None:
+    AlertOnFailure(AlertKind.STREAM_FAILED, "clicks")({"ti": TI})
+    assert [alert["application_id"] for alert in noted(notes)] == ["clicks"]
+
+
+@pytest.mark.parametrize("reason", ["task_failure", "all_tasks_deadlocked", None])
+def test_should_leave_a_failed_run_to_its_tasks(notes: Path, reason: str | None) -> None:
+    alert_on_time_out({"dag": TI, "run_id": "r", "reason": reason})
+    assert told(notes) == []
+
+
+def test_should_say_that_a_run_took_too_long(notes: Path) -> None:
+    alert_on_time_out({"dag": TI, "run_id": "r7", "reason": "timed_out", "params": {"topology": "shopping"}})
+    said = "lag_check: run r7 was ended: it took longer than its dagrun_timeout"
+    assert told(notes) == [("operation failed", "shopping", said)]
+
+
+def test_should_refuse_to_begin_with_a_callback_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = dag_module._instances.function
+    assert begin({"instances": 2}) == [0, 1]
+    monkeypatch.setenv("TIDEMARK_ALERT_CALLBACK", "nowhere.at_all:page")
+    with pytest.raises(
+        AirflowFailException, match=r"setting alert_callback: nowhere\.at_all:page: module nowhere\.at_all"
+    ):
+        begin({"instances": 2})

@@ -1,0 +1,184 @@
+"""DAGs of operations run whole by Airflow, over a real broker: what they say is what their tasks end as."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from tests.alerts.noting import NOTE, NOTES_FILE, noted
+from tests.restore.counting import CountingApp, counting
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topic_changes import TopicChange, apply_changes
+from tidemark.broker.topics import ensure_user_topics, partition_counts, task_ids
+from tidemark.clock import wall_clock_ms
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.verdicts import past_verdicts
+from tidemark.local import airflow_parts, ports
+from tidemark.local.broker import EmbeddedBroker
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.settings import Settings, project_root
+
+_RUN = """
+import json, sys
+from airflow.dag_processing.dagbag import DagBag
+dag = DagBag(sys.argv[1]).dags[sys.argv[2]]
+run = dag.test(run_conf=json.loads(sys.argv[3]))
+ended = {t.task_id + (f"[{t.map_index}]" if t.map_index >= 0 else ""): str(t.state) for t in run.get_task_instances()}
+print("ENDED " + json.dumps({"run": str(run.state), "tasks": ended}))
+"""
+
+pytestmark = [pytest.mark.broker, pytest.mark.airflow]
+
+
+@dataclass(frozen=True)
+class Operations:
+    """An Airflow without its processes: a database, settings, and a folder for topologies of the test's own."""
+
+    settings: Settings
+    environment: dict[str, str]
+    folder: Path
+    notes: Path
+
+    def run(self, dag_id: str, conf: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """How the run and its tasks ended, and the log."""
+        done = subprocess.run(
+            [sys.executable, "-c", _RUN, str(project_root() / "dags" / f"{dag_id}.py"), dag_id, json.dumps(conf)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        line = next(line for line in done.stdout.splitlines() if line.startswith("ENDED "))
+        return json.loads(line.removeprefix("ENDED ")), done.stdout + done.stderr
+
+    def topology(self, name: str) -> str:
+        """A module that counts records of `<name>-in` by key; its name."""
+        module = name.replace("-", "_")
+        (self.folder / f"{module}.py").write_text(
+            f"from tests.restore.counting import counting\n\n\ndef topology():\n    return counting({name!r})\n"
+        )
+        return module
+
+
+@pytest.fixture(scope="module")
+def operations(broker: EmbeddedBroker, mark: str, tmp_path_factory: pytest.TempPathFactory) -> Operations:
+    folder = tmp_path_factory.mktemp("operations")
+    settings = Settings.load(
+        bootstrap_servers=broker.bootstrap,
+        var_dir=folder / "var",
+        state_dir=folder / "state",
+        savepoint_location=str(folder / "savepoints"),
+        num_partitions=1,
+        alert_callback=NOTE,
+    )
+    environment = airflow_parts.environment(settings, mark, ports.free_port())
+    airflow_parts.prepare(settings, environment)
+    (folder / "mine").mkdir()
+    notes = folder / "notes"
+    mine = {"TIDEMARK_TOPOLOGY_PATH": str(folder / "mine"), NOTES_FILE: str(notes)}
+    return Operations(settings, {**environment, **mine}, folder / "mine", notes)
+
+
+def a_group(name, committed, operations, admin):
+    """Three records, and a group that stands at `committed`, None for nowhere."""
+    plan = counting(name).plan()
+    ensure_user_topics(plan, operations.settings, admin)
+    preflight(plan, operations.settings, admin)
+    producer = Producer(librdkafka_config(operations.settings))
+    for _ in range(3):
+        producer.produce(f"{name}-in", b"{}", b"k")
+    assert producer.flush(15) == 0
+    if committed is not None:
+        consumer = Consumer({**librdkafka_config(operations.settings), "group.id": name})
+        consumer.commit(offsets=[ClientPartition(f"{name}-in", 0, committed)], asynchronous=False)
+        consumer.close()
+    return operations.topology(name)
+
+
+def test_the_tasks_of_a_check_should_end_as_its_verdicts_say(operations, admin, unique):
+    level, lost, unknown = (
+        a_group(unique(name), committed, operations, admin)
+        for name, committed in (("level", 3), ("lost", 9), ("unknown", None))
+    )
+    ended, log = operations.run("lag_check", {"topologies": [level, lost, unknown]})
+    assert ended == {
+        "run": "failed",
+        "tasks": {"topologies": "success", "lag[0]": "success", "lag[1]": "failed", "lag[2]": "skipped"},
+    }
+    assert "beyond the end 3: the topic was deleted or made anew" in log
+    (alert,) = noted(operations.notes)
+    assert (alert["what"], alert["application_id"]) == ("check failed", unique("lost"))
+    assert alert["message"].startswith(f"lag_check.lag: lag of {lost}: {unique('lost')}-in[0]: ")
+    kept = list(past_verdicts(FactsDatabase(operations.settings), unique("lost"), "lag"))
+    assert [(row.finding.subject, str(row.finding.verdict)) for row in kept] == [
+        ("transactions", "ok"),
+        (f"{unique('lost')}-in[0]", "failed"),
+    ]
+
+
+def test_a_savepoint_should_be_taken_read_back_and_old_ones_let_go(operations, admin, unique):
+    app = CountingApp(operations.settings, admin, unique("saved"))
+    app.feed(300)
+    app.run()
+    module = operations.topology(app.name)
+    never = operations.topology(unique("never"))
+    repository = SavepointRepository(operations.settings.savepoint_location, app.name)
+    tasks = task_ids(app.plan, partition_counts(admin, app.settings))
+    old = SavepointCommand(app.plan, app.settings, tasks, lambda _copied: None, wall_clock_ms).take()
+    ended, _ = operations.run("savepoint", {"topologies": [module, never], "keep": 1})
+    steps = [f"saved.{step}" for step in ("take", "verify", "expire")]
+    assert ended["tasks"] == {
+        "topologies": "success",
+        **{f"{step}[0]": "success" for step in steps},
+        **{f"{step}[1]": "skipped" for step in steps},
+    }
+    (left,) = repository.savepoints()
+    (said,) = past_verdicts(FactsDatabase(operations.settings), app.name, "savepoint")
+    assert left.is_complete
+    assert said.finding.subject == left.savepoint_id != old.manifest.savepoint_id
+    assert said.finding.evidence["tasks"] == len(tasks)
+
+
+def test_what_was_approved_should_be_set_and_nothing_else(operations, admin, unique, monkeypatch):
+    app = CountingApp(operations.settings, admin, unique("altered"))
+    app.feed(10)
+    app.run()
+    module = operations.topology(app.name)
+    for name, value in operations.settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("topologies.__path__", [str(operations.folder)])
+    topics = [f"{app.name}-n-changelog", f"{app.name}-commits"]
+    wrong = [TopicChange(topic, "min.compaction.lag.ms", "", "1") for topic in topics]
+    apply_changes(wrong, operations.settings, admin)
+    file = importlib.util.spec_from_file_location("compaction_check", project_root() / "dags" / "compaction_check.py")
+    dag_file = importlib.util.module_from_spec(file)
+    file.loader.exec_module(dag_file)
+    task = dag_file.dag.get_task
+
+    def found(apply):
+        return task("differences").python_callable(params={"topologies": [module], "apply": apply})
+
+    with pytest.raises(AirflowSkipException, match="the parameter apply is off"):
+        found(apply=False)
+    differences = found(apply=True)
+    assert {(d["topic"], d["setting"], d["found"]) for d in differences} == {
+        (topic, "min.compaction.lag.ms", "1") for topic in topics
+    }
+    task("set_topics").python_callable([d for d in differences if d["topic"] == topics[0]])
+    assert {d["topic"] for d in found(apply=True)} == {topics[1]}
+    task("set_topics").python_callable(found(apply=True))
+    with pytest.raises(AirflowSkipException, match="every topic is as its topology asks for"):
+        found(apply=True)

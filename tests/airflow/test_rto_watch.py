@@ -1,0 +1,225 @@
+"""The watch over `rto_s`: one alert per standstill, whoever looks, with real files and fake instances."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from stream_bench import Bench
+from tests.alerts.noting import NOTE, NOTES_FILE, noted
+
+from tidemark.checks.standstill import CHECK, Input
+from tidemark.events.event import EventKind
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import EventReader
+from tidemark.facts.verdicts import past_verdicts
+from tidemark.hold import Hold, release_hold, take_hold
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
+from tidemark_airflow import rto_watch, stream_trigger
+from tidemark_airflow.identity import write_json
+from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
+from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger
+
+RTO_S = 300
+# Files that are written now are later than every look of a test.
+T = int(time.time() * 1000) - 3_600_000
+
+
+class Watched:
+    """An instance by its files, and what was told of it."""
+
+    def __init__(self, bench: Bench, notes: Path) -> None:
+        self.bench = bench
+        self.files = bench.files
+        self.notes = notes
+        self.waits: list[Input | Exception] = []
+        self.asked = 0
+        self.watch = self.another()
+        self.process: psutil.Popen | None = None
+
+    def another(self) -> RtoWatch:
+        """As after a restart of the triggerer, or in another trigger."""
+        return RtoWatch(self.files, self._ask)
+
+    def _ask(self, run: object, settings: Settings) -> Input:
+        self.asked += 1
+        answer = self.waits.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def says(self, state: str, rate: float = 0.0) -> None:
+        """A process that does nothing is the instance."""
+        if self.process is None:
+            self.process = psutil.Popen(["sleep", "600"])
+        write_json(
+            self.files.run,
+            {
+                "pid": self.process.pid,
+                "start_time": self.process.create_time(),
+                "application_id": self.files.key.application_id,
+                "topology_version": "7",
+                "state": state,
+                "records_per_second": rate,
+            },
+        )
+
+    def ends(self) -> None:
+        """The process is gone."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def alerts(self) -> list[dict[str, Any]]:
+        return noted(self.notes)
+
+    def history(self) -> list[str]:
+        found = past_verdicts(FactsDatabase(Settings.load()), self.files.key.application_id, CHECK)
+        return [f"{row.finding.verdict}: {row.finding.message}" for row in found]
+
+    def events(self) -> list[str]:
+        return [
+            str(e.kind) for e in EventReader(FactsDatabase(Settings.load()), self.files.key.application_id, 0).new()
+        ]
+
+
+@pytest.fixture
+def watched(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    notes = tmp_path / "notes"
+    for name, value in {
+        "TIDEMARK_VAR_DIR": str(bench.settings.var_dir),
+        "TIDEMARK_ALERT_CALLBACK": NOTE,
+        "TIDEMARK_RTO_S": str(RTO_S),
+        NOTES_FILE: str(notes),
+    }.items():
+        monkeypatch.setenv(name, value)
+    made = Watched(bench, notes)
+    yield made
+    made.ends()
+
+
+def test_should_alert_once_when_nothing_runs_for_too_long_and_say_when_it_is_over(watched: Watched) -> None:
+    watched.watch.look(T)
+    watched.watch.look(T + 300_000)
+    assert watched.alerts() == []
+    for seconds in (301, 302, 900):
+        # Each time by another: the file is what knows.
+        watched.another().look(T + seconds * 1000)
+    (alert,) = watched.alerts()
+    key = watched.files.key
+    assert (alert["what"], alert["application_id"], alert["severity"]) == ("RTO missed", key.application_id, "critical")
+    assert alert["message"].startswith(
+        f"{key} stands still for 301 s: no process of it runs; allowed are 300 s (rto_s)"
+    )
+    assert len(watched.history()) == 1
+    watched.says("RUNNING", rate=5.0)
+    watched.another().look(watched.files.run.stat().st_mtime_ns // 1_000_000)
+    assert watched.history()[0].startswith("ok: moves again after ")
+    assert watched.events() == [EventKind.STANDSTILL, EventKind.STANDSTILL_END]
+    assert not watched.files.standstill.exists()
+    assert len(watched.alerts()) == 1
+
+
+def test_should_ask_the_broker_only_of_an_instance_that_runs_and_commits_nothing(watched: Watched) -> None:
+    watched.says("RUNNING", rate=5.0)
+    now_ms = watched.files.run.stat().st_mtime_ns // 1_000_000
+    watched.watch.look(now_ms)
+    assert watched.asked == 0
+    watched.says("RUNNING")
+    watched.waits = [Input(0, 70), Input(4, 70), ConnectionError("no broker"), Input(4, 70), Input(4, 70)]
+    for number in range(3):
+        watched.watch.look(now_ms + number * 1000)
+    assert watched.asked == 1, "not every second"
+    assert not watched.files.standstill.exists()
+    for seconds in (10, 20, 30, 311):
+        watched.watch.look(now_ms + seconds * 1000)
+    (alert,) = watched.alerts()
+    assert "stands still for 301 s: it runs and commits nothing while 4 offsets wait" in alert["message"]
+
+
+def test_should_not_believe_the_rate_of_an_instance_that_says_nothing_any_more(watched: Watched) -> None:
+    watched.says("RUNNING", rate=5.0)
+    written_ms = watched.files.run.stat().st_mtime_ns // 1_000_000
+    watched.waits = [Input(4, 70)]
+    watched.watch.look(written_ms + 29_000)
+    assert watched.asked == 0
+    watched.watch.look(written_ms + 31_000)
+    assert watched.asked == 1
+
+
+def test_should_count_a_restore_and_a_hold_and_name_them(watched: Watched) -> None:
+    watched.says("RESTORING")
+    watched.watch.look(T)
+    watched.watch.look(T + 301_000)
+    watched.ends()
+    forget_standstill(watched.files)
+    take_hold(watched.files.var_dir, watched.files.key.application_id, Hold("c7", "a restore", 5))
+    watched.watch.look(T + 400_000)
+    watched.watch.look(T + 701_000)
+    messages = [alert["message"] for alert in watched.alerts()]
+    assert "it is RESTORING" in messages[0]
+    assert "held by c7: a restore" in messages[1]
+
+
+def test_should_look_at_nothing_where_there_is_no_deadline(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_RTO_S", "0")
+    watch = watched.another()
+    watch.look(T)
+    watch.look(T + 10_000_000)
+    assert (watched.alerts(), watched.files.standstill.exists()) == ([], False)
+
+
+def test_should_alert_once_although_nothing_can_be_written_down(watched: Watched) -> None:
+    watched.watch.look(T)
+    watched.watch.look(T + 200_000)
+    # Neither the file that remembers it nor the database of facts.
+    folder = watched.files.standstill.parent
+    (folder.parent / "facts.db").mkdir()
+    scratch = folder / f"{watched.files.standstill.name}.{os.getpid()}.tmp"
+    scratch.mkdir()
+    for seconds in (301, 302, 303):
+        watched.watch.look(T + seconds * 1000)
+    assert len(watched.alerts()) == 1
+
+
+def test_should_only_log_what_goes_wrong_with_looking(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    watched.files.standstill.mkdir()
+    watched.watch.look(T)
+    assert "nobody sees whether it stands still" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["hold", "backoff"])
+def test_should_be_watched_while_a_trigger_waits(watched: Watched, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_RTO_S", "1")
+    monkeypatch.setattr(rto_watch, "_LOOK_S", 0.05)
+    monkeypatch.setattr(stream_trigger, "_SETTLE_S", 0.0)
+    monkeypatch.setattr(stream_trigger, "_POLL_S", 0.05)
+    var_dir, key = watched.files.var_dir, watched.files.key
+    take_hold(var_dir, key.application_id, Hold("c7", "a restore", 5))
+    of = (str(var_dir), key.application_id, key.instance)
+    trigger = HoldTrigger(*of) if kind == "hold" else BackoffTrigger(*of, until=9e12)
+
+    async def wait_and_see() -> None:
+        async def first() -> None:
+            async for _ in trigger.run():
+                return
+
+        waiting = asyncio.create_task(first())
+        alerted = await asyncio.to_thread(wait_until, lambda: len(watched.alerts()) > 0, 20)
+        assert alerted
+        release_hold(var_dir, key.application_id, "c7")
+        if kind == "hold":
+            await asyncio.wait_for(waiting, 10)
+        waiting.cancel()
+
+    asyncio.run(wait_and_see())
+    (alert,) = watched.alerts()
+    assert "held by c7: a restore" in alert["message"]

@@ -1,0 +1,31 @@
+"""docs/audit.md says what the code does."""
+
+from __future__ import annotations
+
+from tests.audit import pages
+from tests.audit.application import payments
+
+from tidemark.quality.checks import ASSETS, BY_NAME
+from tidemark.quality.contracts import contracts
+from tidemark.settings import project_root
+
+PAGE = project_root() / "docs" / "audit.md"
+
+
+def test_the_page_should_have_every_expectation_and_every_fault() -> None:
+    text = PAGE.read_text()
+    for table in (pages.expectations(), pages.faults()):
+        assert "\n".join(table) in text, "run: .venv/bin/python -m tests.audit.pages"
+
+
+def test_every_expectation_should_have_a_fault_that_it_catches() -> None:
+    caught = {fault.caught_by.format(app=pages.APPLICATION) for fault in pages.FAULTS}
+    ruled = {check.name for contract in contracts(payments(pages.APPLICATION).plan()) for check in contract.checks}
+    assert caught == BY_NAME.keys() | ruled
+    assert len(ruled) == 3
+    assert len(pages.FAULTS) >= 20
+
+
+def test_the_page_should_name_the_columns_of_every_asset() -> None:
+    text = PAGE.read_text()
+    assert [asset for asset in ASSETS if f"| `{asset}` |" not in text] == []

@@ -1,0 +1,29 @@
+"""Some of `make audit-faults` in every test run: two faults, and a healthy application that was killed in a commit."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from tests.audit.faults import FAULTS, Fault
+from tests.audit.matrix import Matrix
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+
+CHOSEN = ("an output lost and another doubled", "a wrong value in a changelog")
+
+
+def name_of(kind: str) -> str:
+    return f"{kind}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.name in CHOSEN], ids=lambda fault: fault.name)
+def test_should_catch_a_fault_with_the_expectation_that_is_for_it(matrix: Matrix, fault: Fault) -> None:
+    found = matrix.fault(fault, name_of("fault"))
+    assert found.as_wanted, found.complaints
+
+
+@pytest.mark.crash
+def test_should_report_nothing_of_an_application_that_was_killed_in_a_commit(matrix: Matrix) -> None:
+    found = matrix.healthy(4, name_of("healthy"))
+    assert found.as_wanted, found.complaints

@@ -1,0 +1,125 @@
+"""How the records of a topic are told apart and compared: on rows at hand, with Spark and without a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_jobs.audit_results import in_order_sql, lasts_sql
+from spark_jobs.audit_session import sized
+from spark_jobs.audit_validate import Validator
+
+from tidemark.checks.verdict import Verdict
+from tidemark.quality.checks import Check
+from tidemark.quality.derivable import derivable
+from tidemark.topology.builder import Topology
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+
+RECORDS = "p INT, k STRING, ws BIGINT, batch BIGINT, partition INT, offset BIGINT, r_n BIGINT, r_low BIGINT"
+RESULTS = (
+    "k STRING, role STRING, offset BIGINT, is_newest_found BOOLEAN, is_newest_expected BOOLEAN, found STRING, "
+    "expected STRING, is_equal BOOLEAN, is_compacted BOOLEAN"
+)
+
+
+def test_should_see_copies_the_newest_and_what_goes_back(spark: SparkSession) -> None:
+    topology = Topology("app")
+    grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
+    grouped.aggregate(n="count(*)", low="min(x)", store="s").to("out")
+    (one,) = derivable(topology.plan()).derived
+    rows = [
+        # key, batch, partition, offset, n, low
+        ("twice", 1, 0, 10, 1, 5),
+        ("twice", 1, 0, 11, 1, 5),
+        ("twice", 2, 0, 12, 3, 4),
+        ("fewer", 1, 0, 13, 4, 1),
+        ("fewer", 2, 0, 14, 2, 1),
+        ("larger", 1, 0, 15, 1, 1),
+        ("larger", 2, 0, 16, 2, 9),
+        ("elsewhere", 1, 0, 17, 5, 1),
+        ("elsewhere", 2, 1, 18, 1, 1),
+        ("of no batch", None, 0, 19, 1, 1),
+    ]
+    frame = spark.createDataFrame([(0, k, -1, *rest) for k, *rest in rows], RECORDS)
+    frame.createOrReplaceTempView("audit_results_records")
+    found = spark.sql(in_order_sql(one, "audit_results_records")).collect()
+    assert {row.offset for row in found} == set(range(10, 19))
+    assert {row.offset for row in found if row.is_copy} == {11}
+    assert {row.offset for row in found if not row.is_last_copy} == {10}
+    assert {row.offset for row in found if row.is_newest} == {12, 14, 16, 18}
+    assert {row.offset for row in found if row.is_back} == {14, 16}
+
+
+def test_should_find_the_last_value_of_each_key_and_pass_over_what_compaction_took(spark: SparkSession) -> None:
+    rows = [
+        # key, role, offset, newest found, newest expected, found, expected, equal, compacted
+        ("agrees", "update", 1, True, True, None, None, True, False),
+        ("agrees", "update", 0, False, False, None, None, True, False),
+        ("differs", "update", 2, True, True, "1", "2", False, False),
+        ("doubled", "update", 3, False, False, None, None, True, False),
+        ("doubled", "update", 4, True, True, None, None, True, False),
+        ("written again", "update", 5, False, True, "7", "7", True, False),
+        ("written again", "update", 6, True, False, "7", None, False, False),
+        ("taken back", "update", 7, False, True, "7", "7", True, False),
+        ("taken back", "update", 8, True, False, "6", None, False, False),
+        ("lost", "update", None, False, True, None, "2", False, False),
+        ("lost", "update", 9, True, False, "1", "1", True, False),
+        ("lost whole", "update", None, False, True, None, "1", False, False),
+        ("compacted", "update", None, False, True, None, "1", False, True),
+        ("a final", "final", 10, True, True, "1", "2", False, False),
+    ]
+    frame = spark.createDataFrame(rows, RESULTS).selectExpr(
+        "*", "'t' AS topic", "'0_0' AS task", "0L AS window_start", "0 AS partition"
+    )
+    frame.createOrReplaceTempView("audit_results_rows")
+    found = spark.sql(lasts_sql("audit_results_rows")).collect()
+    assert {(row.k, row.offset, row.is_equal) for row in found} == {
+        ("agrees", 1, True),
+        ("differs", 2, False),
+        ("doubled", 4, True),
+        ("written again", 6, True),
+        ("taken back", 8, False),
+        ("lost", 9, False),
+        ("lost whole", None, False),
+    }
+    assert len(found) == 7
+
+
+def test_should_count_all_of_a_suite_in_one_job_and_tell_a_broken_check_apart(spark: SparkSession) -> None:
+    frame = spark.range(40_000).selectExpr("id", "id % 10 AS digit").persist()
+    frame.count()
+    holds, fails, breaks = (
+        Check(name, "digits", unexpected, "it is so", "look")
+        for name, unexpected in (("holds", "digit > 9"), ("fails", "id = 7"), ("breaks", "nowhere > 1"))
+    )
+    validator = Validator("a run")
+    spark.sparkContext.setJobGroup("counted", "")
+    found = validator.validate("digits", frame, [holds, holds_too := replace(holds, name="holds too")], False)
+    jobs = spark.sparkContext.statusTracker().getJobIdsForGroup("counted")
+    assert [finding.verdict for finding in found.findings] == [Verdict.OK, Verdict.OK]
+    assert found.rows == 40_000
+    assert len(jobs) == 1
+    found = validator.validate("more", frame, [holds_too, fails], False)
+    assert [finding.verdict for finding in found.findings] == [Verdict.OK, Verdict.FAILED]
+    assert found.quarantined == {"fails": [{"id": 7, "digit": 7}]}
+    found = validator.validate("broken", frame, [breaks], False)
+    assert [finding.evidence.get("broken") for finding in found.findings] == [True]
+    assert found.rows is None
+    frame.unpersist()
+
+
+def test_should_size_the_session_for_an_audit_and_leave_it_as_it_was(spark: SparkSession) -> None:
+    names = ("spark.sql.shuffle.partitions", "spark.sql.inMemoryColumnarStorage.compressed")
+
+    def seen() -> list[str | None]:
+        return [spark.conf.get(name) for name in names]
+
+    before = seen()
+    with sized(spark, 5_000_001):
+        assert seen() == ["6", "false"]
+    with pytest.raises(ZeroDivisionError), sized(spark, 0):
+        assert seen() == ["1", "false"]
+        1 / 0  # noqa: B018
+    assert seen() == before

@@ -1,0 +1,131 @@
+"""The audit's own road beside the stream's: both give the same partial results, accounts and dead letters for odd records."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+
+import pytest
+from pyspark.sql import SparkSession
+from spark_jobs import audit_truth as truth
+from spark_jobs.compile import branch_sql
+from tests.spark.conftest import spark
+
+from tidemark.quality.derivable import derivable
+from tidemark.stores.layout import ValueLayout, slots_of
+from tidemark.tasks.task import Status
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import hopping, tumbling
+
+__all__ = ["spark"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(200)]
+
+NOW_MS = 1_700_000_000_000
+AHEAD_MS = 3_600_000
+SCHEMA = (
+    "role STRING, topic STRING, partition INT, offset BIGINT, ts_ms BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "p INT, batch BIGINT"
+)
+
+
+def odd_values(chance: random.Random) -> bytes | None:
+    at = NOW_MS - chance.randrange(600_000)
+    record = {"id": f"k{chance.randrange(4)}", "at": at, "x": chance.randrange(-5, 20), "y": chance.random()}
+    odd = chance.random()
+    if odd < 0.05:
+        return chance.choice([b"{", b"", b"[]", b"null", b"\xff\xfe", None, b'{"id": 5'])
+    if odd < 0.15:
+        record[chance.choice(["id", "at", "x", "y"])] = chance.choice(
+            [None, "text", -7, 1 << 40, NOW_MS + 2 * AHEAD_MS]
+        )
+    if odd < 0.2:
+        record["at"] = chance.randrange(5000)
+    return json.dumps(record).encode()
+
+
+@pytest.fixture(scope="module")
+def records(spark: SparkSession) -> str:
+    chance = random.Random(7)
+    rows = [
+        ("source", "in", n % 2, n, NOW_MS, None, f"k{n % 4}".encode(), odd_values(chance), n % 2, 1) for n in range(600)
+    ]
+    frame = spark.createDataFrame(rows, SCHEMA).withColumn("timestamp", _timestamp())
+    frame.createOrReplaceTempView("audit_truth_records")
+    return "audit_truth_records"
+
+
+def _timestamp():
+    from pyspark.sql.functions import expr
+
+    return expr("timestamp_millis(ts_ms)")
+
+
+@pytest.mark.parametrize("windows", [None, tumbling("1m"), hopping("1m", "25s"), hopping("10s", "3s")], ids=str)
+def test_both_roads_should_give_the_same(spark: SparkSession, records: str, windows) -> None:
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT, x BIGINT, y DOUBLE", key="id", timestamp="at")
+    grouped = stream.filter("x >= 0").select("x * 2 AS twice", "y").group_by_key()
+    grouped = grouped if windows is None else grouped.windowed_by(windows)
+    named = {"n": "count(*)", "s": "sum(twice)", "low": "min(y)", "high": "max(twice)", "mean": "mean(y)"}
+    grouped.aggregate(store="s", **named).to("out")
+    (one,) = derivable(topology.plan()).derived
+    # --- what the stream computes
+    stream_rows = spark.sql(branch_sql(one.subtopology, one.branch, records, AHEAD_MS)).toArrow().to_pylist()
+    slots = [slot.column for slot in slots_of(one.aggregation.aggregates)]
+    good = {
+        (row["p"], row["k"], row.get("w", truth.NO_WINDOW)): (
+            row["rows"],
+            row["max_ts"],
+            *(row[slot] for slot in slots),
+        )
+        for row in stream_rows
+        if row["status"] == Status.GOOD
+    }
+    # --- what the audit computes
+    source = one.subtopology.sources[0]
+    judged = f"({truth.placed_sql(source, f'({truth.judged_sql(source, records, AHEAD_MS)})')})"
+    reaching = f"({truth.branch_records_sql(one.subtopology, one.branch, judged)})"
+    own = spark.sql(truth.partials_sql(one.aggregation, reaching)).toArrow().to_pylist()
+    names = [column.split()[0] for column in truth.kept_columns(one.aggregation)]
+    computed = {(r["p"], r["k"], r["ws"]): (r["rows"], r["ts"], *(r[name] for name in names)) for r in own}
+    assert computed.keys() == good.keys()
+    for key, values in good.items():
+        assert computed[key] == pytest.approx(values, rel=1e-12)
+    assert len(good) > 4
+    accounts = spark.sql(truth.account_sql(one.branch, reaching)).toArrow().to_pylist()
+    for account in accounts:
+        mine = [row for row in stream_rows if row["p"] == account["p"]]
+        stated = [
+            sum(row["rows"] for row in mine if row["status"] == status)
+            for status in (Status.GOOD, Status.FILTERED, Status.BAD)
+        ]
+        assert [account["rows"], account["filtered_rows"], account["bad_rows"]] == stated
+        assert account["newest_ms"] == max(row["max_ts"] for row in mine if row["status"] == Status.GOOD)
+        assert min(stated) > 0
+
+
+def test_changelog_values_should_be_read_bit_by_bit(spark: SparkSession) -> None:
+    topology = Topology("app")
+    grouped = topology.stream("in", schema="id STRING, x BIGINT, y DOUBLE", key="id").group_by_key()
+    grouped.windowed_by(tumbling("1m")).aggregate(n="count(*)", low="min(y)", s="sum(x)", store="s").to("out")
+    (one,) = derivable(topology.plan()).derived
+    layout = ValueLayout(slots_of(one.aggregation.aggregates))
+    doubles = [0.1, -0.0, 5e-324, 1.7976931348623157e308, -2.5, float("inf"), 3.0]
+    integers = [0, -1, 1 << 62, -(1 << 63), (1 << 63) - 1, 255, 256]
+    kept = layout.empty(len(doubles))
+    kept["f0"], kept["f1"], kept["f2"] = integers, doubles, integers[::-1]
+    kept["valid"] = [7, 7, 7, 7, 7, 7, 5]
+    starts = [0, 60_000, NOW_MS, 1 << 40, 5, 6, 7]
+    rows = [
+        ("changelog", "app-s-changelog", 0, n, 0, None, b"key" + struct.pack(">q", start), value, 0, 1)
+        for n, (start, value) in enumerate(zip(starts, layout.encode(kept), strict=True))
+    ]
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_truth_log")
+    found = spark.sql(truth.changelog_results_sql(one, "audit_truth_log") + " ORDER BY offset").toArrow().to_pylist()
+    assert [row["k"] for row in found] == ["key"] * len(starts)
+    assert [row["ws"] for row in found] == starts
+    assert [row["r_n"] for row in found] == integers
+    assert [row["r_low"] for row in found] == [*doubles[:-1], None]
+    assert [row["r_s"] for row in found] == integers[::-1]

@@ -1,0 +1,94 @@
+"""Versions of an application that counts: what `tests/restore/counting.py` runs, with another topology each time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+from tests.restore.counting import PARTITIONS, CountingApp, CountingSource
+from tests.truth.topics import read_all
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.record import CommitRecord
+from tidemark.names import TaskId
+from tidemark.stores.protocol import WHOLE
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.task import Status
+from tidemark.tasks.values import value_layouts
+from tidemark.topology.builder import Topology
+
+
+class CountingAndSumming(CountingSource):
+    """Partial results for any of the aggregates below: `n` and `total` count, `twos` is twice the count."""
+
+    def counted(self, messages) -> pa.Table:
+        counted = Counter((message.partition(), message.key().decode()) for message in messages)
+        rows = [(p, Status.GOOD, n, 1, key, n, n, 2 * n) for (p, key), n in sorted(counted.items())]
+        names = ("p", "status", "rows", "max_ts", "k", "n", "total", "twos")
+        return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def version_one(name: str) -> Topology:
+    """Counts by key in the store `n`."""
+    return version(name, "1", "n", n="count(*)")
+
+
+def version(name: str, number: str, store: str, **aggregates: str) -> Topology:
+    """One store of aggregates, sent to `<name>-out`."""
+    topology = Topology(name, version=number)
+    source = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id")
+    source.group_by_key().aggregate(store=store, **aggregates).to(f"{name}-out")
+    return topology
+
+
+class ChangingApp(CountingApp):
+    """Runs whatever version it is given."""
+
+    def __init__(self, settings, admin, name) -> None:
+        super().__init__(settings, admin, name, topology=version_one, source=CountingAndSumming)
+
+    def become(self, topology: Topology) -> None:
+        """The module is another one from now on."""
+        self.plan = topology.plan()
+
+    def last_records(self) -> dict[TaskId, CommitRecord]:
+        """Of each task."""
+        client = {"bootstrap.servers": self.settings.bootstrap_servers}
+        tasks = [TaskId(0, number) for number in range(PARTITIONS)]
+        return last_commit_records(client, EndOffsets(self.admin, 15), self.name, tasks, stalled_after_s=30)
+
+    def last_outputs(self) -> dict[str, dict[str, int | None]]:
+        """The last row of each key in the sink."""
+        rows = read_all(self.settings.bootstrap_servers, [f"{self.name}-out"])
+        found = {row.key.decode(): json.loads(row.value) for listed in rows.values() for row in listed}
+        return {key: {name: value for name, value in row.items() if name != "id"} for key, row in found.items()}
+
+    def counts(self) -> dict[str, int]:
+        """What the store `n` holds on disk."""
+        layout, found = value_layouts(self.plan.subtopologies[0])["n"], {}
+        for partition in range(PARTITIONS):
+            with opened(self.store_folder(partition)) as store:
+                items = list(store.items(WHOLE))
+            decoded = layout.decode([value for _, value in items])
+            found |= {key.decode(): int(n) for (key, _), n in zip(items, decoded["f0"], strict=True)}
+        return found
+
+
+def outputs(app: CountingApp) -> Counter[tuple[str, int]]:
+    """What the sink holds, as (key, count) and how often."""
+    rows = read_all(app.settings.bootstrap_servers, [f"{app.name}-out"])
+    return Counter((row.key.decode(), json.loads(row.value)["n"]) for found in rows.values() for row in found)
+
+
+def committed(app: CountingApp) -> list[int]:
+    """As they are, whatever an open transaction may still make of them."""
+    settings = {"bootstrap.servers": app.settings.bootstrap_servers, "group.id": app.name}
+    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    try:
+        asked = [TopicPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
+        return [found.offset for found in consumer.committed(asked, timeout=30)]
+    finally:
+        consumer.close()

@@ -1,0 +1,7 @@
+"""The Spark session of the test driver; it needs no broker."""
+
+from __future__ import annotations
+
+from spark_jobs.testing import spark, topology_driver
+
+__all__ = ["spark", "topology_driver"]

@@ -1,0 +1,96 @@
+"""Contents that are written anew: names, copies of an earlier generation, and what a start makes of a description."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.change.changing import version, version_one
+from tests.start.test_start_plan import a_copy, a_record, found
+
+from tidemark.change.description import describe_state
+from tidemark.change.generations import next_generation
+from tidemark.change.recorded import named, settled
+from tidemark.errors import StartRefused
+from tidemark.names import changelog_topic
+from tidemark.start.evidence import Watermarks
+from tidemark.start.plan import Refuse, Resume, plan_start
+from tidemark.tasks.values import generation_of, value_signature
+
+COUNTS = {"app-in": 2}
+
+
+@pytest.mark.parametrize(
+    ("topics", "recorded", "expected"),
+    [
+        ([], None, 0),
+        (["app-n-changelog"], None, 1),
+        (["app-n-changelog"], 0, 1),
+        ([], 3, 4),
+        (["app-n-changelog", "app-n-changelog-9", "app-n-changelog-10"], 2, 11),
+        (["app-nn-changelog", "app-n-changelog-x", "app-n-changelog-0", "other-app-n-changelog", "app.n-changelog"], None, 0),
+    ],
+)  # fmt: skip
+def test_should_take_a_name_that_was_never_used(topics, recorded, expected):
+    assert next_generation("app", "n", topics, recorded) == expected
+
+
+def test_should_name_generations():
+    assert [changelog_topic("app", "n", number) for number in (0, 1)] == ["app-n-changelog", "app-n-changelog-1"]
+    (spec,) = version_one("app").plan().stores
+    signatures = [value_signature(dataclasses.replace(spec, generation=number), None) for number in (0, 1, 12)]
+    assert [generation_of(signature) for signature in signatures] == [0, 1, 12]
+    assert generation_of("1:json:a/b STRING") == 0
+
+
+def evidence(copies, **store):
+    made = found(record=a_record(100), copies=copies, changelog=Watermarks(0, 30))
+    changed = dataclasses.replace(made.stores[0], value_layout="generation 1/1:pulses=count<i8", **store)
+    return dataclasses.replace(made, stores=(changed,))
+
+
+@pytest.mark.parametrize("offset", [99, 100, 101])
+def test_a_start_should_pass_over_local_state_of_an_earlier_generation(offset):
+    """Its changelog offset, 60, counts another topic: that one ends at 30 says nothing."""
+    plan = plan_start(evidence((a_copy(offset, changelog_offset=60),)))
+    assert isinstance(plan, Resume)
+    assert plan.stores["counts"].copy is None
+
+
+def test_a_start_should_refuse_local_state_of_a_later_generation_or_another_layout():
+    for layout in ("generation 2/1:pulses=count<i8", "generation 1/1:pulses=sum<i8"):
+        plan = plan_start(evidence((a_copy(layout=layout),)))
+        assert isinstance(plan, Refuse)
+        assert "holds values" in plan.reason
+
+
+def test_a_start_should_be_given_the_names_in_use():
+    plan = version_one("app").plan()
+    held = describe_state(plan, COUNTS)
+    assert settled(plan, None, COUNTS) == plan
+    assert settled(plan, held, COUNTS) == plan
+    anew = describe_state(named(plan, held), COUNTS)
+    (state,) = anew.subtopologies
+    anew = dataclasses.replace(anew, subtopologies=(dataclasses.replace(state, stores=(
+        dataclasses.replace(state.stores[0], spec=dataclasses.replace(state.stores[0].spec, generation=4)),
+    )),))  # fmt: skip
+    assert [spec.generation for spec in settled(plan, anew, COUNTS).stores] == [4]
+
+
+@pytest.mark.parametrize("now", [1, 3])
+def test_a_start_should_refuse_another_number_of_partitions(now):
+    plan = version_one("app").plan()
+    with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale --tasks {now}`"):
+        settled(plan, describe_state(plan, COUNTS), {"app-in": now})
+
+
+def test_a_start_should_refuse_another_state_and_say_which():
+    held = describe_state(version_one("app").plan(), COUNTS)
+    for topology, what in (
+        (version("app", "2", "n", n="count(*)", most="max(v)"), "store n: its keys know nothing of the new field most"),
+        (version("app", "2", "m", n="count(*)"), "store n: the new version has no such store"),
+        (version("app", "1", "n", n="max(v)"), r"store n: its field n was count\(\*\)"),
+    ):
+        with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade`"):
+            settled(topology.plan(), held, COUNTS)
+    settled(version("app", "2", "n", n="count(*)").plan(), held, COUNTS)

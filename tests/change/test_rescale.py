@@ -1,0 +1,241 @@
+"""Other numbers of tasks on a real broker: 4, then 8, then 3, while input arrives; a source that grew; killed at each step."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.change.changing import outputs, version, version_one
+from tests.change.routing_source import RoutingSource
+from tests.change.test_reset import reset_of
+from tests.change.test_upgrade import crash_at, description, upgrade_of
+from tests.restore.counting import NO_PROBE, CountingApp
+from tests.restore.test_restore_run import Crash
+from tests.truth.topics import read_all
+from typer.testing import CliRunner
+
+from tidemark.broker.offsets import EndOffsets, committed_offsets
+from tidemark.broker.topics import ensure_user_topics, partition_counts
+from tidemark.change.recorded import settled_plan
+from tidemark.change.rescale import Rescale
+from tidemark.change.reset_plan import ResetTo, StateAfter
+from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.record import CommitKind
+from tidemark.errors import StartRefused
+from tidemark.instance.instance import Instance
+from tidemark.names import TaskId, TopicPartition
+from tidemark.partitioning import partitions_of
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.stores.directory import folder_of
+from tidemark.stores.protocol import WHOLE
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.values import value_layouts
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+YES = lambda _plan: True  # noqa: E731
+
+
+class RescaledApp(CountingApp):
+    """Counts by key; its topic has four partitions."""
+
+    def __init__(self, settings, admin, name) -> None:
+        four = settings.model_copy(update={"num_partitions": 4})
+        ensure_user_topics(version_one(name).plan(), four, admin)
+        super().__init__(settings, admin, name, topology=version_one)
+
+    def run(self, probe=NO_PROBE, settings=None, number=0) -> None:
+        """One instance until all input is counted."""
+        stop = threading.Event()
+        instance = Instance(self.plan, settings or self.settings, number, "rescaled", probe)
+        counts = partition_counts(self.admin, self.settings)
+        partitions = sum(counts[topic] for s in instance.plan.subtopologies for topic in s.source_topics)
+        too_long = threading.Timer(90, stop.set)
+        too_long.start()
+        failure = None
+        try:
+            instance.run(RoutingSource(self.settings.bootstrap_servers, instance.plan, partitions, stop), stop)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            too_long.cancel()
+            instance.close(failure)
+
+    def counts(self) -> dict[str, int]:
+        """What the stores of all tasks hold on disk, and that each key lies where murmur2 wants it."""
+        plan = settled_plan(self.plan, self.settings, self.admin)
+        tasks = partition_counts(self.admin, self.settings)[plan.subtopologies[0].lead.topic]
+        layout, found = value_layouts(plan.subtopologies[0])["n"], {}
+        for number in range(tasks):
+            with opened(folder_of(self.state, TaskId(0, number), "n")) as store:
+                items = list(store.items(WHOLE))
+            keys = [key for key, _ in items]
+            assert set(partitions_of(keys, tasks).tolist()) <= {number}
+            decoded = layout.decode([value for _, value in items])
+            found |= {key.decode(): int(n) for key, n in zip(keys, decoded["f0"], strict=True)}
+        assert sorted(path.name for path in self.state.glob("0_*")) == [f"0_{number}" for number in range(tasks)]
+        return found
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """1000 records of 200 keys counted by four tasks. Nothing runs."""
+    made = RescaledApp(settings, admin, unique("rescaled"))
+    made.feed(1000)
+    made.run()
+    return made
+
+
+def rescale_of(app, tasks, probe=NO_PROBE, said=None):
+    said = said if said is not None else []
+    return Rescale(app.plan, app.settings, wall_clock_ms, tasks, LoggingRestoreListener(), probe, said.append)
+
+
+def kinds(app, tasks):
+    client = {"bootstrap.servers": app.settings.bootstrap_servers}
+    # A client of its own: one that knew the topic before it grew does not know its new partitions.
+    ends = EndOffsets(AdminClient(client), 15)
+    records = last_commit_records(client, ends, app.name, tasks, stalled_after_s=30)
+    return {str(task): record.kind for task, record in records.items()}
+
+
+def test_should_go_from_four_to_eight_to_three_tasks_while_input_arrives_and_count_every_record_once(app):
+    for tasks in (8, 3):
+
+        def arrive(point):
+            if point == "topics-made":
+                app.feed(300, keys=250)
+
+        app.feed(100)
+        assert rescale_of(app, tasks, arrive).run(YES)
+        now = [TaskId(0, number) for number in range(8)]
+        assert kinds(app, now) == {f"0_{number}": CommitKind.RESCALE for number in range(tasks)}
+        assert kinds(app, [TaskId(1, n) for n in range(4)]) == {f"1_{n}": CommitKind.RESCALE for n in range(4)}
+        app.feed(200)
+        app.run()
+        assert app.counts() == app.expected
+    # A count that was emitted twice would be a record that was counted twice.
+    assert set(outputs(app).values()) == {1}
+
+
+def test_should_send_on_what_lies_unread_between_the_sub_topologies(app):
+    assert rescale_of(app, 2).run(YES)
+    app.feed(400)
+
+    class Enough(Exception):
+        pass
+
+    sent = []
+
+    def stop_before_counting(point):
+        # Routers commit first; what they have sent is not counted yet.
+        if point == "7-stores":
+            sent.append(point)
+            if len(sent) == 1:
+                raise Enough
+
+    with pytest.raises(Enough):
+        app.run(stop_before_counting)
+    plan = rescale_of(app, 5).show()
+    assert sum(plan.unread.values()) > 0
+    said = []
+    assert rescale_of(app, 5, said=said).run(YES)
+    assert any("unread records sent on" in line for line in said)
+    app.run()
+    assert app.counts() == app.expected
+    assert set(outputs(app).values()) == {1}
+
+
+def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
+    old = description(app)
+    for point in ("topics-made", "copying", "switch-before-commit"):
+        with pytest.raises(Crash):
+            rescale_of(app, 3, crash_at(point)).run(YES)
+        assert (point, description(app)) == (point, old)
+    for point in ("switch-committed", "folders-forgotten"):
+        with pytest.raises(Crash):
+            rescale_of(app, 3, crash_at(point)).run(YES)
+        assert description(app).routing > 0
+    said = []
+    assert rescale_of(app, 3, said=said).run(YES)
+    assert any("already" in line for line in said)
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+    assert set(outputs(app).values()) == {1}
+
+
+def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
+    topic = f"{app.name}-in"
+
+    def grow(partitions):
+        app.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+        # Keys go elsewhere from now on, to partitions that no task has read.
+        app.feed(200)
+
+    grow(6)
+    with pytest.raises(StartRefused, match="rescale --tasks 6"):
+        app.run()
+    assert rescale_of(app, 6).run(YES)
+    app.run()
+    assert app.counts() == app.expected
+    grow(7)
+    app.run()
+    assert app.counts() == app.expected
+    client = {"bootstrap.servers": app.settings.bootstrap_servers}
+    places = [TopicPartition(topic, number) for number in range(7)]
+    assert len(committed_offsets(client, app.name, places, 20)) == 7
+    assert description(app).partitions == {topic: 7}
+    assert set(outputs(app).values()) == {1}
+
+
+def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_path, monkeypatch):
+    before = description(app)
+    with pytest.raises(StartRefused, match="4 tasks already"):
+        rescale_of(app, 4).run(YES)
+    assert not rescale_of(app, 3).run(lambda _plan: False)
+    name = app.for_commands(tmp_path, monkeypatch)
+    monkeypatch.setenv("COLUMNS", "250")
+    (tmp_path / f"{name}.py").write_text(
+        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+    )
+
+    def command(*options):
+        return CliRunner().invoke(build(["rescale", "lag"]), [*options])
+
+    shown = command("rescale", name, "--tasks", "3")
+    assert shown.exit_code == 0, shown.output
+    assert "nothing was changed" in shown.stdout
+    assert description(app) == before
+    assert command("rescale", name, "--tasks", "3", "--yes").exit_code != 0
+    assert command("rescale", name, "--tasks", "0").exit_code != 0
+    done = command("rescale", name, "--tasks", "3", "--run", "--yes")
+    assert done.exit_code == 0, done.output
+    assert description(app).routing == 1
+    assert f"{app.name}-source-{app.name}-in-1-repartition" in command("lag", name).stdout.replace("\n", "")
+
+
+def test_a_rescaled_application_should_be_upgraded_and_reset(app):
+    assert rescale_of(app, 2).run(YES)
+    app.plan = version(app.name, "2", "total", n="count(*)").plan()
+    assert upgrade_of(app, renames=["n=total"]).run(YES)
+    assert description(app).routing == 1
+    app.feed(100)
+    app.run()
+    assert last_counts(app) == app.expected
+    assert set(outputs(app).values()) == {1}
+    assert reset_of(app, ResetTo.EARLIEST, StateAfter.EMPTY).run(YES)
+    app.run()
+    assert last_counts(app) == app.expected
+    assert max(outputs(app).values()) == 2
+
+
+def last_counts(app):
+    """By key, the count that stands last in the sink."""
+    rows = read_all(app.settings.bootstrap_servers, [f"{app.name}-out"])
+    return {row.key.decode(): json.loads(row.value)["n"] for found in rows.values() for row in found}

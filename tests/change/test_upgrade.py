@@ -1,0 +1,237 @@
+"""Upgrades of a real application on a real broker: carried while input arrives, killed at each step, refused."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+from tests.change.changing import ChangingApp, committed, outputs, version
+from tests.restore.counting import NO_PROBE, PARTITIONS
+from tests.restore.test_restore_run import Crash
+from typer.testing import CliRunner
+
+from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import recorded
+from tidemark.change.upgrade import CHANGES_FOLDER, Upgrade
+from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.record import CommitKind
+from tidemark.errors import ExitCode, StartRefused, TaskLocked
+from tidemark.instance.instance import Instance
+from tidemark.names import TopicPartition
+from tidemark.restore.listener import LoggingRestoreListener
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+YES = lambda _plan: True  # noqa: E731
+RENAMED = {"renames": ["n=total"], "adds": ["total.twos=1000"]}
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """1000 records of 200 keys counted by version 1. Nothing runs."""
+    made = ChangingApp(settings, admin, unique("upgraded"))
+    made.feed(1000)
+    made.run()
+    return made
+
+
+def upgrade_of(app, probe=NO_PROBE, said=None, renames=(), drops=(), adds=()):
+    said = said if said is not None else []
+    return Upgrade(
+        app.plan, app.settings, wall_clock_ms, renames, drops, adds, LoggingRestoreListener(), probe, said.append
+    )
+
+
+def description(app):
+    return recorded(app.settings, app.admin, app.name, partition_counts(app.admin, app.settings))
+
+
+def renamed(app):
+    return version(app.name, "2", "total", n="count(*)", twos="sum(v)")
+
+
+def test_should_carry_the_state_while_input_arrives_and_count_every_record_once(app):
+    before = Counter(app.expected)
+    app.become(renamed(app))
+    feeding, fed = threading.Event(), threading.Event()
+
+    def feed():
+        while not fed.is_set():
+            app.feed(100)
+            feeding.set()
+
+    thread = threading.Thread(target=feed)
+
+    def arrive(point):
+        if point == "topics-made":
+            thread.start()
+            assert feeding.wait(30)
+
+    try:
+        assert upgrade_of(app, arrive, **RENAMED).run(YES)
+    finally:
+        fed.set()
+        thread.join(60)
+    records = app.last_records()
+    assert {(record.kind, record.topology_version) for record in records.values()} == {(CommitKind.UPGRADE, "2")}
+    assert committed(app) == [records[task].end_offsets[f"{app.name}-in"] for task in sorted(records)]
+    assert not (app.settings.state_dir / CHANGES_FOLDER / app.name).exists()
+    app.run()
+    last = app.last_outputs()
+    assert {key: row["n"] for key, row in last.items()} == app.expected
+    assert all(
+        row["twos"] == 1000 + 2 * (row["n"] - before[key]) for key, row in last.items() if row["n"] > before[key]
+    )
+    # A count that was emitted twice would be a record that was counted twice.
+    assert set(outputs(app).values()) == {1}
+
+
+def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
+    old, offsets = description(app), committed(app)
+    app.become(renamed(app))
+    for point in ("topics-made", "copying", "switch-before-commit"):
+        with pytest.raises(Crash):
+            upgrade_of(app, crash_at(point), **RENAMED).run(YES)
+        assert (point, description(app), committed(app)) == (point, old, offsets)
+    for point in ("switch-committed", "folders-forgotten"):
+        with pytest.raises(Crash):
+            upgrade_of(app, crash_at(point), **RENAMED).run(YES)
+        assert description(app).version == "2"
+    said, records = [], app.last_records()
+    assert upgrade_of(app, said=said).run(YES), "what was declared is of no use any more"
+    assert any("already" in line for line in said)
+    assert app.last_records() == records
+    assert not list(app.settings.state_dir.glob("*/*/*/rocksdb/n"))
+    app.feed(300)
+    app.run()
+    assert {key: row["n"] for key, row in app.last_outputs().items()} == app.expected
+    assert set(outputs(app).values()) == {1}
+
+
+def crash_at(point):
+    def crash(at):
+        if at == point:
+            raise Crash
+
+    return crash
+
+
+def test_a_refused_upgrade_should_touch_nothing(app, tmp_path):
+    first, before = app.plan, (description(app), committed(app), partition_counts(app.admin, app.settings))
+    app.become(version(app.name, "2", "n", n="sum(v)"))
+    with pytest.raises(StartRefused, match=r"was count\(\*\), now it is sum\(v\)\): `tidemark upgrade`"):
+        app.run()
+    assert "--drop n" in " ".join(upgrade_of(app).show(tmp_path / "shown").refused)
+    with pytest.raises(StartRefused, match="nothing was changed: store n: its field n was"):
+        upgrade_of(app).run(YES)
+    assert (description(app), committed(app), partition_counts(app.admin, app.settings)) == before
+    app.plan = first
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_a_dropped_store_should_begin_anew_under_its_name_and_leave_the_old_folder_alone_elsewhere(app, tmp_path):
+    app.become(version(app.name, "2", "n", n="sum(v)"))
+    made = upgrade_of(app, drops=["n"]).show(tmp_path / "shown")
+    assert made.lost == {"n": 200}
+    assert made.left == (f"{app.name}-n-changelog",)
+    assert upgrade_of(app, drops=["n"]).run(YES)
+    app.expected.clear()
+    app.feed(300)
+    # The folder of version 1 is still here, as it would be on another machine.
+    assert list(app.settings.state_dir.glob("0/*/*/rocksdb/n"))
+    app.run()
+    assert {k: r["n"] for k, r in app.last_outputs().items() if k in app.expected} == app.expected
+    assert app.counts() == app.expected
+    assert f"{app.name}-n-changelog-1" in partition_counts(app.admin, app.settings)
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_should_change_nothing_when_the_answer_is_no_or_while_an_instance_runs(app):
+    first, before = app.plan, (description(app), committed(app))
+    app.become(renamed(app))
+    assert not upgrade_of(app, **RENAMED).run(lambda _plan: False)
+    instance = Instance(first, app.settings, 0, "changing", NO_PROBE)
+    try:
+        with pytest.raises(TaskLocked, match="pause its DAG"):
+            upgrade_of(app, **RENAMED).run(YES)
+    finally:
+        instance.close(None)
+    assert (description(app), committed(app)) == before
+
+
+def test_a_version_that_keeps_the_same_should_start_by_itself_and_be_recorded(app):
+    app.become(version(app.name, "1b", "n", n="count(*)"))
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+    assert description(app).version == "1b"
+
+
+def test_a_source_that_grew_should_be_refused_with_the_command_that_helps(app):
+    topic = f"{app.name}-in"
+    app.admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
+    match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale --tasks 3`"
+    with pytest.raises(StartRefused, match=match):
+        app.run()
+    app.become(renamed(app))
+    with pytest.raises(StartRefused, match="tidemark upgrade"):
+        app.run()
+    with pytest.raises(StartRefused, match=match):
+        upgrade_of(app, **RENAMED).run(YES)
+
+
+def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
+    """The group tells of it when the client's metadata are refreshed, some minutes after the topic has grown."""
+    stop, given = threading.Event(), TopicPartition(f"{app.name}-in", PARTITIONS)
+
+    class Idle:
+        def start(self, next_offsets, max_batch_records):
+            instance._member.ownership.assigned([given])
+            instance._changed.set()
+
+        def next(self, timeout_s):
+            return None
+
+        def stop(self):
+            return
+
+    instance = Instance(app.plan, app.settings, 0, "changing", NO_PROBE)
+    too_long = threading.Timer(60, stop.set)
+    too_long.start()
+    try:
+        with pytest.raises(StartRefused, match=r"more than its 2 partitions .* `tidemark rescale`"):
+            instance.run(Idle(), stop)
+    finally:
+        too_long.cancel()
+        instance.close(None)
+
+
+def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
+    name = app.for_commands(tmp_path, monkeypatch)
+    (tmp_path / f"{name}.py").write_text(
+        "from tests.change.changing import version\ndef topology():\n"
+        f"    return version({app.name!r}, '2', 'total', n='count(*)', twos='sum(v)')\n"
+    )
+
+    def command(*options):
+        return CliRunner().invoke(build(["upgrade", "rewind"]), ["upgrade", name, *options], terminal_width=200)
+
+    refused = command()
+    assert refused.exit_code == ExitCode.REFUSED
+    assert "--rename n=NEW" in refused.stdout
+    shown = command("--rename", "n=total", "--add", "total.twos")
+    assert shown.exit_code == 0
+    assert "n → total" in shown.stdout
+    assert description(app).version == "1"
+    assert command("--yes").exit_code != 0
+    done = command("--rename", "n=total", "--add", "total.twos", "--run", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "stands at version 2" in done.stdout
+    assert description(app).version == "2"

@@ -1,0 +1,170 @@
+"""Verdicts on compaction, and what a scan is counted as."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tidemark.checks.changelog_scan import Scan
+from tidemark.checks.compaction import (
+    CleanerPosition,
+    CompactionRules,
+    CompactionSample,
+    CompactionSettings,
+    Dirt,
+    compaction_finding,
+    dirt_of,
+    proposal,
+)
+from tidemark.checks.compaction_sampling import cleaner_offsets, cleaner_position
+from tidemark.checks.verdict import Verdict
+from tidemark.errors import PreflightFailed
+from tidemark.names import TopicPartition
+
+OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE
+MINUTE, HOUR = 60_000, 3_600_000
+NOW = 100_000 * HOUR
+PLACE = TopicPartition("log", 0)
+RULES = CompactionRules(offsets_per_s=1000, least_superseded=100, slack_ms=MINUTE)
+SETTINGS = CompactionSettings(frozenset({"compact"}), 0.5, 10 * MINUTE, None, 168 * HOUR, 1 << 30, 24 * HOUR, {})
+DIRT = Dirt(1000, 200, 800, 0, 50_000, 40_000, 200, NOW - HOUR)
+SAMPLE = CompactionSample(PLACE, 0, 2000, 1000, None, 100_000, DIRT)
+POSITION = CleanerPosition(500, 40, 60, 10)
+
+
+def dirt(**changes):
+    return replace(SAMPLE, dirt=replace(DIRT, **changes))
+
+
+CASES = [
+    (SETTINGS, SAMPLE, WARNING, "800 of 1000 records scanned are superseded, the oldest 60m ago"),
+    (SETTINGS, SAMPLE, WARNING, "a restore takes about 2 s, compacted 0.4 s"),
+    (replace(SETTINGS, cleanup_policy=frozenset({"delete"})), SAMPLE, FAILED, "compacted; `tidemark topics apply counts`"),
+    (SETTINGS, replace(SAMPLE, hidden_from=1500), UNKNOWN, "reading stood still at 1500 of 2000"),
+    # Half and no more, and not worth the while.
+    (SETTINGS, dirt(superseded=500), OK, "500 of 1000 records scanned are superseded"),
+    (SETTINGS, dirt(superseded=501), WARNING, "501 of 1000"),
+    (SETTINGS, dirt(records=120, superseded=99), OK, "99 of 120"),
+    (SETTINGS, dirt(records=120, superseded=100), WARNING, "100 of 120"),
+    # The last minutes stay whole on purpose.
+    (SETTINGS, dirt(oldest_superseded_ms=NOW - 10 * MINUTE + 1), OK, "800 of 1000"),
+    (SETTINGS, dirt(oldest_superseded_ms=NOW - 10 * MINUTE), WARNING, "800 of 1000"),
+    (SETTINGS, dirt(records=0, superseded=0, oldest_superseded_ms=None), OK, "holds no records"),
+    # The broker is late by its own settings.
+    (replace(SETTINGS, max_lag_ms=49 * MINUTE), SAMPLE, WARNING, "800 of 1000"),
+    (replace(SETTINGS, max_lag_ms=49 * MINUTE - 1), SAMPLE, FAILED, "max.compaction.lag.ms is 49m: look for the cleaner"),
+    (replace(SETTINGS, segment_ms=49 * MINUTE), replace(SAMPLE, position=POSITION), WARNING, "800 of 1000"),
+    (replace(SETTINGS, segment_ms=49 * MINUTE - 1), replace(SAMPLE, position=POSITION), FAILED, "60% of the rolled segments"),
+    (replace(SETTINGS, segment_ms=1, min_cleanable_ratio=0.61), replace(SAMPLE, position=POSITION), WARNING, "800 of 1000"),
+    # What was seen from outside is no proof against the cleaner.
+    (replace(SETTINGS, segment_ms=1), SAMPLE, WARNING, "800 of 1000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_should_judge_a_changelog(case):
+    found, sample, verdict, said = CASES[case]
+    finding = compaction_finding("n", found, [sample], "counts", NOW, RULES)
+    assert finding.verdict is verdict, finding.message
+    assert said in finding.message
+    assert json.dumps(dict(finding.evidence))
+
+
+def test_should_say_the_worst_of_its_partitions():
+    other = replace(SAMPLE, partition=TopicPartition("log", 1), dirt=replace(DIRT, superseded=0))
+    finding = compaction_finding("n", SETTINGS, [other, SAMPLE], "counts", NOW, RULES)
+    assert (finding.verdict, finding.message[:7]) == (WARNING, "log[0]:")
+    assert list(finding.evidence["partitions"]) == ["log[1]", "log[0]"]
+    assert compaction_finding("n", SETTINGS, [], "counts", NOW, RULES).verdict is UNKNOWN
+
+
+PROPOSALS = [
+    # What the topology asks for already.
+    (replace(SETTINGS, min_cleanable_ratio=0.99, wanted={"min.cleanable.dirty.ratio": "0.1"}), SAMPLE,
+     {"min.cleanable.dirty.ratio": "0.1"}),
+    (replace(SETTINGS, min_cleanable_ratio=0.99, segment_ms=MINUTE), SAMPLE, {"min.cleanable.dirty.ratio": "0.5"}),
+    # It lies in the active segment, which rolls after a week.
+    (SETTINGS, SAMPLE, {"segment.ms": "600000"}),
+    (SETTINGS, replace(SAMPLE, topic_bytes=1 << 30), {"min.cleanable.dirty.ratio": "0.1"}),
+    (replace(SETTINGS, segment_ms=HOUR), SAMPLE, {"min.cleanable.dirty.ratio": "0.1"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(PROPOSALS)))
+def test_should_propose_the_setting_that_holds_compaction_up(case):
+    found, sample, wanted = PROPOSALS[case]
+    assert proposal(found, NOW, [sample]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"), [({}, "Give the store topic_config"), ({"segment.ms": "600000"}, "The topology asks for")]
+)
+def test_should_tell_a_topic_that_was_changed_from_a_topology_that_must_be(wanted, said):
+    finding = compaction_finding("n", replace(SETTINGS, wanted=wanted), [SAMPLE], "counts", NOW, RULES)
+    assert f"{said}" in finding.message
+    assert (
+        "(segment.ms=600000)" in finding.message
+        or "asks for segment.ms=600000: `tidemark topics apply counts`" in finding.message
+    )
+
+
+def scan(*keys, deleted=()):
+    count = len(keys)
+    offsets = [10 * index for index in range(count)]
+    tombstones = [index in deleted for index in range(count)]
+    return Scan(PLACE, 0, 10 * count, 10 * count, offsets, offsets, [k.encode() for k in keys], [7] * count, tombstones)
+
+
+def test_should_take_a_part_without_a_second_record_of_a_key_as_clean():
+    found = dirt_of(scan("a", "b", "c", "a", "d", "a"))
+    assert (found.records, found.keys, found.superseded) == (6, 4, 2)
+    # The cleaner has certainly not been at the second `a`.
+    assert (found.first_repeat_offset, found.dirty_bytes) == (30, 21)
+    assert found.oldest_superseded_ms == 0
+    clean = dirt_of(scan("a", "b"))
+    assert (clean.first_repeat_offset, clean.dirty_bytes, clean.oldest_superseded_ms) == (None, 0, None)
+
+
+def test_should_count_the_keys_whose_last_record_deletes_them():
+    assert dirt_of(scan("a", "a", "b", "b", deleted=(1, 2))).waiting_tombstones == 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "ratio"),
+    [
+        # Half of the offsets were scanned, 4 of 5 bytes of them are dirty: two fifths at least.
+        (SAMPLE, 0.4),
+        (replace(SAMPLE, scanned_offsets=2000), 0.8),
+        (replace(SAMPLE, position=POSITION), 0.6),
+        (replace(SAMPLE, position=replace(POSITION, clean_bytes=0, dirty_bytes=0)), 0.0),
+    ],
+)
+def test_should_call_the_ratio_what_it_is(sample, ratio):
+    finding = compaction_finding("n", SETTINGS, [sample], "counts", NOW, RULES)
+    evidence = finding.evidence["partitions"]["log[0]"]
+    assert evidence["dirty_ratio"] == pytest.approx(ratio)
+    assert evidence["dirty_ratio_is"].startswith("exact" if sample.position else "at least, estimated")
+
+
+def test_should_read_the_cleaners_position_from_a_brokers_log_folder(tmp_path):
+    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    with pytest.raises(PreflightFailed, match="is no broker's log folder"):
+        cleaner_offsets(tmp_path)
+    checkpoint.touch()
+    assert cleaner_offsets(tmp_path) == {}
+    checkpoint.write_text("0\n2\nlog 0 500\n")
+    with pytest.raises(PreflightFailed, match="try again"):
+        cleaner_offsets(tmp_path)
+    checkpoint.write_text("0\n1\nlog 0 30\n")
+    assert cleaner_offsets(tmp_path) == {PLACE: 30}
+
+    (tmp_path / "log-0").mkdir()
+    found = scan("a", "b", "c", "a", "d", "a")
+    assert cleaner_position(tmp_path, PLACE, 30, found) is None
+    for base, size in ((0, 7), (20, 11), (30, 13), (40, 17), (50, 19)):
+        (tmp_path / "log-0" / f"{base:020}.log").write_bytes(b"." * size)
+    assert cleaner_position(tmp_path, PLACE, 30, found) == CleanerPosition(30, 18, 30, 19, 50)
+    # Never cleaned: all that has rolled is dirty.
+    assert cleaner_position(tmp_path, PLACE, None, found) == CleanerPosition(0, 0, 48, 19, 50)

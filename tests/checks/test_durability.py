@@ -1,0 +1,110 @@
+"""Verdicts on durability: one table of clusters, each a change to one with which all is well."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tidemark.checks.durability import durability_findings, losses
+from tidemark.checks.durability_sampling import parse_eligible_leaders
+from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
+from tidemark.checks.verdict import Verdict
+from tidemark.names import TopicPartition
+
+OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE
+
+
+def partition(number=0, leader=1, replicas=(1, 2, 3), in_sync=(1, 2, 3), eligible=None):
+    found = None if eligible is None else frozenset(eligible)
+    return Replicas(TopicPartition("log", number), leader, frozenset(replicas), frozenset(in_sync), found)
+
+
+LOG = TopicDurability("log", TopicRole.INTERNAL, 2, False, (partition(0), partition(1, leader=2)))
+FINE = ClusterDurability(frozenset({1, 2, 3}), (LOG,), {0: "all"}, 3, 2, 2**63 - 1)
+SINGLE = ClusterDurability(
+    frozenset({1}),
+    (replace(LOG, min_in_sync=1, partitions=(partition(replicas=(1,), in_sync=(1,)),)),),
+    {0: "all"},
+    1,
+    1,
+    2**63 - 1,
+)
+
+
+def log(*partitions, **changes):
+    return replace(FINE, topics=(replace(LOG, partitions=partitions or LOG.partitions, **changes),))
+
+
+ALONE = partition(replicas=(1,), in_sync=(1,))
+CASES = [
+    (FINE, "log", OK, "3 replicas, 2 must be in sync, all are"),
+    (log(partition(in_sync=(1, 2))), "log", WARNING, "under-replicated, one more, and writes are refused: start broker 3"),
+    (log(partition(in_sync=(1, 2)), min_in_sync=1), "log", WARNING, "1 more may go"),
+    (log(partition(in_sync=(1,))), "log", FAILED, "fewer than min.insync.replicas=2 in sync: writes are refused"),
+    (replace(log(partition(leader=None, in_sync=(), eligible=(2,))), brokers=frozenset({1, 3})), "log", FAILED,
+     "start broker 2, which has all that was acknowledged; another"),
+    (replace(log(partition(leader=None, in_sync=())), brokers=frozenset({1})), "log", FAILED,
+     "start broker 2, 3, which have all that was acknowledged; which are eligible could not be asked"),
+    (log(unclean_election=True), "log", FAILED, "unclean.leader.election.enable=false"),
+    (log(min_in_sync=4), "log", FAILED, "nothing can be written"),
+    (log(min_in_sync=3), "log", WARNING, "one broker away, and writes are refused"),
+    (log(min_in_sync=1), "log", WARNING, "--add-config min.insync.replicas=2"),
+    (log(ALONE, min_in_sync=1), "log", FAILED, "one replica, though there are more brokers"),
+    (log(ALONE, min_in_sync=1, role=TopicRole.SOURCE), "log", WARNING, "one replica, though there are more brokers"),
+    # With one copy there is no other that could lead.
+    (log(ALONE, min_in_sync=1, role=TopicRole.SINK, unclean_election=True), "log", WARNING, "one replica"),
+    # A single broker is meant so; what is offline is not.
+    (SINGLE, "log", WARNING, "on the only broker there is"),
+    (replace(SINGLE, topics=(replace(LOG, min_in_sync=1, partitions=(partition(leader=None, replicas=(1,), in_sync=(1,)),)),)),
+     "log", FAILED, "have no leader"),
+    # A broker that is away makes no single broker of the one that is left.
+    (replace(log(partition(replicas=(1, 2), in_sync=(1,))), brokers=frozenset({1})), "log", FAILED, "writes are refused"),
+    (FINE, "transaction.state.log", OK, "factor=3, min.isr=2"),
+    (SINGLE, "transaction.state.log", WARNING, "the only broker there is"),
+    (replace(FINE, transaction_replication=1, transaction_min_in_sync=1), "transaction.state.log", FAILED, "lost with a disk"),
+    (replace(FINE, transaction_replication=2), "transaction.state.log", FAILED, "lost with two disks"),
+    (replace(FINE, transaction_min_in_sync=1), "transaction.state.log", WARNING, "set min.isr=2"),
+    (replace(FINE, transaction_min_in_sync=4), "transaction.state.log", FAILED, "no transaction can begin"),
+    (FINE, "producers", OK, "acks=all in 1 running"),
+    (replace(FINE, acks={0: "all", 1: "1"}), "producers", FAILED, "instances 1 do not wait"),
+    (replace(FINE, acks={0: "all", 1: None}), "producers", UNKNOWN, "instances 1 do not say"),
+    (replace(FINE, acks={}), "producers", UNKNOWN, "no instance runs on this machine"),
+    (FINE, "one broker down", OK, "the application goes on"),
+    (log(partition(in_sync=(1, 2))), "one broker down", WARNING, "without broker 1, 1 partitions refuse writes"),
+    (log(partition(in_sync=(2,)), min_in_sync=1), "one broker down", FAILED, "broker 2 alone holds 1 partitions"),
+    (log(ALONE, min_in_sync=1, role=TopicRole.SINK), "one broker down", WARNING, "are lost"),
+    (SINGLE, "one broker down", WARNING, "the state with them"),
+    (FINE, "all brokers down", OK, "lose power at the same moment"),
+    (SINGLE, "all brokers down", WARNING, "when the machine loses power"),
+    (replace(SINGLE, flush_messages=1), "all brokers down", OK, "on disk before it is acknowledged"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_should_judge_a_cluster(case):
+    found, subject, verdict, said = CASES[case]
+    finding = {finding.subject: finding for finding in durability_findings(found)}[subject]
+    assert finding.verdict is verdict, finding.message
+    assert said in finding.message
+    assert json.dumps(dict(finding.evidence))
+
+
+def test_should_count_what_goes_with_each_broker():
+    found = log(partition(0), partition(1, in_sync=(2, 3)), partition(2, in_sync=(3,)))
+    told = [
+        (loss.broker, [p.partition for p in loss.gone], [p.partition for p in loss.refused]) for loss in losses(found)
+    ]
+    assert told == [(1, [], []), (2, [], [1]), (3, [2], [1])]
+
+
+def test_should_read_the_eligible_leaders_kafka_prints():
+    said = (
+        "Topic: log\tTopicId: x\tPartitionCount: 2\tReplicationFactor: 3\tConfigs: min.insync.replicas=2\n"
+        "\tTopic: log\tPartition: 0\tLeader: 1\tReplicas: 1,2,3\tIsr: 1\tElr: 2,3\tLastKnownElr: 9\n"
+        "\tTopic: log\tPartition: 1\tLeader: none\tReplicas: 1\tIsr: \tElr: \tLastKnownElr: 1\n"
+    )
+    assert parse_eligible_leaders("log", said) == {0: {2, 3}, 1: frozenset()}
+    # A cluster without the feature says N/A.
+    assert parse_eligible_leaders("log", said.replace("Elr: 2,3", "Elr: N/A").replace("Elr: \t", "Elr: N/A\t")) is None

@@ -1,0 +1,94 @@
+"""The durability check on one real broker, and on three of which one is stopped."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tests.restore.counting import CountingApp, counting
+
+from tidemark.broker.cluster import describe_replicas
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.checks.durability_sampling import check_durability
+from tidemark.checks.verdict import Verdict, worst
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
+
+pytestmark = pytest.mark.broker
+
+
+def seen(plan, settings):
+    return {finding.subject: finding for finding in check_durability(plan, settings)}
+
+
+def test_a_single_broker_should_be_a_warning_and_no_failure(settings, admin, unique):
+    app = CountingApp(settings, admin, unique("durable"))
+    running = []
+
+    def look(_point):
+        if not running:
+            running.append(seen(app.plan, app.settings))
+
+    app.feed(10)
+    app.run(look)
+    found = running[0]
+    assert worst(found.values()) is Verdict.WARNING
+    assert (found["producers"].verdict, found["producers"].evidence["acks"]) == (Verdict.OK, {"0": "all"})
+    changelog = found[f"{app.name}-n-changelog"]
+    assert (changelog.verdict, changelog.evidence["role"], changelog.evidence["partitions"]) == (
+        Verdict.WARNING, "internal", 2,
+    )  # fmt: skip
+    assert {found[topic].evidence["role"] for topic in ("__consumer_offsets", "__transaction_state")} == {"kafka's own"}
+    lost = found["one broker down"]
+    assert lost.verdict is Verdict.WARNING
+    assert f"{app.name}-n-changelog[1]" in lost.evidence["gone_with_its_disk"]
+    # When it has ended, nobody says what it asked for.
+    assert seen(app.plan, app.settings)["producers"].verdict is Verdict.NOT_ENOUGH_EVIDENCE
+
+
+@pytest.fixture
+def on_three(cluster, unique, tmp_path):
+    """A plan whose topics have three replicas, and settings."""
+    settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
+    plan = counting(unique("durable")).plan()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    ensure_user_topics(plan, settings, admin)
+    preflight(plan, settings, admin)
+    return plan, settings, admin
+
+
+def test_a_stopped_replica_of_three_should_be_named_until_it_is_back(cluster, on_three, alter_topic_of):
+    plan, settings, admin = on_three
+    changelog, commits = f"{plan.application_id}-n-changelog", f"{plan.application_id}-commits"
+    alter_topic_of(admin)(changelog, min_insync_replicas="3")
+
+    def in_sync(count):
+        topics = describe_replicas(admin, settings)[1]
+        return all(len(topics[name][0].in_sync) == count for name in (changelog, commits))
+
+    whole = seen(plan, settings)
+    assert {whole[name].verdict for name in (commits, "transaction.state.log", "all brokers down")} == {Verdict.OK}
+    assert "all of its 3 replicas must be in sync" in whole[changelog].message
+
+    cluster.stop_node(3)
+    try:
+        assert wait_until(lambda: in_sync(2), 30)
+        short = seen(plan, settings)
+        assert short[commits].verdict is Verdict.WARNING
+        assert (
+            "partitions 0 are under-replicated, one more, and writes are refused: start broker 3"
+            in short[commits].message
+        )
+        assert short["one broker down"].verdict is Verdict.WARNING
+        assert f"{commits}[0]" in short["one broker down"].evidence["writes_refused"]
+        assert short[changelog].verdict is Verdict.FAILED
+        assert (
+            "fewer than min.insync.replicas=3 in sync: writes are refused; start broker 3" in short[changelog].message
+        )
+        assert short[changelog].evidence["eligible_leaders"] == {"0": [3]}
+    finally:
+        cluster.start_node(3)
+    alter_topic_of(admin)(changelog, min_insync_replicas="2")
+    assert wait_until(lambda: in_sync(3), 30)
+    mended = seen(plan, settings)
+    assert {mended[name].verdict for name in (changelog, commits, "one broker down")} == {Verdict.OK}

@@ -1,0 +1,145 @@
+"""The lag check on a real broker: each bad state is brought about, named, mended, and then said to be right."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from typer.testing import CliRunner
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.checks.lag_sampling import check_lag
+from tidemark.checks.verdict import Verdict
+from tidemark.cli import main
+from tidemark.local.processes import wait_until
+from tidemark.topology.builder import Topology
+
+pytestmark = pytest.mark.broker
+START_MS = 1_700_000_000_000
+
+
+def copying(name: str) -> Topology:
+    topology = Topology(name)
+    topology.stream(f"{name}-in", schema="id STRING", key="id").group_by_key().count(store="n").to(f"{name}-out")
+    return topology
+
+
+class Group:
+    """An application's topics, and its group moved by hand. Each look happens a minute after the last."""
+
+    def __init__(self, name, settings, admin):
+        self.settings = settings.model_copy(update={"num_partitions": 1, "transaction_timeout_ms": 1000})
+        self.admin, self.name, self.plan = admin, name, copying(name).plan()
+        ensure_user_topics(self.plan, self.settings, admin)
+        preflight(self.plan, self.settings, admin)
+        minutes = itertools.count()
+        self.clock = lambda: START_MS + 60_000 * next(minutes)
+
+    def produce(self, records):
+        producer = Producer(librdkafka_config(self.settings))
+        for _ in range(records):
+            producer.produce(f"{self.name}-in", b"{}", b"k")
+        assert producer.flush(15) == 0
+
+    def commit(self, offset):
+        consumer = Consumer({**librdkafka_config(self.settings), "group.id": self.name})
+        try:
+            consumer.commit(offsets=[ClientPartition(f"{self.name}-in", 0, offset)], asynchronous=False)
+        finally:
+            consumer.close()
+
+    def look(self):
+        return {finding.subject: finding for finding in check_lag(self.plan, self.settings, "lagging", self.clock)}
+
+    def lag(self):
+        return self.look()[f"{self.name}-in[0]"]
+
+
+@pytest.fixture
+def group(settings, admin, unique):
+    return Group(unique("lagging"), settings, admin)
+
+
+def test_should_tell_a_stalled_group_from_one_that_moves(group):
+    group.produce(10)
+    assert group.lag().verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    group.commit(2)
+    assert [group.lag().verdict for _ in range(4)] == [
+        Verdict.NOT_ENOUGH_EVIDENCE,  # With the look before, two samples.
+        Verdict.OK,  # It moved within the window.
+        Verdict.FAILED,
+        Verdict.FAILED,
+    ]
+    group.commit(10)
+    assert group.lag().verdict is Verdict.OK
+
+
+def test_should_say_that_a_group_stands_behind_what_was_deleted(group):
+    group.produce(10)
+    group.commit(2)
+    place = ClientPartition(f"{group.name}-in", 0, 6)
+    group.admin.delete_records([place])[place].result(15)
+    behind = group.lag()
+    assert (behind.verdict, behind.evidence["low_offset"]) == (Verdict.FAILED, 6)
+    assert "4 offsets are deleted unread" in behind.message
+    group.commit(10)
+    assert group.lag().verdict is Verdict.OK
+
+
+def test_should_name_the_transaction_that_holds_readers_back(group):
+    group.produce(3)
+    group.commit(3)
+    name = f"{group.name}-loader"
+    writer = Producer({**librdkafka_config(group.settings), "transactional.id": name, "transaction.timeout.ms": 60_000})
+    writer.init_transactions(30)
+    writer.begin_transaction()
+    writer.produce(f"{group.name}-in", b"{}", b"k")
+    assert writer.flush(15) == 0
+    subject = f"transactions of {group.name}-in[0]"
+    # Young, it is everybody's right.
+    assert wait_until(lambda: group.look()[subject].verdict is Verdict.FAILED, 30, every_s=0.1)
+    seen = group.look()
+    assert f"transaction {name} is open for" in seen[subject].message
+    assert "the broker aborts it after 60 s" in seen[subject].message
+    assert seen[f"{group.name}-in[0]"].evidence["held_offsets"] == 1
+    writer.commit_transaction(15)
+    group.commit(5)
+    assert [(f.subject, f.verdict) for f in group.look().values()] == [
+        (f"{group.name}-in[0]", Verdict.OK),
+        ("transactions", Verdict.OK),
+    ]
+
+
+def test_the_command_should_end_with_1_when_something_failed_and_keep_its_history(
+    group, settings, monkeypatch, tmp_path
+):
+    module = group.name.replace("-", "_")
+    (tmp_path / f"{module}.py").write_text(
+        "from tidemark.topology.builder import Topology\n\n\ndef topology():\n"
+        f"    topology = Topology({group.name!r})\n"
+        f"    topology.stream('{group.name}-in', schema='id STRING', key='id').group_by_key().count(store='n')"
+        f".to('{group.name}-out')\n    return topology\n"
+    )
+    monkeypatch.setattr("topologies.__path__", [str(tmp_path)])
+    for name, value in group.settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    group.produce(4)
+    group.commit(9)
+
+    def run(*arguments):
+        return CliRunner().invoke(main.build(["check"]), ["check", "lag", module, *arguments])
+
+    failed = run("--json")
+    assert failed.exit_code == 1, failed.output
+    said = json.loads(failed.stdout)
+    assert (said["verdict"], said["findings"][0]["evidence"]["committed_offset"]) == ("failed", 9)
+    group.commit(4)
+    fine = run()
+    assert fine.exit_code == 0, fine.output
+    assert "verdict: ok" in fine.stdout
+    assert [row["verdict"] for row in json.loads(run("--history", "--json").stdout)] == ["ok", "ok", "ok", "failed"]

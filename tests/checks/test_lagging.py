@@ -1,0 +1,107 @@
+"""Verdicts on lag: one table of cases, each with its reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tidemark.checks.lagging import LagRules, LagSample, OpenTransaction, lag_findings, transaction_findings
+from tidemark.checks.verdict import Verdict
+from tidemark.names import TopicPartition
+
+PLACE = TopicPartition("in", 0)
+RULES = LagRules(open_transaction_ms=10_000, window_ms=600_000, least_samples=3, least_span_ms=60_000)
+NOW = 1_000_000
+
+
+def seen(*rows, low=0, every_ms=30_000):
+    """Samples of (committed, stable) that end now; the end is the stable offset."""
+    first = NOW - every_ms * (len(rows) - 1)
+    return [LagSample(first + i * every_ms, PLACE, low, stable, stable, at) for i, (at, stable) in enumerate(rows)]
+
+
+CASES = [
+    # (samples, verdict, in the message)
+    (seen((None, 0)), Verdict.OK, "nothing to read yet"),
+    (seen((None, 1)), Verdict.NOT_ENOUGH_EVIDENCE, "has never committed"),
+    # A deleted beginning without a commit is only a younger start.
+    (seen((None, 7), low=7), Verdict.OK, "nothing to read yet"),
+    (seen((5, 10), low=6), Verdict.FAILED, "1 offsets are deleted unread"),
+    (seen((6, 6), low=6), Verdict.OK, "level at 6"),
+    (seen((7, 10), low=6), Verdict.NOT_ENOUGH_EVIDENCE, "3 offsets behind; 1 samples"),
+    (seen((11, 10)), Verdict.FAILED, "beyond the end 10"),
+    # Level is level, however little was seen.
+    (seen((10, 10)), Verdict.OK, "level at 10"),
+    # Two samples, or too short a time: nothing can be said of movement.
+    (seen((1, 10), (1, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "2 samples over 30 s"),
+    (seen((1, 10), (1, 10), (1, 10), every_ms=29_999), Verdict.NOT_ENOUGH_EVIDENCE, "3 samples over 60 s"),
+    (seen((1, 10), (1, 10), (1, 10)), Verdict.FAILED, "stalled: nothing committed for 60 s or more while 9"),
+    # It was level once since: what waits has come since then.
+    (seen((10, 10), (10, 10), (10, 12)), Verdict.OK, "2 offsets behind"),
+    # It moved, then stood for longer than evidence takes.
+    (seen((1, 10), (5, 10), (5, 10), (5, 11)), Verdict.FAILED, "stalled"),
+    # It stood still for two looks of three.
+    (seen((1, 10), (5, 10), (5, 10)), Verdict.OK, "5 offsets behind and moving, level again in about 75 s"),
+    (seen((1, 10), (5, 20), (6, 30)), Verdict.WARNING, "falls behind by 0.2 offsets/s, now 24"),
+    # The lag shrank in between: it is not falling behind all the time.
+    (seen((1, 10), (9, 12), (10, 30)), Verdict.OK, "20 offsets behind and moving"),
+    (seen((1, 10), (11, 20), (21, 30)), Verdict.OK, "9 offsets behind and moving"),
+    (seen((8, 10), (3, 10), (5, 10)), Verdict.WARNING, "went back from 8 to 3"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)))
+def test_should_judge_a_partition(case):
+    samples, verdict, said = CASES[case]
+    (finding,) = lag_findings("app", samples, NOW, RULES)
+    assert (finding.verdict, finding.subject) == (verdict, "in[0]")
+    assert said in finding.message
+    assert json.dumps(dict(finding.evidence))
+
+
+@pytest.mark.parametrize(("age_ms", "counts"), [(600_000, True), (600_001, False)])
+def test_should_look_no_further_back_than_its_window(age_ms, counts):
+    old = LagSample(NOW - age_ms, PLACE, 0, 10, 10, 1)
+    (finding,) = lag_findings("app", [old, *seen((1, 10), (1, 10), every_ms=60_000)], NOW, RULES)
+    assert (finding.verdict is Verdict.FAILED) is counts
+    assert lag_findings("app", [old], NOW + 600_000, RULES) == []
+
+
+def test_should_judge_each_partition_by_its_own_samples_in_any_order():
+    other = TopicPartition("in", 1)
+    samples = [*reversed(seen((1, 10), (2, 10), (10, 10))), LagSample(NOW, other, 0, 3, 3, None)]
+    found = lag_findings("app", samples, NOW, RULES)
+    assert [(f.subject, f.verdict) for f in found] == [
+        ("in[0]", Verdict.OK),
+        ("in[1]", Verdict.NOT_ENOUGH_EVIDENCE),
+    ]
+
+
+def test_should_name_the_command_that_goes_on_without_deleted_records():
+    (finding,) = lag_findings("app", seen((5, 10), low=6), NOW, RULES)
+    assert "`tidemark offsets reset app --to offsets --state keep --offset in:0=6`" in finding.message
+    assert finding.evidence["low_offset"] == 6
+
+
+def test_should_count_what_an_open_transaction_hides_apart_from_the_lag():
+    sample = LagSample(NOW, PLACE, 0, 10, 15, 10)
+    (finding,) = lag_findings("app", [sample], NOW, RULES)
+    assert (finding.verdict, finding.evidence["lag_offsets"], finding.evidence["held_offsets"]) == (Verdict.OK, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("open_ms", "verdict"),
+    [(9_999, Verdict.OK), (10_000, Verdict.FAILED), (None, Verdict.NOT_ENOUGH_EVIDENCE)],
+)
+def test_should_judge_an_open_transaction_by_its_age(open_ms, verdict):
+    found = OpenTransaction(PLACE, 10, 15, 4, "loader", open_ms, 60_000, "" if open_ms else "no java")
+    (finding,) = transaction_findings(3, [found], RULES)
+    assert finding.verdict is verdict
+    assert "stand at 10, 5 offsets before the end" in finding.message
+    assert ("no java" if open_ms is None else "loader") in finding.message
+
+
+def test_should_say_of_how_many_partitions_none_is_held_back():
+    assert [(f.verdict, f.evidence) for f in transaction_findings(3, [], RULES)] == [(Verdict.OK, {"partitions": 3})]
+    assert transaction_findings(0, [], RULES) == []

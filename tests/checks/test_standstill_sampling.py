@@ -1,0 +1,52 @@
+"""What waits for an instance, on a real broker: only its own partitions, and only what it could read."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from tests.restore.counting import counted_plan
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.checks.standstill import Input
+from tidemark.checks.standstill_sampling import waiting_input
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def plan(settings, admin, unique):
+    """A count over two partitions of five records each; nothing is committed."""
+    return counted_plan(settings, admin, unique("app"), 5)
+
+
+def commit(settings, plan, offsets):
+    topic = plan.subtopologies[0].lead.topic
+    consumer = Consumer({**librdkafka_config(settings), "group.id": plan.application_id})
+    consumer.commit(offsets=[ClientPartition(topic, p, offset) for p, offset in offsets.items()], asynchronous=False)
+    consumer.close()
+
+
+def test_should_count_what_waits_in_its_own_partitions(settings, plan):
+    zero, one = (TopicPartition(plan.subtopologies[0].lead.topic, number) for number in (0, 1))
+    assert waiting_input(plan, settings, [zero, one]) == Input(10, 0)
+    commit(settings, plan, {0: 5, 1: 2})
+    assert waiting_input(plan, settings, [zero, one]) == Input(3, 7)
+    assert waiting_input(plan, settings, [zero]) == Input(0, 5)
+    assert waiting_input(plan, settings, []) == Input(0, 0)
+
+
+def test_should_not_count_what_an_open_transaction_hides(settings, plan, unique):
+    zero = TopicPartition(plan.subtopologies[0].lead.topic, 0)
+    commit(settings, plan, {0: 5})
+    producer = Producer({**librdkafka_config(settings), "transactional.id": unique("open")})
+    producer.init_transactions(15)
+    producer.begin_transaction()
+    producer.produce(zero.topic, b"{}", b"k", partition=0)
+    assert producer.flush(15) == 0
+    assert waiting_input(plan, settings, [zero]) == Input(0, 5)
+    producer.commit_transaction(15)
+    # Its marker comes later than the answer.
+    assert wait_until(lambda: waiting_input(plan, settings, [zero]).waiting >= 1, 15)

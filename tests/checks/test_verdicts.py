@@ -1,0 +1,44 @@
+"""Verdicts and their history."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.verdicts import past_verdicts, write_verdicts
+from tidemark.settings import Settings
+
+FINE = Finding("t[0]", Verdict.OK, "as it should be", {"lag": 3})
+THIN = Finding("t[1]", Verdict.NOT_ENOUGH_EVIDENCE, "one sample of two; wait")
+ODD = Finding("t[2]", Verdict.WARNING, "grows; look at it")
+BAD = Finding("t[3]", Verdict.FAILED, "stuck; restart it", {"lag": None})
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        ([], Verdict.NOT_ENOUGH_EVIDENCE),
+        ([FINE], Verdict.OK),
+        ([FINE, THIN], Verdict.NOT_ENOUGH_EVIDENCE),
+        ([THIN, ODD, FINE], Verdict.WARNING),
+        ([BAD, ODD], Verdict.FAILED),
+    ],
+)
+def test_should_say_the_worst_of_all(findings, expected):
+    assert worst(findings) is expected
+
+
+def test_should_give_the_history_back_newest_first(tmp_path):
+    facts = FactsDatabase(Settings.load(var_dir=tmp_path))
+    write_verdicts(facts, "app", "lag", 10, [FINE, BAD])
+    write_verdicts(facts, "app", "retention", 20, [ODD])
+    write_verdicts(facts, "other", "lag", 30, [FINE])
+    write_verdicts(facts, "app", "lag", 40, [])
+    assert [(row.check, row.time_ms, row.finding) for row in past_verdicts(facts, "app")] == [
+        ("retention", 20, ODD),
+        ("lag", 10, BAD),
+        ("lag", 10, FINE),
+    ]
+    assert [row.finding for row in past_verdicts(facts, "app", "lag", limit=1)] == [BAD]
+    assert list(past_verdicts(facts, "app", since_ms=21)) == []

@@ -1,0 +1,82 @@
+"""`tidemark audit` shows what the job found, keeps it, and ends with 1 when something is wrong; the job's end is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.cli import audit as command
+from tidemark.cli.main import build
+from tidemark.errors import OutcomeUnknown
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.verdicts import past_verdicts
+from tidemark.quality import job
+from tidemark.quality.job import AuditResult, run_audit
+from tidemark.quality.suites import NOT_COMPUTED
+from tidemark.settings import Settings
+
+OK = Finding("ranges_leave_no_gap", Verdict.OK, "each batch begins where the one before it ended", {"rows": 4})
+BAD = Finding("outputs_are_not_lost", Verdict.FAILED, "2 times not so", {"rows": 4, "unexpected": 2})
+UNKNOWN = Finding("alerts", Verdict.NOT_ENOUGH_EVIDENCE, "behind a join", {NOT_COMPUTED: True})
+
+
+def audited(monkeypatch, tmp_path, findings, *arguments):
+    body = {"ranges": {"0_1": [3, 9]}, "records": 12, "seconds": 1.5, "page": "p.html", "quarantine": "q.jsonl"}
+    asked = []
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
+    monkeypatch.setattr(command, "run_audit", lambda *a, **k: asked.append((a, k)) or AuditResult(findings, body))
+    return CliRunner().invoke(build(["audit"]), ["audit", "shopping", *arguments]), asked
+
+
+def test_should_show_ranges_and_verdict_and_keep_them(monkeypatch, tmp_path):
+    ran, asked = audited(monkeypatch, tmp_path, [OK, UNKNOWN], "--batches", "5")
+    assert ran.exit_code == 0, ran.output
+    assert "0_1: 3 to 9" in ran.output
+    # What can never be computed does not change what all comes to.
+    assert "verdict: ok" in ran.output
+    assert (asked[0][0][0], asked[0][1]) == ("shopping", {"batches": 5, "whole": False})
+    facts = FactsDatabase(Settings.load())
+    assert {row.finding.subject for row in past_verdicts(facts, "shopping", "audit")} == {OK.subject, "alerts"}
+    facts.close()
+
+
+def test_should_end_with_one_when_something_is_wrong(monkeypatch, tmp_path):
+    ran, _ = audited(monkeypatch, tmp_path, [OK, BAD], "--json")
+    assert ran.exit_code == 1
+    assert json.loads(ran.output)["records"] == 12
+    ran, _ = audited(monkeypatch, tmp_path, [OK, BAD])
+    assert "q.jsonl" in ran.output
+
+
+@pytest.fixture
+def has_run(monkeypatch):
+    """An application with commit records. That the cluster is asked for them: tests/audit/test_audit_never_ran.py."""
+    monkeypatch.setattr(job, "never_ran", lambda plan, settings, admin: [])
+
+
+@pytest.mark.usefixtures("has_run")
+def test_should_tell_the_last_words_of_a_job_that_ends_without_a_report(monkeypatch, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
+    monkeypatch.setattr(job, "_SCRIPT", script)
+    with pytest.raises(OutcomeUnknown, match="ended with 10; its last words: no broker"):
+        run_audit("shopping", Settings.load())
+
+
+@pytest.mark.usefixtures("has_run")
+def test_should_read_the_report_that_the_job_writes(monkeypatch, tmp_path):
+    finding = {"subject": "s", "verdict": "failed", "message": "m", "evidence": {"rows": 1}}
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys, json, pathlib\n"
+        "at = sys.argv.index('--report')\n"
+        f"pathlib.Path(sys.argv[at + 1]).write_text(json.dumps({{'findings': [{finding!r}], 'argv': sys.argv[1:]}}))\n"
+    )
+    monkeypatch.setattr(job, "_SCRIPT", script)
+    result = run_audit("shopping", Settings.load(), batches=7, whole=True)
+    assert result.findings == [Finding("s", Verdict.FAILED, "m", {"rows": 1})]
+    assert result.body["argv"][:2] == ["--topology", "shopping"]
+    assert result.body["argv"][4:] == ["--batches", "7", "--whole"]

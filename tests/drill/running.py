@@ -1,0 +1,76 @@
+"""A `CountingApp` that runs in the background with input arriving, and strangers who write to its changelog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Producer
+from tests.restore.counting import NO_PROBE, CountingApp
+from tests.standby.application import count
+
+from tidemark.clock import wall_clock_ms
+from tidemark.instance.instance import Instance
+from tidemark.local.processes import wait_until
+from tidemark.names import changelog_topic
+from tidemark.restore.kit import RestoreKit
+
+_EVERY_S = 0.05
+BUSY_KEYS = 10
+
+
+@contextmanager
+def running(app: CountingApp, fed: threading.Event | None = None) -> Iterator[None]:
+    """One instance, and a few records of the first keys again and again while `fed` is set; default: always."""
+    stop, idle = threading.Event(), threading.Event()
+    instance = Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
+    source = app.source(app.settings.bootstrap_servers, f"{app.name}-in", idle)
+    failures: list[BaseException | None] = []
+
+    def run() -> None:
+        failure: BaseException | None = None
+        try:
+            instance.run(source, stop)
+        except BaseException as error:
+            failure = error
+        instance.close(failure)
+        failures.append(failure)
+
+    def feed() -> None:
+        while not stop.wait(_EVERY_S):
+            if fed is None or fed.is_set():
+                app.feed(2 * BUSY_KEYS, keys=BUSY_KEYS)
+
+    threads = [threading.Thread(target=run), threading.Thread(target=feed)]
+    for thread in threads:
+        thread.start()
+    try:
+        kit = kit_of(app)
+        assert wait_until(lambda: failures or all(found.record for found in kit.facts().values()), 30)
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+    assert failures == [None]
+
+
+def kit_of(app: CountingApp) -> RestoreKit:
+    return RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
+
+
+def batches(app: CountingApp) -> list[int]:
+    """The last committed batch of each task."""
+    return [found.record.batch for found in kit_of(app).facts().values() if found.record is not None]
+
+
+def tamper(app: CountingApp, written: dict[str, int | None], commits: Callable[[], list[int]]) -> None:
+    """A stranger's records in the changelog; returns when the application has committed behind them."""
+    producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers, "partitioner": "murmur2_random"})
+    for key, value in written.items():
+        producer.produce(changelog_topic(app.name, "n"), None if value is None else count(value), key.encode())
+    assert producer.flush(20) == 0
+    before = commits()
+    # The batch that was at work may have asked for the changelog's end before.
+    assert wait_until(lambda: all(now >= then + 2 for now, then in zip(commits(), before, strict=True)), 30)

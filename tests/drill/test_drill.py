@@ -1,0 +1,183 @@
+"""Drills of an application that runs, on a real broker: the healthy one passes, a changelog that was tampered with does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from tests.drill.running import batches, kit_of, running, tamper
+from tests.restore.counting import CountingApp
+from typer.testing import CliRunner
+
+from tidemark.checks.verdict import Verdict
+from tidemark.cli.main import build
+from tidemark.drill.drill import DRILLS_FOLDER, Drill, DrillOptions
+from tidemark.drill.report import Way
+from tidemark.errors import PreflightFailed, TaskLocked
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.drills import last_passed_ms, past_drills
+from tidemark.facts.verdicts import past_verdicts
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.stores.directory import FolderLock
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+KEYS = 200
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """Two partitions, 200 keys, everything committed, nothing running."""
+    made = CountingApp(settings, admin, unique("counting"))
+    made.settings = made.settings.model_copy(update={"commit_interval_ms": 100})
+    made.feed(2000, keys=KEYS)
+    made.run()
+    return made
+
+
+def drill(app, *, batches=3, timeout_s=60.0, said=None, listener=None):
+    options = DrillOptions(batches, timeout_s)
+    say = said if callable(said) else (said if said is not None else []).append
+    return Drill(kit_of(app), options, listener or LoggingRestoreListener(), say).run()
+
+
+def left_behind(app):
+    folder = app.settings.state_dir / DRILLS_FOLDER / app.name
+    return [path for path in folder.iterdir() if path.is_dir()]
+
+
+def test_should_pass_for_a_healthy_application_by_every_way_and_leave_nothing_behind(app):
+    (app.settings.state_dir / DRILLS_FOLDER / app.name / "left-by-a-killed-drill").mkdir(parents=True)
+    said: list[str] = []
+    with running(app):
+        report = drill(app, said=said)
+        assert report.verdict is Verdict.OK, report.findings
+        assert any("no older savepoint" in line for line in said)
+        # The second drill finds those that the first one took.
+        again = drill(app, said=said[:0])
+    assert again.verdict is Verdict.OK, again.findings
+    for found in (report, again):
+        assert {store.way for store in found.stores} == set(Way)
+        for way in Way:
+            stores = [store for store in found.stores if store.way is way]
+            assert sorted((store.task, store.store) for store in stores) == [("0_0", "n"), ("0_1", "n")]
+            assert sum(store.keys for store in stores) == KEYS
+            assert found.way(way).rto_s > 0
+        assert found.followed_batches >= 3
+        assert len(found.savepoints) == 2
+    whole, tail = (
+        sum(s.records for s in again.stores if s.way is way and s.seconds > 0) for way in (Way.CHANGELOG, Way.SAVEPOINT)
+    )
+    assert 0 < tail < whole
+    assert sum(s.records for s in again.stores if s.way is Way.FOLLOWED) > 0
+    assert left_behind(app) == []
+
+
+def test_should_name_every_key_that_a_stranger_altered_deleted_or_added(app):
+    with running(app):
+        tamper(app, {"k00150": 999, "k00160": None, "stranger": 7}, partial(batches, app))
+        report = drill(app)
+    assert report.verdict is Verdict.FAILED
+    by_changelog = [store for store in report.stores if store.way is Way.CHANGELOG]
+    assert [sum(getattr(s, kind) for s in by_changelog) for kind in ("altered", "missing", "extra")] == [1, 1, 1]
+    told = "; ".join(store.message for store in by_changelog if store.verdict is Verdict.FAILED)
+    expected = app.expected["k00150"], app.expected["k00160"]
+    assert f"altered k00150: savepoint {{'n': {expected[0]}}}, rebuilt {{'n': 999}}" in told
+    assert f"missing k00160: savepoint {{'n': {expected[1]}}}, rebuilt nothing" in told
+    assert "extra stranger: savepoint nothing, rebuilt {'n': 7}" in told
+    # Both savepoints are right, and the tail between them holds nothing of the stranger.
+    assert {s.verdict for s in report.stores if s.way is Way.SAVEPOINT} == {Verdict.OK}
+    assert left_behind(app) == []
+
+
+def test_should_notice_what_a_stranger_writes_while_the_rebuilt_tasks_follow(app):
+    def while_following(line):
+        if line.startswith("following"):
+            tamper(app, {"k00150": 999}, partial(batches, app))
+
+    with running(app):
+        report = drill(app, said=while_following)
+    verdicts = {way: {s.verdict for s in report.stores if s.way is way} for way in Way}
+    assert verdicts[Way.CHANGELOG] == {Verdict.OK}
+    assert Verdict.FAILED in verdicts[Way.FOLLOWED]
+    assert any("altered k00150" in told for s in report.stores if s.way is Way.FOLLOWED for told in s.first)
+
+
+def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compaction_lag(app):
+    fed = threading.Event()
+    with running(app, fed):
+        report = drill(app, batches=1, timeout_s=0.5)
+        assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+        assert {store.verdict for store in report.stores} == {Verdict.OK}
+        assert report.followed_batches == 0
+        kit = kit_of(app)
+        topic = f"{app.name}-n-changelog"
+        _set_topic(kit.admin, topic, "min.compaction.lag.ms", "1")
+        report = drill(app, batches=0)
+    assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert {store.verdict for store in report.stores} == {Verdict.NOT_ENOUGH_EVIDENCE}
+    assert all(f"min.compaction.lag.ms of {topic} is 1ms" in store.message for store in report.stores)
+
+
+def _set_topic(admin, topic, name, value):
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+
+
+class _Broken(LoggingRestoreListener):
+    def on_restore_start(self, progress):
+        raise OSError("no more")
+
+
+def test_should_leave_nothing_behind_when_it_fails_and_refuse_what_cannot_be_drilled(app, monkeypatch):
+    with pytest.raises(PreflightFailed, match=r"no instance of .* runs on this machine"):
+        drill(app)
+    with running(app):
+        with pytest.raises(OSError, match="no more"):
+            drill(app, listener=_Broken())
+        assert left_behind(app) == []
+        with (
+            FolderLock(app.settings.state_dir / DRILLS_FOLDER / app.name),
+            pytest.raises(TaskLocked, match="another drill"),
+        ):
+            drill(app)
+        other = Drill(kit_of(app), DrillOptions(), LoggingRestoreListener(), [].append)
+        kit = replace(other.kit, plan=replace(other.kit.plan, version="another"))
+        with pytest.raises(PreflightFailed, match="runs version 1 of the topology, this is version another"):
+            replace(other, kit=kit).run()
+        full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
+        monkeypatch.setattr("tidemark.drill.drill.shutil.disk_usage", lambda _folder: full)
+        with pytest.raises(PreflightFailed, match="1 are free"):
+            drill(app)
+    assert left_behind(app) == []
+
+
+def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, monkeypatch):
+    name = app.for_commands(tmp_path, monkeypatch)
+    commands, runner = build(["drill"]), CliRunner()
+    with running(app):
+        done = runner.invoke(commands, ["drill", name, "--json", "--follow-batches", "1"])
+        assert done.exit_code == 0, done.output
+        tamper(app, {"k00150": 999}, partial(batches, app))
+        failed = runner.invoke(commands, ["drill", name, "--follow-batches", "1"])
+    assert failed.exit_code == 1, failed.output
+    assert "altered k00150" in " ".join(failed.output.split())
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "ok"
+    facts = FactsDatabase(app.settings)
+    newest, first = past_drills(facts, app.name)
+    assert (newest.verdict, first.verdict) == (Verdict.FAILED, Verdict.OK)
+    assert first.report == report
+    assert (first.keys, last_passed_ms(facts, app.name)) == (KEYS, first.ended_ms)
+    assert {past.check for past in past_verdicts(facts, app.name)} == {"restore_drill"}
+    facts.close()
+    shown = runner.invoke(commands, ["drill", name, "--history"])
+    assert newest.drill_id[:8] in shown.output

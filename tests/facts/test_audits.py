@@ -1,0 +1,30 @@
+"""What was audited is remembered per task."""
+
+from __future__ import annotations
+
+from tidemark.checks.verdict import Verdict
+from tidemark.facts.audits import AuditedRange, audited_until, past_audits, write_audit
+from tidemark.facts.database import FactsDatabase
+from tidemark.names import TaskId
+from tidemark.quality.ranges import Position
+from tidemark.settings import Settings
+
+
+def audited(task, batch, audit_id="a", verdict=Verdict.OK):
+    end = Position(TaskId(0, task), "1", batch, 5, {"in": 10 * batch}, 7, {"out": {0: batch, 1: 3}})
+    return AuditedRange(audit_id, 1000 + batch, batch - 1, 100, 2.5, verdict, end)
+
+
+def test_should_go_on_where_the_newest_audit_of_each_task_ended(tmp_path):
+    facts = FactsDatabase(Settings.load(var_dir=tmp_path))
+    assert audited_until(facts, "app") == {}
+    write_audit(facts, "app", [audited(0, 5), audited(1, 3)])
+    write_audit(facts, "app", [audited(0, 9, "b", Verdict.FAILED)])
+    write_audit(facts, "other", [audited(0, 99)])
+    write_audit(facts, "app", [])
+    assert audited_until(facts, "app") == {
+        TaskId(0, 0): audited(0, 9, "b", Verdict.FAILED),
+        TaskId(0, 1): audited(1, 3),
+    }
+    assert past_audits(facts, "app", 2) == [audited(0, 9, "b", Verdict.FAILED), audited(1, 3)]
+    facts.close()

@@ -1,0 +1,40 @@
+"""What the test hangs into the steps of a restore: at a point that the arm file names, the worker dies or the step is refused.
+
+The file is `{point: "kill" | "refuse"}`. A point is taken out before it is acted on, so that the next try passes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tidemark.errors import StartRefused
+
+ARM_FILE = "TIDEMARK_ONCALL_ARM"
+
+
+def act(point: str) -> None:
+    """The `Probe`."""
+    path = Path(os.environ.get(ARM_FILE, "/nonexistent"))
+    try:
+        armed = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return
+    how = armed.pop(point, None)
+    if how is None:
+        return
+    arm(path, armed)
+    if how == "refuse":
+        raise StartRefused(f"the test refuses {point}")
+    # The task's process and the worker's that supervises it, so that nobody reports the death.
+    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(path: Path, points: dict[str, str]) -> None:
+    """Write the arm file in one piece."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(points))
+    temporary.replace(path)

@@ -1,0 +1,131 @@
+"""`make oncall`: operations through a real Airflow's REST API, as its users would, of a real stream with input arriving.
+
+    python -m tests.oncall.run [--seed N] [--only SCENARIO …]
+
+Each scenario ends with a look at what must and what must not have changed; those that restore or kill, with the exactly-once
+comparison. Last line `oncall: scenarios=… ok=… failed=0`; exit 1 when any failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from tests.airflow.real_airflow import real_airflow
+from tests.alerts.noting import NOTE, NOTES_FILE
+from tests.crash.bench import ROOT
+from tests.oncall.operating import (
+    COMPACTION,
+    a_stop_leaves_a_savepoint,
+    a_stream_that_stands_still_is_told,
+    airflow_is_killed_while_the_stream_runs,
+    topic_settings_change_only_once_approved,
+)
+from tests.oncall.probe import ARM_FILE, arm
+from tests.oncall.restoring import (
+    airflow_is_killed_meanwhile,
+    approval_restores,
+    dry_run_changes_nothing,
+    every_step_is_killed_once,
+    failure_rolls_back,
+    rejection_changes_nothing,
+    silence_means_no,
+    viewer_is_refused,
+)
+from tests.oncall.scene import RESPONSE_S, RESTORE, STREAM, Scene, Ward, Wrong
+from tests.telling import ends_of_logs
+
+from tidemark.local import jars, processes
+from tidemark.local.airflow import AirflowRefused
+from tidemark.local.broker import EmbeddedBroker
+from tidemark.settings import Settings
+
+PARTITIONS = 2
+RTO_S = 20
+
+SCENARIOS: dict[str, Callable[[Scene], None]] = {
+    one.__name__.replace("_", "-"): one
+    for one in (
+        viewer_is_refused, dry_run_changes_nothing, rejection_changes_nothing, silence_means_no, approval_restores,
+        every_step_is_killed_once, failure_rolls_back, airflow_is_killed_meanwhile,
+        airflow_is_killed_while_the_stream_runs, a_stream_that_stands_still_is_told, a_stop_leaves_a_savepoint,
+        topic_settings_change_only_once_approved,
+    )
+}  # fmt: skip
+
+
+def play(scene: Scene, names: list[str]) -> int:
+    """Every scenario in turn; how many failed."""
+    api, failed = scene.airflow.api, 0
+    for dag_id in (STREAM, RESTORE, COMPACTION):
+        api.wait_for_dag(dag_id, 120)
+        api.unpause(dag_id)
+    scene.await_running(180)
+    scene.bench.feeder.feed(scene.bench.batch_records)
+    scene.bench.wait_drained()
+    for number, name in enumerate(names, 1):
+        started = time.monotonic()
+        arm(scene.arm_file, {})
+        try:
+            SCENARIOS[name](scene)
+            came = "ok"
+        except (Wrong, AirflowRefused, AssertionError, OSError) as error:
+            failed += 1
+            came = f"FAILED: {error}"
+            scene.console.print(traceback.format_exc(), markup=False, soft_wrap=True)
+        scene.console.print(
+            f"[{number}/{len(names)}] {name}: {came}, {time.monotonic() - started:.0f} s", markup=False, soft_wrap=True
+        )
+    return failed
+
+
+def _settings(bootstrap: str, folder: Path) -> Settings:
+    return Settings.load(
+        bootstrap_servers=bootstrap, var_dir=folder / "var", state_dir=folder / "state",
+        savepoint_location=str(folder / "savepoints"), commit_interval_ms=200, max_batch_records=3000,
+        session_timeout_ms=6000, transaction_timeout_ms=6000, oncall_approvers=["admin"],
+        oncall_response_timeout_ms=RESPONSE_S * 1000, spark_master="local[2]", spark_shuffle_partitions=2,
+        alert_callback=NOTE, rto_s=RTO_S,
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", nargs="*", choices=list(SCENARIOS), help="some scenarios instead of all")
+    options = parser.parse_args()
+    console, names = Console(highlight=False), options.only or list(SCENARIOS)
+    console.print(f"oncall: seed={options.seed}")
+    mark = f"oncall-{options.seed}"
+    with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-oncall-") as name:
+        folder = Path(name)
+        os.environ |= {
+            processes.MARK: mark, ARM_FILE: str(folder / "arm.json"), NOTES_FILE: str(folder / "alerts"),
+            "TIDEMARK_PROBE": "tests.oncall.probe:act",
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+        }  # fmt: skip
+        jars.ensure("spark", Settings.load())
+        with EmbeddedBroker(folder / "broker", jars.ensure("kafka", Settings.load())) as broker:
+            bench = Ward(broker.bootstrap, folder, options.seed, PARTITIONS)
+            settings = _settings(broker.bootstrap, folder)
+            with (
+                ends_of_logs(console, settings.var_dir / "log" / "instances", lines=40),
+                real_airflow(settings, ROOT / "dags", mark) as airflow,
+            ):
+                scene = Scene(bench, settings, airflow, console)
+                failed = play(scene, names)
+                airflow.api.pause(STREAM)
+                airflow.api.stop_run(STREAM, airflow.newest_run(STREAM)["dag_run_id"])
+    print(f"oncall: scenarios={len(names)} ok={len(names) - failed} failed={failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

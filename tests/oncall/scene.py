@@ -1,0 +1,234 @@
+"""The stream, Airflow and its users, as the scenarios of `make oncall` use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from tests.airflow.real_airflow import RealAirflow
+from tests.alerts.noting import NOTES_FILE, noted
+from tests.crash.bench import Bench
+from tests.oncall.probe import ARM_FILE
+from tests.truth.topics import committed_offsets, end_offsets
+
+from tidemark.alerts.alert import AlertKind
+from tidemark.hold import read_hold
+from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.local import airflow_parts, processes
+from tidemark.local.airflow import AirflowApi, AirflowRefused
+from tidemark.local.processes import wait_until
+from tidemark.restore.workspace import workspaces
+from tidemark.settings import Settings
+
+RESTORE = "restore_oncall"
+STREAM = "stream__patient_monitoring"
+RESPONSE_S = 45
+_FEED_RECORDS = 100
+_READING_S = 10.0
+_FEED_EVERY_S = 0.5
+_LOOK_S = 0.5
+_HITL = "/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
+
+
+class Wrong(Exception):
+    """Something is not as it must be."""
+
+
+def expect(is_so: object, what: str) -> None:
+    """Raise `Wrong` where it is not."""
+    if not is_so:
+        raise Wrong(what)
+
+
+class Ward(Bench):
+    """Patient monitoring, its instance launched by its DAG."""
+
+    def committed(self) -> dict[tuple[str, int], int | None]:
+        """The group's committed offset in every source partition."""
+        places = [(t, p) for s in self.plan.subtopologies for t in s.source_topics for p in range(self.partitions)]
+        found = committed_offsets(self.bootstrap, self.application_id, places)
+        return {place: found.get(place) for place in places}
+
+    def wait_drained(self, timeout_s: float = 180) -> None:
+        """Until the group's committed offsets are the sources' ends."""
+
+        def drained() -> bool:
+            found = self.committed()
+            return found == end_offsets(self.bootstrap, list(found), "read_committed")
+
+        expect(wait_until(drained, timeout_s, every_s=0.5), f"not everything is committed after {timeout_s} s")
+
+
+class Scene:
+    """The stream, Airflow, its users, and what a scenario asks of them."""
+
+    def __init__(self, bench: Ward, settings: Settings, airflow: RealAirflow, console: Console) -> None:
+        self.bench = bench
+        self.settings = settings
+        self.airflow = airflow
+        self.console = console
+        passwords = json.loads(airflow_parts.password_file(settings).read_text())
+        self.users = {user: AirflowApi(airflow.api.url, user, passwords[user], 30.0) for user in passwords}
+        self.arm_file = Path(os.environ[ARM_FILE])
+        self.notes = Path(os.environ[NOTES_FILE])
+
+    def trigger(self, user: str = "oncall", **conf: Any) -> str:
+        """Start a restore as a user; the run's id."""
+        body = {"topology": "patient_monitoring", "reason": "the test asks for it", "relaunch_timeout_s": 120, **conf}
+        return self.users[user].trigger(RESTORE, body)
+
+    def asked(self, run_id: str, timeout_s: float = 120, dag_id: str = RESTORE) -> dict[str, Any]:
+        """Wait until the approval is asked for; what is shown."""
+        found: list[dict[str, Any]] = []
+
+        def is_asked() -> bool:
+            try:
+                found.append(self.airflow.api.call("GET", _HITL.format(dag=dag_id, run=run_id.replace("+", "%2B"))))
+            except AirflowRefused:
+                return False
+            return True
+
+        expect(wait_until(is_asked, timeout_s, every_s=1.0), "nobody was asked to approve")
+        # Nobody reads a plan faster; and an answer before the worker has reported that it waits is asked for once more.
+        threading.Event().wait(_READING_S)
+        return found[0]
+
+    def answer(self, run_id: str, user: str, option: str, dag_id: str = RESTORE) -> None:
+        """Answer the approval as a user. Raises `AirflowRefused`."""
+        path = _HITL.format(dag=dag_id, run=run_id.replace("+", "%2B"))
+        self.users[user].call("PATCH", path, {"chosen_options": [option], "params_input": {}})
+
+    def run_ended(self, run_id: str, timeout_s: float = 300, dag_id: str = RESTORE) -> dict[str, Any]:
+        """Wait for the run's end; its state, and its tasks'."""
+
+        def is_over() -> bool:
+            try:
+                return self.airflow.api.run_state(dag_id, run_id) in ("success", "failed")
+            except AirflowRefused:
+                return False
+
+        expect(wait_until(is_over, timeout_s, every_s=1.0), f"the run has not ended after {timeout_s} s")
+        states = self.airflow.api.task_states(dag_id, run_id)
+        return {"state": self.airflow.api.run_state(dag_id, run_id), "tasks": states}
+
+    def ended(self, run_id: str, timeout_s: float = 300) -> dict[str, Any]:
+        """Wait for the end of a restore; its report, with the run's and the tasks' states."""
+        how = self.run_ended(run_id, timeout_s)
+        folders = sorted((self.settings.var_dir / "oncall" / self.bench.application_id).iterdir())
+        report: dict[str, Any] = json.loads((folders[-1] / "report.json").read_text())
+        expect((folders[-1] / "report.html").exists(), "there is no page")
+        return {**report, **how}
+
+    def standing(self) -> dict[str, Any]:
+        """What must not change where nothing may: the instance's process, its folders, holds, restores."""
+        said = read_run_file(run_file_path(self.bench.var_dir, self.bench.application_id, 0)) or {}
+        state_dir, app = self.settings.state_dir, self.bench.application_id
+        folders = sorted((state_dir / "0" / app).glob("*/rocksdb/*"))
+        return {
+            "process": (said.get("pid"), said.get("start_time")),
+            "stores": {str(folder): folder.stat().st_ino for folder in folders},
+            "hold": read_hold(self.settings.var_dir, app),
+            "restores": [w.folder.name for w in workspaces(state_dir, app)],
+            "starts": len(list((self.settings.var_dir / "log" / "instances").glob("*"))),
+        }
+
+    def drivers(self) -> list[int]:
+        """Every living driver of the stream, whoever launched it."""
+        found = []
+        for process in processes.carrying(os.environ[processes.MARK]):
+            with suppress(psutil.Error):
+                line = process.cmdline()
+                if (
+                    line
+                    and "python" in Path(line[0]).name
+                    and any(part.endswith("stream_instance.py") for part in line[1:3])
+                ):
+                    found.append(process.pid)
+        return found
+
+    def await_running(self, timeout_s: float = 120) -> None:
+        """Until the instance runs."""
+
+        def runs() -> bool:
+            said = read_run_file(run_file_path(self.bench.var_dir, self.bench.application_id, 0)) or {}
+            return (
+                said.get("state") == "RUNNING"
+                and processes.Identity(int(said["pid"]), float(said["start_time"])).is_alive()
+            )
+
+        expect(wait_until(runs, timeout_s, every_s=0.5), "the instance does not run")
+
+    @contextmanager
+    def fed(self) -> Iterator[None]:
+        """Input arrives until the end of the block."""
+        stop = threading.Event()
+
+        def feed() -> None:
+            while not stop.wait(_FEED_EVERY_S):
+                self.bench.feeder.feed(_FEED_RECORDS)
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
+
+    def task_id(self, dag_id: str, task_id: str) -> str:
+        """What Airflow's workers call a task of the newest run."""
+        run_id = self.airflow.newest_run(dag_id)["dag_run_id"].replace("+", "%2B")
+        found = self.airflow.api.call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances")
+        return str(next(task["id"] for task in found["task_instances"] if task["task_id"] == task_id))
+
+    @contextmanager
+    def never_two(self) -> Iterator[None]:
+        """There is at most one instance at any time of the block."""
+        stop, most = threading.Event(), [0]
+
+        def look() -> None:
+            while not stop.wait(_LOOK_S):
+                most.append(len(self.drivers()))
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(30)
+        expect(len(most) > 1 and max(most) <= 1, f"there were {max(most)} instances at a time")
+
+    def commits_on(self, timeout_s: float = 60) -> None:
+        """Until something is committed that was not."""
+        before = self.bench.committed()
+        expect(wait_until(lambda: self.bench.committed() != before, timeout_s, every_s=0.5), "nothing is committed")
+
+    def alerts(self, what: AlertKind, since: int = 0) -> list[str]:
+        """Messages of the alerts of a kind, `since` that many of all kinds."""
+        return [alert["message"] for alert in noted(self.notes)[since:] if alert["what"] == what]
+
+    def require_exact(self) -> None:
+        """Everything that went in was counted once, in outputs, changelogs, offsets and stores."""
+        self.await_running()
+        self.bench.wait_drained()
+        missing, duplicated, wrong, report = self.bench.differences()
+        expect((missing, duplicated, wrong) == (0, 0, 0) and not report, f"not exactly once: {report[:5]}")
+
+
+@contextmanager
+def refused(what: str) -> Iterator[None]:
+    """The block must end with 403."""
+    try:
+        yield
+    except AirflowRefused as error:
+        expect(error.status == 403, f"{what}: {error}")
+        return
+    raise Wrong(what)

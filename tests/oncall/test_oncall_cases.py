@@ -1,0 +1,188 @@
+"""Targets, time lines, outcomes and reports of restores: without a broker."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from tests.restore.test_moment import a_record
+
+from tidemark.errors import StartRefused, TaskLocked
+from tidemark.hold import Hold, hold_path, read_hold, release_hold, take_hold
+from tidemark.names import TopicPartition
+from tidemark.oncall.case import Case, CaseFolder, case_id_of
+from tidemark.oncall.report import Outcome, make_report, outcome_of
+from tidemark.oncall.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
+
+NOW = 1_700_000_000_000
+SOURCE = TopicPartition("in", 2)
+CASE = Case("c1", "counts", "app", "", "latest", False, "the disk <died>", NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("latest", Latest()),
+        (" latest ", Latest()),
+        ("-10m", Moment(NOW - 600_000)),
+        ("2023-11-14T22:00:00Z", Moment(1_699_999_200_000)),
+        ("in[2]=5", Offsets({SOURCE: 5})),
+        ("in[2]=5, a.b-c[0] = 17", Offsets({SOURCE: 5, TopicPartition("a.b-c", 0): 17})),
+    ],
+)
+def test_should_read_every_kind_of_target(text, expected):
+    assert parse_target(text, NOW) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("yesterday", "or write latest, or offsets as"),
+        ("in[2]=x", "'in[2]=x' is no source offset"),
+        ("in=5", "'in=5' is no source offset"),
+        ("2033-11-14T22:00:00Z", "lies in the future"),
+    ],
+)
+def test_should_say_how_a_target_is_written(text, told):
+    with pytest.raises(ValueError, match=told.replace("[", r"\[").replace("]", r"\]")):
+        parse_target(text, NOW)
+
+
+def batch(number, offset):
+    """Committed `number` seconds after NOW, at a next offset."""
+    return a_record(number, NOW + 1000 * number, sources={"in": {2: (0, offset)}})
+
+
+HISTORY = [batch(1, 10), batch(2, 20), batch(3, 30)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_ms"), [(10, NOW + 1999), (19, NOW + 1999), (20, NOW + 2999), (29, NOW + 2999)]
+)
+def test_should_find_the_last_moment_not_beyond_an_offset(offset, last_ms):
+    assert moment_of_offsets(HISTORY, {SOURCE: offset}) == last_ms
+
+
+def test_should_take_the_earliest_of_several_partitions_and_mind_a_rewind():
+    other = replace(batch(2, 99), task=replace(batch(2, 99).task, partition=3), sources={"in": {3: (0, 99)}})
+    earlier = replace(other, batch=1, commit_time_ms=NOW + 500, sources={"in": {3: (0, 40)}})
+    both = {SOURCE: 29, TopicPartition("in", 3): 50}
+    assert moment_of_offsets([*HISTORY, earlier, other], both) == NOW + 1999
+    # Batch 4 went back to 10: only what was beyond after it counts.
+    assert moment_of_offsets([*HISTORY, batch(4, 10), batch(5, 30)], {SOURCE: 20}) == NOW + 4999
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ({SOURCE: 9}, "no commit record that is left has"),
+        ({SOURCE: 30}, "nothing to go back from"),
+        ({TopicPartition("other", 0): 3}, "no task has committed offsets of other"),
+    ],
+)
+def test_should_refuse_offsets_that_name_no_moment(wanted, told):
+    with pytest.raises(StartRefused, match=told):
+        moment_of_offsets(HISTORY, wanted)
+
+
+def test_should_name_a_case_by_its_run_alike_in_every_zone_and_sort_by_time():
+    when = datetime(2026, 11, 21, 3, 0, 0, 250_000, tzinfo=UTC)
+    assert case_id_of(when) == "20261121T030000250000Z"
+    assert case_id_of(when.astimezone(timezone(timedelta(hours=5)))) == case_id_of(when)
+    assert case_id_of(when) < case_id_of(when + timedelta(microseconds=1))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = CaseFolder.of(tmp_path, "app", "c1", lambda: NOW)
+    made.open(CASE)
+    return made
+
+
+def test_should_keep_what_was_asked_first_and_a_time_line_with_killed_steps_in_it(folder):
+    folder.open(replace(CASE, reason="another"))
+    assert folder.case() == CASE
+    folder.note("fence", "begun")  # and killed
+    with folder.step("fence") as say:
+        say("stopping")
+    with pytest.raises(StartRefused), folder.step("restore"):
+        raise StartRefused("no  source\nat all")
+    with (folder.folder / "events.jsonl").open("a") as events:
+        events.write('{"time_ms": 1, "st')
+    assert [(n.step, n.what, n.message) for n in folder.notes()] == [
+        ("fence", "begun", ""), ("fence", "begun", ""), ("fence", "said", "stopping"), ("fence", "done", ""),
+        ("restore", "begun", ""), ("restore", "failed", "no source at all"),
+    ]  # fmt: skip
+    with pytest.raises(StartRefused, match="has not run"):
+        folder.read("plan.json")
+
+
+def noted(folder, *lines):
+    for line in lines:
+        folder.note(*line.split())
+    return folder.notes()
+
+
+APPROVED = {"chosen_options": ["Approve"], "responded_by_user": {"id": "7", "name": "ada"}, "responded_at": "then"}
+REJECTED = {**APPROVED, "chosen_options": ["Reject"]}
+FENCED = ("preflight done", "plan done", "fence begun", "fence done")
+
+
+@pytest.mark.parametrize(
+    ("case", "lines", "approval", "outcome"),
+    [
+        (replace(CASE, dry_run=True), ("preflight done", "plan done"), None, Outcome.DRY_RUN),
+        (replace(CASE, dry_run=True), ("preflight done", "plan failed"), None, Outcome.REFUSED),
+        (CASE, ("preflight failed",), None, Outcome.REFUSED),
+        (CASE, ("plan done",), REJECTED, Outcome.REJECTED),
+        (CASE, ("plan done",), {**REJECTED, "responded_by_user": None}, Outcome.TIMED_OUT),
+        (CASE, (*FENCED, "relaunch done", "drain done"), APPROVED, Outcome.RESTORED),
+        (CASE, (*FENCED, "restore failed", "restore done", "drain done"), APPROVED, Outcome.RESTORED),
+        (CASE, (*FENCED, "relaunch done", "drain failed"), APPROVED, Outcome.NOT_DRAINED),
+        (CASE, (*FENCED, "restore failed", "roll_back done", "roll_back begun"), APPROVED, Outcome.ROLLED_BACK),
+        (CASE, (*FENCED, "restore failed", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
+    ],
+)
+def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
+    assert outcome_of(case, noted(folder, *lines), approval) is outcome
+
+
+def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder):
+    times = iter(range(NOW, NOW + 100_000, 1500))
+    told = replace(folder, clock=lambda: next(times))
+    told.note("preflight", "figures", asked_by="grace")
+    noted(told, "fence begun", "fence done", "relaunch done", "drain done")
+    told.note("verify", "figures", rpo_offsets=0, rpo_s=0.0, keys=12)
+    found = make_report(told, APPROVED)
+    assert (found["outcome"], found["is_as_wanted"]) == ("restored", True)
+    assert (found["asked_by"], found["answered_by"]) == ("grace", "ada")
+    assert (found["standstill_s"], found["rto_s"], found["rpo_offsets"], found["keys"]) == (3.0, 4.5, 0, 12)
+    assert json.loads((folder.folder / "report.json").read_text()) == found
+    page = (folder.folder / "report.html").read_text()
+    assert "the disk &lt;died&gt;" in page
+    assert "<died>" not in page
+    assert "ada" in page
+    assert "http" not in page
+
+
+def test_should_hold_for_one_at_a_time_and_remember_who_ran(tmp_path):
+    first = take_hold(tmp_path, "app", Hold("c1", "why", 5, (0, 1)))
+    assert take_hold(tmp_path, "app", Hold("c1", "again", 9, (2,))) == replace(first, instances=(0, 1, 2))
+    with pytest.raises(TaskLocked, match=r"held by c1 \(why\)"):
+        take_hold(tmp_path, "app", Hold("c2", "other", 9))
+    assert not release_hold(tmp_path, "app", "c2")
+    assert read_hold(tmp_path, "app") is not None
+    assert release_hold(tmp_path, "app", "c1")
+    assert read_hold(tmp_path, "app") is None
+    assert not release_hold(tmp_path, "app", "c1")
+
+
+def test_should_take_a_hold_that_cannot_be_read_for_one(tmp_path):
+    path = hold_path(tmp_path, "app")
+    path.parent.mkdir()
+    path.write_text("{half")
+    assert read_hold(tmp_path, "app").by == "unknown"
+    with pytest.raises(TaskLocked, match=r"remove .*app\.hold\.json"):
+        take_hold(tmp_path, "app", Hold("c1", "why", 5))

@@ -1,0 +1,61 @@
+"""Of which topics the audit computes the truth, and why not of the others."""
+
+from __future__ import annotations
+
+from tidemark.quality.derivable import derivable, keyed_sinks
+from tidemark.topology.builder import Topology
+from tidemark.topology.load import load
+from tidemark.topology.table import until_window_closes
+from tidemark.topology.windows import session, tumbling
+
+
+def test_should_compute_updates_finals_and_changelogs_of_plain_aggregations():
+    topology = Topology("app")
+    grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
+    minutes = grouped.windowed_by(tumbling("1m")).aggregate(n="count(*)", low="min(x)", mean="mean(x)", store="minutes")
+    minutes.to("updates").suppress(until_window_closes(), store="open").to("finals")
+    found = derivable(topology.plan())
+    (one,) = found.derived
+    assert (one.update_sinks, one.final_sinks, one.changelog) == (("updates",), ("finals",), "app-minutes-changelog")
+    assert (one.rising, one.falling) == (("n",), ("low",))
+    assert [(n.topic, n.reason) for n in found.not_derived] == [
+        ("app-open-changelog", "no plain aggregation leads there")
+    ]
+    assert found.late_rows == {0}
+
+
+def test_should_say_why_not_of_the_others():
+    patients = derivable(load("patient_monitoring").plan())
+    assert {n.topic: n.reason for n in patients.not_derived}["alerts"] == "it is behind a StreamTableJoin"
+    assert [d.update_sinks for d in patients.derived] == [("pulse-counts",)]
+    # Joins drop late rows of their own, which are not counted again.
+    assert patients.late_rows == frozenset()
+    clicks = derivable(load("clicks").plan())
+    assert clicks.derived == ()
+    reasons = {n.topic: n.reason for n in clicks.not_derived}
+    assert reasons["page-clicks"] == "its records come through clicks-by-page-repartition, which is purged"
+    assert "user-sessions" in reasons
+
+
+def test_should_not_compute_sketches_sessions_and_early_results():
+    topology = Topology("app")
+    grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
+    grouped.distinct("x", store="d").to("sketches")
+    grouped.windowed_by(session("1m")).count(store="s").to("sessions")
+    early = until_window_closes(max_records=5, when_full="emit_early_when_full")
+    grouped.windowed_by(tumbling("1m")).count(store="w").suppress(early).to("early")
+    found = derivable(topology.plan())
+    assert [d.aggregation.store.name for d in found.derived] == ["w"]
+    assert found.derived[0].final_sinks == ()
+    assert {"sketches", "sessions", "early"} <= {n.topic for n in found.not_derived}
+
+
+def test_should_attribute_by_key_only_what_keeps_its_key():
+    topology = Topology("app")
+    counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(store="s")
+    counted.to("same")
+    counted.to_stream().process("module:Processor", emits="y BIGINT").to("other")
+    counted.to_stream().repartition("count", name="by-count").group_by_key().count(name="times", store="t").to("again")
+    first, second = topology.plan().subtopologies
+    assert keyed_sinks(first) == {"same"}
+    assert keyed_sinks(second) == {"again"}

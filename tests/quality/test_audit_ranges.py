@@ -1,0 +1,146 @@
+"""Which batches an audit looks at: pure, on lists of commit records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.names import TaskId
+from tidemark.quality.ranges import Base, Position, commit_rows, next_range
+
+TASK = TaskId(0, 1)
+DAY_MS = 86_400_000
+NOW_MS = 100 * DAY_MS
+
+
+def record(batch, kind=CommitKind.BATCH, *, at=None, out=None, version="1", commit_time_ms=NOW_MS):
+    """Batch n reads [10n, 10n + 10), its outputs lie from 20n on, its stream time is 1000n."""
+    start, end = at or (10 * batch, 10 * batch + 10)
+    out = 20 * batch if out is None else out
+    return CommitRecord(
+        kind=kind, application_id="app", topology_version=version, task=TASK, instance=0, batch=batch,
+        commit_time_ms=commit_time_ms, sources={"in": {1: (start, end)}}, stream_time_ms=1000 * batch, rows=10, late_rows=0,
+        bad_rows=0, filtered_rows=0, sinks={"out": 5}, changelogs={"log": 5},
+        ends_before={"out": {0: out, 1: out}, "log": {1: out}},
+    )  # fmt: skip
+
+
+def history(first, last, **options):
+    return [record(number, **options) for number in range(first, last + 1)]
+
+
+def offsets(until):
+    return {"out": {0: until, 1: until}, "log": {1: until}}
+
+
+def position(batch, version="1", commit_time_ms=NOW_MS):
+    ends = {"in": 10 * batch + 10}
+    return Position(TASK, version, batch, commit_time_ms, ends, 1000 * batch, offsets(20 * batch + 20))
+
+
+def ranged(records, before=None, *, readable=10_000, quiet=10_000, most=1000):
+    return next_range(
+        TASK,
+        records,
+        before,
+        readable=offsets(readable),
+        quiet_ends=None if quiet is None else offsets(quiet),
+        kept_since_ms=NOW_MS - DAY_MS,
+        most_batches=most,
+    )
+
+
+def batches(run):
+    return [one.batch for one in run.records]
+
+
+START = record(0, CommitKind.START, at=(10, 10), out=0)
+
+
+def test_should_begin_with_nothing_at_the_start_of_a_task():
+    run = ranged([START, *history(1, 3)])
+    assert batches(run) == [0, 1, 2, 3]
+    assert run.base is Base.EMPTY
+    assert run.until == offsets(10_000)
+
+
+def test_should_go_on_behind_what_was_audited_and_carry_its_results():
+    run = ranged(history(1, 5), position(3))
+    assert batches(run) == [4, 5]
+    assert run.base is Base.CARRIED
+    assert [at for _, at in run.stream_times()] == [3000, 4000]
+
+
+def test_should_find_nothing_where_everything_was_audited():
+    assert ranged(history(1, 5), position(5)) is None
+    assert ranged([]) is None
+
+
+def test_should_take_the_first_of_an_unknown_past_as_where_the_next_begins():
+    run = ranged(history(7, 9))
+    assert batches(run) == [8, 9]
+    assert run.base is Base.CHANGELOG
+    assert run.base_until["log"][1] == 160
+    assert run.before is not None
+    assert (run.before.batch, run.before.next_offsets, run.before.stream_time_ms) == (7, {"in": 80}, 7000)
+    assert ranged(history(7, 7)) is None
+
+
+def test_should_leave_the_newest_batch_for_later_while_something_is_being_written():
+    run = ranged([START, *history(1, 3)], quiet=None)
+    assert batches(run) == [0, 1, 2]
+    assert run.until == offsets(60)
+
+
+@pytest.mark.parametrize(("readable", "last"), [(59, 1), (60, 2), (61, 2)])
+def test_should_end_before_an_open_transaction(readable, last):
+    assert ranged([START, *history(1, 3)], readable=readable, quiet=None).records[-1].batch == last
+
+
+def test_should_look_at_so_many_batches_and_at_the_rest_next_time():
+    run = ranged([START, *history(1, 9)], most=4)
+    assert batches(run) == [0, 1, 2, 3]
+    assert run.until == offsets(80)
+    assert run.end.batch == 3
+    assert batches(ranged([START, *history(1, 9)], run.end, most=4)) == [4, 5, 6, 7]
+
+
+def test_should_take_results_from_the_changelog_behind_a_rewind_and_with_another_topology():
+    rewind = record(4, CommitKind.REWIND, at=(40, 10))
+    after = [record(5, at=(10, 30)), record(6, at=(30, 50))]
+    known = [START, *history(1, 3), rewind, *after]
+    assert batches(ranged(known)) == [0, 1, 2, 3]
+    run = ranged(known, position(3))
+    assert batches(run) == [4, 5, 6]
+    assert run.base is Base.CHANGELOG
+    assert run.base_until == record(5).ends_before
+    assert [one.batch for one in run.computed] == [5, 6]
+    assert ranged(history(4, 5, version="2"), position(3)).base is Base.CHANGELOG
+
+
+def test_should_pass_over_a_hole_that_compaction_may_have_made_and_no_other():
+    old = [record(1, commit_time_ms=NOW_MS - 2 * DAY_MS), *history(5, 7)]
+    assert batches(ranged(old)) == [6, 7]
+    assert batches(ranged(history(5, 7), position(1, commit_time_ms=NOW_MS - 2 * DAY_MS))) == [6, 7]
+    young = [START, record(1), *history(3, 4)]
+    assert batches(ranged(young)) == [0, 1, 3, 4]
+    assert batches(ranged(history(5, 7), position(3))) == [5, 6, 7]
+
+
+def test_should_say_where_the_record_before_ended():
+    rows = commit_rows(ranged([*history(4, 5), replace(record(7), sources={"in": {1: (58, 80)}})], position(3)))
+    assert [(r["previous_end"], r["start_offset"]) for r in rows] == [(40, 40), (50, 50), (60, 58)]
+    assert [(r["previous_batch"], r["batch"]) for r in rows] == [(3, 4), (4, 5), (5, 7)]
+    first = commit_rows(ranged([START, *history(1, 1)]))[0]
+    assert (first["previous_end"], first["previous_batch"]) == (None, None)
+
+
+def test_should_bound_each_batchs_outputs_by_where_the_next_begins():
+    run = ranged([START, *history(1, 2)], quiet=70)
+    assert [(r.batch, start["out"][0], end["out"][0]) for r, start, end in run.spans()] == [
+        (0, 0, 20),
+        (1, 20, 40),
+        (2, 40, 70),
+    ]

@@ -1,0 +1,80 @@
+"""Expectations as Great Expectations sees them: bad data, a broken check, nothing to look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.checks.verdict import Verdict
+from tidemark.quality.checks import ASSETS, BY_NAME, CHECKS, checks_of
+from tidemark.quality.suites import Outcome, finding, outcomes, suite
+
+GAP = BY_NAME["ranges_leave_no_gap"]
+CLOCK = BY_NAME["commits_follow_the_clock"]
+
+
+def result(success=True, exception_info=None, rows=0):
+    return {
+        "results": [
+            {
+                "success": success,
+                "expectation_config": {"meta": {"check": GAP.name}},
+                "result": {"observed_value": rows, "element_count": 5},
+                "exception_info": exception_info or {"raised_exception": False, "exception_message": None},
+            }
+        ]
+    }
+
+
+def test_should_declare_a_suite_per_asset_with_every_check_in_it():
+    declared = [
+        e.meta["check"] for asset in ASSETS for e in suite(asset, checks_of(asset, exactly_once=True)).expectations
+    ]
+    assert sorted(declared) == sorted(BY_NAME)
+    assert len(BY_NAME) == len(CHECKS)
+
+
+def test_should_claim_less_of_at_least_once():
+    claimed = {check.name for asset in ASSETS for check in checks_of(asset, exactly_once=False)}
+    assert {"outputs_are_not_lost", "no_transaction_hangs", "ranges_leave_no_gap"} <= claimed
+    assert not claimed & {"outputs_are_not_doubled", "ranges_do_not_overlap", "no_update_comes_twice"}
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"raised_exception": True, "exception_message": "no such\ncolumn", "exception_traceback": "…"},
+        {
+            "('unexpected_rows_query.table', 'a', 'b')": {
+                "raised_exception": True,
+                "exception_message": "no such\ncolumn",
+            }
+        },
+    ],
+)
+def test_should_tell_a_broken_check_from_bad_data(info):
+    (broken,) = outcomes(result(success=False, exception_info=info))
+    assert broken == Outcome(GAP.name, passed=False, unexpected_rows=0, rows=5, broken="no such column")
+    told = finding(GAP, broken, [])
+    assert told.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert "broke" in told.message
+    assert told.evidence["broken"] is True
+    (bad,) = outcomes(result(success=False, rows=3))
+    assert bad == Outcome(GAP.name, passed=False, unexpected_rows=3, rows=5, broken=None)
+    assert finding(GAP, bad, [{"task": "0_1", "batch": 7}]).verdict is Verdict.FAILED
+
+
+def test_should_say_what_where_and_what_to_do():
+    message = finding(GAP, Outcome(GAP.name, False, 3, 5, None), [{"task": "0_1", "batch": 7}]).message
+    assert message.startswith(
+        "3 times not so: each batch begins where the one before it ended; first task=0_1, batch=7; "
+    )
+    assert message.endswith(GAP.remedy)
+
+
+def test_should_not_call_nothing_ok():
+    assert finding(GAP, Outcome(GAP.name, True, 0, 1, None), []).verdict is Verdict.OK
+    assert finding(GAP, Outcome(GAP.name, True, 0, 0, None), []).verdict is Verdict.NOT_ENOUGH_EVIDENCE
+
+
+def test_should_warn_where_nothing_is_lost():
+    assert finding(CLOCK, Outcome(CLOCK.name, False, 1, 5, None), []).verdict is Verdict.WARNING

@@ -1,0 +1,135 @@
+"""State computed again from the source topic's start, by a real Spark job: `restore run --from source`."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from tests.restore.counting import PARTITIONS, CountingApp
+from tests.restore.test_restore_run import Crash, counts_of, planned, restore
+
+from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
+from tidemark.restore import recompute
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.recompute import Recomputation
+from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.run import RestoreRun
+from tidemark.restore.workspace import RestoreState
+from tidemark.settings import project_root
+from tidemark.start.evidence import SourceOfState
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(240)]
+NO_PROBE = lambda _point: None  # noqa: E731
+
+
+@pytest.fixture
+def app(settings, admin, unique, spark_jars):
+    """Everything committed, then the state folder is gone. Batches are so small that the job needs several."""
+    small = settings.model_copy(update={"max_batch_records": 600})
+    made = CountingApp(small, admin, unique("counting"))
+    made.feed(2000)
+    made.run()
+    shutil.rmtree(made.settings.state_dir)
+    return made
+
+
+def is_deleted(admin, changelog):
+    """Delete all records. Until the partition's leader has heard of a new `cleanup.policy`, the old one forbids it."""
+    try:
+        return admin.delete_records([changelog])[changelog].result(15).low_watermark > 0
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+            raise
+        return False
+
+
+class Told(LoggingRestoreListener):
+    """Remembers how far each source partition was said to be, and the ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches: dict[TopicPartition, list[int]] = {}
+        self.ends: dict[TopicPartition, int] = {}
+
+    def on_batch_restored(self, progress):
+        self.batches.setdefault(progress.changelog, []).append(progress.next_offset)
+
+    def on_restore_end(self, progress):
+        self.ends[progress.changelog] = progress.end_offset
+
+
+def test_should_compute_a_lost_state_again_verify_it_and_go_on(app):
+    listener = Told()
+    done, workspace, _ = restore(app, SourceOfState.SOURCE, listener=listener)
+    assert done.state is RestoreState.DONE
+    assert [verdict.different for verdict in done.verdicts.values()] == [0, 0]
+    assert counts_of(app) == app.expected
+    assert not (workspace.folder / "recomputed").exists()
+    for partition in range(PARTITIONS):
+        place = TopicPartition(f"{app.name}-in", partition)
+        assert listener.batches[place] == sorted(set(listener.batches[place]))
+        assert len(listener.batches[place]) > 1
+        assert listener.batches[place][-1] == listener.ends[place]
+    app.feed(300)
+    app.run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_bring_back_what_the_changelog_has_lost(app):
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, f"{app.name}-n-changelog", incremental_configs=[entry])
+    app.admin.incremental_alter_configs([topic])[topic].result(15)
+    for partition in range(PARTITIONS):
+        changelog = ClientPartition(f"{app.name}-n-changelog", partition, -1)
+        assert wait_until(partial(is_deleted, app.admin, changelog), 15)
+    with pytest.raises(StartRefused, match="has lost its beginning"):
+        planned(app)
+    restore(app, SourceOfState.SOURCE)
+    assert counts_of(app) == app.expected
+
+
+def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
+    def crash(at):
+        if at == "restore-recomputed":
+            raise Crash
+
+    def ask_to_end(at):
+        raise AssertionError(f"not to be reached: {at}")
+
+    kit, workspace = planned(app, SourceOfState.SOURCE)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+
+    class Asking(LoggingRestoreListener):
+        def on_batch_restored(self, progress):
+            workspace.abort()
+
+    with pytest.raises(RestoreSuspended):
+        RestoreRun(kit, workspace, Asking(), ask_to_end, [].append).run()
+    assert workspace.progress().state is RestoreState.ABORTED
+
+
+def test_should_tell_the_last_words_of_a_job_that_fails(app, tmp_path, monkeypatch):
+    script = tmp_path / "job.py"
+    script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
+    monkeypatch.setattr(recompute, "_SCRIPT", script)
+    with pytest.raises(OutcomeUnknown, match="ended with 10; its last words: no broker"):
+        restore(app, SourceOfState.SOURCE)
+
+
+def test_a_job_should_end_with_its_caller(app, tmp_path):
+    request = tmp_path / "request.pickle"
+    request.write_bytes(pickle.dumps(Recomputation(app.plan, {}, tmp_path)))
+    script = project_root() / "spark_jobs" / "recompute.py"
+    # With the caller its end of the pipe is gone; a job that did not notice would have nothing to do, and end with 0.
+    ended = subprocess.run([sys.executable, script, request], input=b"", timeout=60, check=False)
+    assert ended.returncode == ExitCode.RETRY

@@ -1,0 +1,167 @@
+"""The last savepoint of a stop: taken where it was asked for, one for all that stop together, and never waited for long."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from tests.savepoints.made import APP, SPEC, TASKS
+
+from tidemark.local.processes import wait_until
+from tidemark.savepoints.asking import read_request
+from tidemark.savepoints.last import LastSavepoint
+from tidemark.savepoints.leaving import ask_for_last, leaving_path
+from tidemark.savepoints.manifest import begun_ms
+from tidemark.savepoints.repository import SavepointRepository
+
+NOW_MS = 1_800_000_000_000
+SUBTOPOLOGY = SimpleNamespace(stores=(SPEC,))
+
+
+class Bench:
+    """An application without Kafka: tasks with real stores, and a repository."""
+
+    def __init__(self, tmp_path, stores):
+        self.var_dir = tmp_path / "var"
+        (self.var_dir / "instances").mkdir(parents=True)
+        self.links = tmp_path / "links"
+        self.location = str(tmp_path / "savepoints")
+        self.tasks = [
+            SimpleNamespace(id=task, stores={"counts": store}, subtopology=SUBTOPOLOGY)
+            for task, store in stores.items()
+        ]
+        self.repository = SavepointRepository(self.location, APP)
+
+    def last(self, instance=0, timeout_s=20.0):
+        path = leaving_path(self.var_dir, APP, instance)
+        return LastSavepoint(APP, "1", TASKS, path, self.links / str(instance), timeout_s, lambda: NOW_MS)
+
+    def ask(self, instance=0, now_ms=NOW_MS, location=None, app=APP):
+        return ask_for_last(self.var_dir, app, instance, location or self.location, now_ms).savepoint_id
+
+
+@pytest.fixture
+def bench(tmp_path, stores):
+    return Bench(tmp_path, stores)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """Copying waits until the event is set."""
+    go_on, real = threading.Event(), SavepointRepository.put_file
+
+    def wait(self, source, tick):
+        assert go_on.wait(20)
+        return real(self, source, tick)
+
+    monkeypatch.setattr(SavepointRepository, "put_file", wait)
+    yield go_on
+    go_on.set()
+
+
+def test_should_be_whole_when_the_only_instance_has_left(bench, caplog):
+    caplog.set_level(logging.INFO)
+    last = bench.last()
+    asked = bench.ask()
+    last.take(bench.tasks)
+    (left,) = bench.repository.savepoints()
+    assert (left.savepoint_id, left.is_complete, left.tasks) == (asked, True, ("0_0", "0_1"))
+    assert [bench.repository.task(asked, str(task)).stores[0].marker.batch for task in TASKS] == [1, 2]
+    assert not bench.links.joinpath("0").exists()
+    assert re.search(rf"last savepoint: id={asked} tasks=0_0,0_1 whole=yes bytes=\d+ copied=\d+", caplog.text)
+
+
+def test_should_be_one_savepoint_of_all_that_leave_together(bench, caplog):
+    caplog.set_level(logging.INFO)
+    both = [bench.last(0), bench.last(1)]
+    assert bench.ask(0) == bench.ask(1)
+    both[0].take(bench.tasks[:1])
+    (left,) = bench.repository.savepoints()
+    assert (left.is_complete, left.tasks) == (False, ("0_0",))
+    assert "whole=not yet" in caplog.text
+    both[1].take(bench.tasks[1:])
+    (left,) = bench.repository.savepoints()
+    assert (left.is_complete, left.tasks) == (True, ("0_0", "0_1"))
+    # One without tasks comes last: nothing is taken away.
+    bench.ask(2)
+    idle = bench.last(2)
+    bench.ask(2)
+    idle.take([])
+    (again,) = bench.repository.savepoints()
+    assert again.manifest == left.manifest
+
+
+def test_should_take_none_that_nobody_asks_for(bench):
+    bench.last().take(bench.tasks)
+    assert bench.repository.savepoints() == []
+
+
+def test_should_take_none_that_an_earlier_process_was_asked_for(bench):
+    bench.ask()
+    bench.last().take(bench.tasks)
+    assert bench.repository.savepoints() == []
+
+
+def test_should_take_none_when_it_is_given_no_time(bench):
+    last = bench.last(timeout_s=0.0)
+    bench.ask()
+    last.take(bench.tasks)
+    assert bench.repository.savepoints() == []
+
+
+@pytest.mark.parametrize("location", ["no-such-protocol://x", "file:///proc/nowhere"])
+def test_should_say_that_a_location_is_of_no_use_and_go_on(bench, location, caplog):
+    last = bench.last()
+    asked = bench.ask(location=location)
+    last.take(bench.tasks)
+    (said,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert said.startswith(f"no last savepoint: id={asked}: ")
+    assert location in said
+    assert said.endswith("; the stop goes on")
+    assert not bench.links.joinpath("0").exists()
+
+
+def test_should_say_that_a_file_system_fails_in_its_own_way(bench, caplog, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no key for this bucket")
+
+    monkeypatch.setattr(SavepointRepository, "begin", fail)
+    last = bench.last()
+    asked = bench.ask()
+    last.take(bench.tasks)
+    assert f"no last savepoint: id={asked}: no key for this bucket; the stop goes on" in caplog.text
+
+
+def test_should_not_wait_longer_than_it_may_for_a_location_that_does_not_answer(bench, stuck, caplog):
+    last = bench.last(timeout_s=0.5)
+    bench.ask()
+    started = time.monotonic()
+    last.take(bench.tasks)
+    assert 0.5 <= time.monotonic() - started < 5
+    assert f"{bench.location} has not taken it within 0.5 s" in caplog.text
+    assert not bench.links.joinpath("0").exists()
+    stuck.set()
+    copiers = [thread for thread in threading.enumerate() if thread.name == "last savepoint"]
+    assert wait_until(lambda: not any(thread.is_alive() for thread in copiers), 20)
+    assert not any(savepoint.is_complete for savepoint in bench.repository.savepoints())
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+@pytest.mark.parametrize(("after_ms", "together"), [(29_999, True), (30_000, True), (30_001, False)])
+def test_should_take_stops_within_half_a_minute_for_one(bench, after_ms, together):
+    first = bench.ask(0)
+    assert begun_ms(first) == NOW_MS
+    assert (bench.ask(1, NOW_MS + after_ms) == first) is together
+
+
+def test_should_share_nothing_with_other_applications_and_locations(bench):
+    first = bench.ask(0)
+    assert bench.ask(0, app=f"{APP}-x") != first
+    assert bench.ask(1, location="/elsewhere") != first
+    # Asked once more, the instance alone: another stop.
+    assert bench.ask(0) != first
+    assert read_request(leaving_path(bench.var_dir, APP, 0)).location == bench.location

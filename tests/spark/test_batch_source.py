@@ -1,0 +1,69 @@
+"""The source of batches on a real broker: it may run for months, and keeps nothing of the batches before."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from confluent_kafka import Producer
+from spark_jobs.batch_source import SparkBatchSource
+
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
+from tidemark.topology.builder import Topology
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]
+
+_BATCHES, _RECORDS = 10, 1000
+_RECORD = "org.apache.kafka.clients.consumer.ConsumerRecord"
+
+
+def records_in_memory(spark):
+    """Records of Kafka that live in the JVM, counted by itself after a full collection."""
+    jvm, gateway = spark._jvm, spark.sparkContext._gateway
+
+    def array(kind, *values):
+        made = gateway.new_array(kind, len(values))
+        for number, value in enumerate(values):
+            made[number] = value
+        return made
+
+    # By reflection, as the server's own class is none that others may call.
+    named = jvm.java.lang.Class.forName
+    types = ("javax.management.ObjectName", "java.lang.String", "[Ljava.lang.Object;", "[Ljava.lang.String;")
+    invoke = named("javax.management.MBeanServer").getMethod("invoke", array(jvm.java.lang.Class, *map(named, types)))
+    asked = array(
+        jvm.java.lang.Object,
+        jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand"),
+        "gcClassHistogram",
+        array(jvm.java.lang.Object, array(jvm.java.lang.String)),
+        array(jvm.java.lang.String, "[Ljava.lang.String;"),
+    )
+    lines = invoke.invoke(jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer(), asked).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.split()[3:4] == [_RECORD])
+
+
+def test_should_not_keep_the_records_of_batches_with_dead_letters(
+    spark, settings, kafka_jars, create_topic, unique, tmp_path
+):
+    """Such a batch is read once more by itself. Kept for minutes, as Spark does by default, these would fill the heap."""
+    topic = create_topic(unique("in"), partitions=1)
+    producer = Producer({"bootstrap.servers": settings.bootstrap_servers})
+    for number in range(_BATCHES * _RECORDS):
+        producer.produce(topic, b"{broken" if number % 100 == 0 else json.dumps({"id": "k"}).encode(), b"k")
+    assert producer.flush(30) == 0
+    topology = Topology(unique("letters"))
+    topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
+    source = SparkBatchSource(spark, topology.plan(), settings, tmp_path / "queries")
+    before, letters = records_in_memory(spark), 0
+    source.start({TopicPartition(topic, 0): 0}, _RECORDS)
+    try:
+        deadline = time.monotonic() + 90
+        while letters < _BATCHES * _RECORDS // 100 and time.monotonic() < deadline:
+            batch = source.next(1.0)
+            letters += len(batch.dead_letters) if batch else 0
+    finally:
+        source.stop()
+    assert letters == _BATCHES * _RECORDS // 100
+    assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 40, every_s=1)

@@ -1,0 +1,77 @@
+"""Which stores can be computed again from the beginnings of their source topics."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tidemark.start.pure import impure
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
+
+SCHEMA = "id STRING, amount DOUBLE, items BIGINT"
+
+
+def reason_of(topology, name="s"):
+    plan = topology.plan()
+    subtopology, spec = next((t, s) for t in plan.subtopologies for s in t.stores if s.name == name)
+    return impure(plan, subtopology, spec)
+
+
+def sold():
+    topology = Topology("app")
+    return topology, topology.stream("sales", schema=SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "reason"),
+    [
+        ({"n": "count(*)", "most": "max(amount)", "least": "min(amount)", "items": "sum(items)"}, None),
+        ({"total": "sum(amount)"}, "sum("),
+        ({"average": "mean(items)"}, "mean("),
+        ({"kinds": "distinct(items)"}, "distinct("),
+        ({"middle": "quantile(items, 0.5)"}, "quantile("),
+        ({"some": "collect(items, 3)"}, "collect("),
+    ],
+)
+def test_should_take_aggregates_only_that_come_out_the_same_in_any_batches(aggregates, reason):
+    topology, sales = sold()
+    sales.group_by_key().aggregate(store="s", **aggregates).to("out")
+    found = reason_of(topology)
+    assert found is None if reason is None else found.startswith(reason)
+
+
+def test_should_refuse_windows():
+    topology, sales = sold()
+    sales.group_by_key().windowed_by(tumbling("1m")).count(name="n", store="s").to("out")
+    assert "which records were late" in reason_of(topology)
+
+
+def test_should_refuse_what_has_been_carried_over():
+    topology, sales = sold()
+    sales.group_by_key().count(name="n", store="s").to("out")
+    plan = topology.plan()
+    (subtopology,) = plan.subtopologies
+    (spec,) = subtopology.stores
+    assert impure(plan, subtopology, spec) is None
+    assert "carried it over" in impure(plan, subtopology, dataclasses.replace(spec, generation=1))
+
+
+def test_should_refuse_what_is_behind_a_repartition_topic():
+    topology, sales = sold()
+    sales.group_by("CAST(items AS STRING)", name="by-items").count(name="n", store="s").to("out")
+    assert "holds no more than what is still to be processed" in reason_of(topology)
+
+
+def test_should_take_a_table_and_a_reduce_of_the_records_themselves():
+    topology, sales = sold()
+    topology.table("customers", schema="id STRING, name STRING", store="names")
+    sales.group_by_key().reduce("tests.start.test_pure:newest", store="s").to("out")
+    assert reason_of(topology) is None
+    assert reason_of(topology, "names") is None
+
+
+def newest(old, new):
+    """A reducer."""
+    return new

@@ -1,0 +1,78 @@
+"""Contracts are checked where they are written, and become checks of the audit."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.errors import InvalidTopology
+from tidemark.quality.contracts import contracts
+from tidemark.topology.builder import Topology
+from tidemark.topology.contracts import expect
+from tidemark.topology.windows import tumbling
+
+SCHEMA = "id STRING, at BIGINT, celsius DOUBLE, ok BOOLEAN"
+
+
+def built(*expects):
+    topology = Topology("app")
+    stream = topology.stream("in", schema=SCHEMA, key="id", timestamp="at", expects=expects)
+    counted = stream.group_by_key().windowed_by(tumbling("1m")).count(name="n")
+    counted.to("out", expects=[expect("n", between=(1, None))])
+    return topology.plan()
+
+
+def test_should_keep_the_contract_of_a_source_and_of_a_sink():
+    plan = built(expect("CELSIUS", not_null=True, between=(30, 45)), expect("id", matches="^p[0-9]+$"))
+    assert [one.column for one in plan.subtopologies[0].sources[0].expects] == ["celsius", "id"]
+    assert plan.subtopologies[0].sinks[0].expects[0].low == 1
+
+
+def test_should_make_a_check_of_every_rule():
+    plan = built(
+        expect("celsius", not_null=True, between=(30, 45.5)),
+        expect("id", in_set=["a", "it's"], matches=r"\d"),
+        expect("ok", in_set=[True]),
+    )
+    source, sink = contracts(plan)
+    assert {check.name: check.unexpected for check in source.checks} == {
+        "in: celsius is not null": "`celsius` IS NULL",
+        "in: celsius is at least 30 and at most 45.5": "`celsius` < 30 OR `celsius` > 45.5",
+        "in: id is one of 'a', 'it\\'s'": "`id` NOT IN ('a', 'it\\'s')",
+        "in: id matches \\d": "NOT `id` RLIKE '\\\\d'",
+        "in: ok is one of true": "`ok` NOT IN (true)",
+    }
+    assert [check.unexpected for check in sink.checks] == ["`n` < 1"]
+    assert (source.is_source, sink.is_source, sink.topic) == (True, False, "out")
+
+
+def test_should_give_the_same_source_for_the_same_contract_only():
+    topology = Topology("app")
+    first = topology.stream("in", schema=SCHEMA, expects=[expect("id", not_null=True)])
+    assert topology.stream("in", schema=SCHEMA, expects=[expect("id", not_null=True)]) == first
+    with pytest.raises(InvalidTopology, match="contract"):
+        topology.stream("in", schema=SCHEMA, expects=[expect("id", in_set=["a"])])
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: expect("id"), "nothing is expected of it"),
+        (lambda: expect(""), "name a column"),
+        (lambda: expect("id", in_set="abc"), "give a list of values"),
+        (lambda: expect("id", in_set=[]), "give a list of values"),
+        (lambda: expect("id", matches="("), "no regular expression"),
+        (lambda: expect("at", between=(None, None)), "give least and most"),
+        (lambda: expect("at", between=(1, 2, 3)), "give least and most"),
+        (lambda: expect("at", between=("a", "b")), "give least and most"),
+        (lambda: expect("at", between=(2, 1)), "nothing passes"),
+        (lambda: built(expect("celcius", not_null=True)), "no such column; did you mean 'celsius'"),
+        (lambda: built(expect("id", between=(1, 2))), "between is for numbers, and it is STRING"),
+        (lambda: built(expect("at", matches="1")), "matches is for STRING, and it is BIGINT"),
+        (lambda: built(expect("at", in_set=["1"])), "in_set has '1', and the column is BIGINT"),
+        (lambda: built(expect("at", in_set=[True])), "in_set has True, and the column is BIGINT"),
+        (lambda: built({"celsius": 1}), "is not a list of expect"),
+    ],
+)
+def test_should_refuse_what_cannot_be_expected(made, says):
+    with pytest.raises(InvalidTopology, match=says):
+        made()
