@@ -13,6 +13,7 @@ from tests.events.made import state_event
 from tests.facts.writing import write
 
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
+from tidemark.facts import database as database_module
 from tidemark.facts import events as events_module
 from tidemark.facts.database import METADATA, FactsDatabase
 from tidemark.facts.events import EVENTS, EventReader, write_event
@@ -61,6 +62,17 @@ def test_should_be_written_by_several_processes_at_once(facts, settings):
     found = list(EventReader(facts, "app", 0).new())
     for number in range(PROCESSES):
         assert [event.time_ms for event in found if event.instance == number] == list(range(EACH))
+
+
+def test_should_wait_for_another_that_makes_a_new_file(facts, settings, monkeypatch):
+    settings.var_dir.mkdir(parents=True)
+    with sqlite3.connect(settings.var_dir / "facts.db", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        waited = []
+        monkeypatch.setattr(database_module.time, "sleep", lambda s: (waited.append(s), other.execute("COMMIT")))
+        write_event(facts, state_event("RUNNING"))
+    assert len(waited) == 1
+    assert len(facts.read(select(EVENTS))) == 1
 
 
 def test_should_get_the_table_of_a_module_that_comes_later(facts):

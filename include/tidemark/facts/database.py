@@ -5,7 +5,9 @@ Used by several processes at once; the database is a record of what happened and
 
 from __future__ import annotations
 
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +38,8 @@ from tidemark.settings import Settings
 METADATA = MetaData()
 
 _BUSY_TIMEOUT_S = 10
+_BUSY_PAUSE_S = 0.02
+_PRIMARY_CODE = 0xFF
 _CONNECT_TIMEOUT_S = 5
 _CREATE_TRIES = 3
 
@@ -158,9 +162,22 @@ def _make_folder(url: URL) -> None:
 def _set_up_sqlite(connection: Any, _record: object) -> None:
     """Readers and a writer side by side; a commit may be lost with the power, never the file."""
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.close()
+
+
+def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
+    """Of two that switch a new file at once, SQLite refuses one without the wait that its timeout asks for."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(_BUSY_PAUSE_S)
 
 
 def _create(engine: Engine, tables: Sequence[Table]) -> None:
