@@ -1,7 +1,8 @@
 """One audit of one application: `audit.py --topology NAME --report FILE [--batches N] [--whole]`.
 
-Writes the report as JSON to FILE, unexpected rows to `quarantine/`, and pages, all under `<var_dir>/audit/<app>/`. Ends with
-`ExitCode`: 0 whatever the verdict is, 10 if the brokers did not answer, 1 anything else.
+Prints how far it is, an `AuditProgress` a line, and ends with its caller. Writes the report as JSON to FILE, unexpected rows to
+`quarantine/`, and pages, all under `<var_dir>/audit/<app>/`. Ends with `ExitCode`: 0 whatever the verdict is, 10 if the brokers
+did not answer, 1 anything else.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from spark_jobs.session import spark_session
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.facts.audits import past_audits
 from tidemark.facts.database import FactsDatabase
+from tidemark.local.caller import end_with_caller
 from tidemark.quality.job import stand_back
 from tidemark.quality.lineage import run_event
 from tidemark.quality.page import AuditPage, write_page
@@ -47,6 +49,7 @@ def main(arguments: list[str]) -> ExitCode:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for noisy in ("py4j", "great_expectations"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    end_with_caller()
     stand_back()
     try:
         report = _run(options.topology, options.batches, options.whole)
@@ -71,7 +74,8 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     spark = spark_session(settings, f"{plan.application_id}-audit")
     try:
         folder = settings.var_dir / "audit" / plan.application_id
-        audit = Audit(spark, settings, facts, batches or settings.audit_batches, folder / "data_docs")
+        most = batches or settings.audit_batches
+        audit = Audit(spark, settings, facts, most, folder / "data_docs", lambda told: print(told.line(), flush=True))
         report = audit.run(plan, whole=whole)
         quarantine = _quarantine(report, folder / "quarantine")
         past = past_audits(facts, plan.application_id, _SHOWN_AUDITS)

@@ -34,6 +34,7 @@ from tidemark.quality.contracts import Contract, contracts
 from tidemark.quality.cut import Cut
 from tidemark.quality.derivable import Derivable, derivable
 from tidemark.quality.lineage import TopicRead
+from tidemark.quality.progress import AuditProgress, Tell
 from tidemark.quality.suites import NOT_COMPUTED
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
@@ -69,6 +70,7 @@ class OneAudit:
     before: Mapping[TaskId, AuditedRange]
     audit_id: str
     folder: Path
+    tell: Tell
     reading: Reading = field(init=False)
     _results: Results | None = None
     _views: Views | None = None
@@ -104,9 +106,7 @@ class OneAudit:
         spark, settings, reading = self.spark, self.settings, self.reading
         reader = Reader(spark, settings, settings.audit_records_at_once, settings.audit_time_share)
         self._work.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
-        records = reader.read(reading, self._work / "records")
-        log.info("%d offsets read in %.1f s", reading.offsets, time.monotonic() - started)
+        records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)
         road = Road(views, self.cut, reading, records, settings.max_timestamp_ahead_ms)
         found = derivable(self.plan)
@@ -116,13 +116,14 @@ class OneAudit:
         results = self._results = Results(road, found, self._bases(found, road, reader), compacted)
         log.info("what the runs go on from, in %.1f s", time.monotonic() - started)
         validator = Validator(self.audit_id, self.docs)
+        validating = time.monotonic()
         findings: list[Finding] = []
         quarantined: dict[str, Sequence[Mapping[str, Any]]] = {}
-        for asset in self._assets(accounts, results):
-            started = time.monotonic()
+        for number, asset in enumerate(self._assets(accounts, results)):
+            elapsed_s = time.monotonic() - validating
+            self.tell(AuditProgress(f"validating {asset.name}", number, None, "tables", elapsed_s))
             frame = views.table(asset.name, asset.frame, asset.rows)
             validated = validator.validate(asset.name, frame, asset.checks, asset.may_be_empty)
-            log.info("%s: %s rows in %.1f s", asset.name, validated.rows, time.monotonic() - started)
             findings += validated.findings
             quarantined |= validated.quarantined
         findings += [

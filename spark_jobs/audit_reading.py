@@ -30,11 +30,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit_attribution import Attribution, Batches, Recorder, TopicRole
-from spark_jobs.batch_source import assignment, offsets_json
-from tidemark.broker.clients import spark_kafka_options
+from spark_jobs.kafka_reading import read_between
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.quality.cut import Cut
 from tidemark.quality.derivable import keyed_sinks
+from tidemark.quality.progress import AuditProgress, Tell
 from tidemark.quality.ranges import COMPUTING
 from tidemark.settings import Settings
 from tidemark.stores.layout import WINDOW_START_BYTES
@@ -44,6 +44,7 @@ from tidemark.topology.plan import StoreKind, SubTopology, TopologyPlan
 Span = tuple[int, int]
 """Offsets [from, to)."""
 
+_READING = "reading"
 SOURCE, SINK, CHANGELOG, DLQ = "source", "sink", "changelog", "dlq"
 _SCHEMA = (
     "role STRING, topic STRING, partition INT, offset BIGINT, ts_ms BIGINT, key BINARY, value BINARY, "
@@ -54,10 +55,7 @@ _SCHEMA = (
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS ts_ms", "key", "value")
 _HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
 _READ_OPTIONS = {
-    "failOnDataLoss": "true",
     "includeHeaders": "true",
-    "kafka.isolation.level": "read_committed",
-    "kafka.max.poll.records": "20000",
     # Behind the last record there is a marker, and a reader asks the broker once more before it knows.
     "kafka.fetch.max.wait.ms": "20",
 }
@@ -163,29 +161,25 @@ class Reader:
     most_offsets: int
     share: float
 
-    def read(self, reading: Reading, folder: Path) -> DataFrame:
-        """Read everything into `folder`, which workers must see too. Blocks."""
+    def read(self, reading: Reading, folder: Path, tell: Tell) -> DataFrame:
+        """Read everything into `folder`, which workers must see too, and tell how far that is. Blocks."""
         attribution = Attribution(reading.roles, reading.batches)
         folder.mkdir(parents=True)
+        begun, done = time.monotonic(), 0
+        tell(AuditProgress(_READING, done, reading.offsets, "offsets", 0.0))
         for number, part in enumerate(parts_of(reading.spans, self.most_offsets)):
             started = time.monotonic()
             self.kafka(part).mapInArrow(Recorder(attribution, folder, number), "records BIGINT").collect()
             time.sleep((time.monotonic() - started) * (1 / self.share - 1))
+            done += sum(end - start for start, end in part.values())
+            tell(AuditProgress(_READING, done, reading.offsets, "offsets", time.monotonic() - begun))
         return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
 
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Records as Spark's Kafka source gives them, read_committed."""
-        starts, ends = (offsets_json({p: span[i] for p, span in spans.items()}) for i in (0, 1))
-        return (
-            self.spark.read.format("kafka")
-            .options(**spark_kafka_options(self.settings))
-            .option("assign", assignment(spans))
-            .option("startingOffsets", starts)
-            .option("endingOffsets", ends)
-            .options(**_READ_OPTIONS)
-            .load()
-            .selectExpr(*_COLUMNS, *(_header(name, kind) for name, kind in _HEADERS.items()))
-        )
+        starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
+        frame = read_between(self.spark, self.settings, starts, ends, _READ_OPTIONS)
+        return frame.selectExpr(*_COLUMNS, *(_header(name, kind) for name, kind in _HEADERS.items()))
 
 
 def _header(name: str, kind: str) -> str:

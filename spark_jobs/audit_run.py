@@ -26,7 +26,9 @@ from tidemark.facts.audits import AuditedRange, audited_until
 from tidemark.facts.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.quality.cut import Cut, Cutter
+from tidemark.quality.job import log_progress
 from tidemark.quality.lineage import TopicRead
+from tidemark.quality.progress import Tell
 from tidemark.quality.suites import overall
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -65,7 +67,8 @@ class AuditReport:
 class Audit:
     """Audits one application after the other with one Spark session.
 
-    `most_batches` bounds one audit, per task. `docs`: a folder for Great Expectations' Data Docs.
+    `most_batches` bounds one audit, per task. `docs`: a folder for Great Expectations' Data Docs. `tell` is told how far an
+    audit is.
     """
 
     spark: SparkSession
@@ -73,6 +76,7 @@ class Audit:
     facts: FactsDatabase
     most_batches: int
     docs: Path | None = None
+    tell: Tell = log_progress
 
     def __post_init__(self) -> None:
         context = self.spark.sparkContext
@@ -95,7 +99,7 @@ class Audit:
         cut = self._cut(plan, before, stalled_ms)
         log.info("cut of %d tasks in %.1f s", len(cut.ranges), time.monotonic() - started)
         folder = settings.var_dir / "audit" / plan.application_id
-        one = OneAudit(self.spark, settings, self.facts, self.docs, plan, cut, before, audit_id, folder)
+        one = OneAudit(self.spark, settings, self.facts, self.docs, plan, cut, before, audit_id, folder, self.tell)
         with one.working():
             findings, quarantined, topics = one.findings()
             seconds = time.monotonic() - started

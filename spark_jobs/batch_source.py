@@ -13,7 +13,7 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_jobs.compile import branch_sql, dead_letters_sql
-from tidemark.broker.clients import spark_kafka_options
+from spark_jobs.kafka_reading import as_they_come, assignment, offsets_json, read_between
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition
@@ -38,16 +38,12 @@ log = logging.getLogger(__name__)
 _WAIT_S = 0.2
 # Spark shares its bound out among partitions and rounds down.
 _FULL_SHARE = 0.9
-READ_OPTIONS = {
-    "failOnDataLoss": "true",
-    "kafka.isolation.level": "read_committed",
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-}
-
-
 # Of a read that is made once, the records of the last poll stay in memory for a while.
-_READ_ONCE = {"kafka.max.poll.records": "500", "kafka.max.partition.fetch.bytes": str(1 << 20)}
+_WITH_HEADERS = {
+    "includeHeaders": "true",
+    "kafka.max.poll.records": "500",
+    "kafka.max.partition.fetch.bytes": str(1 << 20),
+}
 
 
 class SparkBatchSource:
@@ -74,15 +70,12 @@ class SparkBatchSource:
         folder = self._folder / "warm-up"
         lead = self._plan.subtopologies[0].lead.topic
         try:
-            stream = self._stream({"assign": assignment([TopicPartition(lead, 0)]), "startingOffsets": "latest"})
+            latest = {"assign": assignment([TopicPartition(lead, 0)]), "startingOffsets": "latest"}
+            stream = as_they_come(self._spark, self._settings, latest)
             stream.writeStream.foreachBatch(_nothing).option("checkpointLocation", folder.as_uri()).start().stop()
         except (Py4JError, PySparkException, OSError) as error:
             log.info("the warm-up of Spark failed: %s", error)
         shutil.rmtree(folder, ignore_errors=True)
-
-    def _stream(self, options: Mapping[str, str]) -> DataFrame:
-        reader = self._spark.readStream.format("kafka").options(**spark_kafka_options(self._settings))
-        return reader.options(**READ_OPTIONS).options(**options).load()
 
     def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
         self.stop()
@@ -96,13 +89,12 @@ class SparkBatchSource:
     def _start_query(
         self, run: _Run, subtopology: SubTopology, offsets: Mapping[TopicPartition, int], max_batch_records: int
     ) -> StreamingQuery:
-        stream = self._stream(
-            {
-                "assign": assignment(offsets),
-                "startingOffsets": offsets_json(offsets),
-                "maxOffsetsPerTrigger": str(max_batch_records),
-            }
-        )
+        wanted = {
+            "assign": assignment(offsets),
+            "startingOffsets": offsets_json(offsets),
+            "maxOffsetsPerTrigger": str(max_batch_records),
+        }
+        stream = as_they_come(self._spark, self._settings, wanted)
         checkpoint = run.folder / str(subtopology.index)
         handler = _Handler(run, subtopology, dict(offsets), checkpoint, self._settings, max_batch_records)
         return (
@@ -186,7 +178,7 @@ class _Handler:
         self._checkpoint = checkpoint
         self._full_batch_offsets = _FULL_SHARE * max_batch_records
         self._commit_interval_s = settings.commit_interval_ms / 1000
-        self._kafka_options = spark_kafka_options(settings)
+        self._settings = settings
         self._view = f"batch_{subtopology.index}"
         ahead_ms = settings.max_timestamp_ahead_ms
         self._branches = [branch_sql(subtopology, branch, self._view, ahead_ms) for branch in subtopology.branches]
@@ -245,15 +237,7 @@ class _Handler:
 
     def _read_dead_letters(self, session: SparkSession, ends: Mapping[TopicPartition, int]) -> list[DeadLetter]:
         """Read the batch once more, now with headers, which the stream does without: they cost time per record."""
-        frame = (
-            session.read.format("kafka")
-            .options(**self._kafka_options, **READ_OPTIONS | _READ_ONCE)
-            .option("assign", assignment(ends))
-            .option("startingOffsets", offsets_json({p: self._next[p] for p in ends}))
-            .option("endingOffsets", offsets_json(ends))
-            .option("includeHeaders", "true")
-            .load()
-        )
+        frame = read_between(session, self._settings, {p: self._next[p] for p in ends}, ends, _WITH_HEADERS)
         frame.createOrReplaceTempView(self._letters_view)
         rows = [row for sql in self._dead_letters for row in session.sql(sql).collect()]
         return [
@@ -268,22 +252,6 @@ class _Handler:
             )
             for row in sorted(rows, key=lambda row: (row.topic, row.p, row.record_offset))
         ]
-
-
-def assignment(partitions: Iterable[TopicPartition]) -> str:
-    """`{"topic": [0, 1]}`, as the Kafka source takes it."""
-    found: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        found.setdefault(partition.topic, []).append(partition.partition)
-    return json.dumps(found)
-
-
-def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """`{"topic": {"0": 23}}`, as the Kafka source takes it."""
-    found: dict[str, dict[str, int]] = {}
-    for partition, offset in offsets.items():
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return json.dumps(found)
 
 
 def _bad_rows(table: pa.Table) -> bool:

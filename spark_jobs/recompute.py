@@ -19,10 +19,9 @@ from rocksdict import Cache
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
 
-from spark_jobs.batch_source import READ_OPTIONS, assignment, offsets_json
 from spark_jobs.compile import branch_sql
+from spark_jobs.kafka_reading import read_between
 from spark_jobs.session import spark_session
-from tidemark.broker.clients import spark_kafka_options
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.local.caller import end_with_caller
@@ -111,15 +110,7 @@ def _partial_results(
     spark: SparkSession, settings: Settings, subtopology: SubTopology, starts: Offsets, ends: Offsets
 ) -> list[pa.Table]:
     view = f"recomputed_{subtopology.index}"
-    frame = (
-        spark.read.format("kafka")
-        .options(**spark_kafka_options(settings), **READ_OPTIONS)
-        .option("assign", assignment(ends))
-        .option("startingOffsets", offsets_json(starts))
-        .option("endingOffsets", offsets_json(ends))
-        .load()
-    )
-    frame.createOrReplaceTempView(view)
+    read_between(spark, settings, starts, ends).createOrReplaceTempView(view)
     ahead_ms = settings.max_timestamp_ahead_ms
     return [spark.sql(branch_sql(subtopology, branch, view, ahead_ms)).toArrow() for branch in subtopology.branches]
 

@@ -8,3 +8,12 @@ import time
 def wall_clock_ms() -> int:
     """Epoch milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+def duration(seconds: float) -> str:
+    """`8.2 s`, `3:07`, `1:02:45`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

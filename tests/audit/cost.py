@@ -108,7 +108,7 @@ def caught_up(progress: Progress, started: Started, records: int) -> None:
 def audited(settings: Settings, records: int) -> tuple[AuditResult, float]:
     """Audit, and print what it came to; seconds."""
     started = time.monotonic()
-    result = run_audit(NAME, settings)
+    result = run_audit(NAME, settings, tell=lambda progress: print(progress, flush=True))
     seconds = time.monotonic() - started
     failed = [found.message for found in result.findings if str(found.verdict) == "failed"]
     print(f"{overall(result.findings)}: {result.body['records']} records of all topics in {seconds:.0f} s", flush=True)

@@ -15,6 +15,7 @@ from tidemark.facts.database import FactsDatabase
 from tidemark.facts.verdicts import past_verdicts
 from tidemark.quality import job
 from tidemark.quality.job import AuditResult, run_audit
+from tidemark.quality.progress import AuditProgress
 from tidemark.quality.suites import NOT_COMPUTED
 from tidemark.settings import Settings
 
@@ -37,7 +38,7 @@ def test_should_show_ranges_and_verdict_and_keep_them(monkeypatch, tmp_path):
     assert "0_1: 3 to 9" in ran.output
     # What can never be computed does not change what all comes to.
     assert "verdict: ok" in ran.output
-    assert (asked[0][0][0], asked[0][1]) == ("shopping", {"batches": 5, "whole": False})
+    assert (asked[0][0][0], asked[0][1]) == ("shopping", {"batches": 5, "whole": False, "tell": job.log_progress})
     facts = FactsDatabase(Settings.load())
     assert {row.finding.subject for row in past_verdicts(facts, "shopping", "audit")} == {OK.subject, "alerts"}
     facts.close()
@@ -55,6 +56,25 @@ def test_should_end_with_one_when_something_is_wrong(monkeypatch, tmp_path):
 def has_run(monkeypatch):
     """An application with commit records. That the cluster is asked for them: tests/audit/test_audit_never_ran.py."""
     monkeypatch.setattr(job, "never_ran", lambda plan, settings, admin: [])
+
+
+@pytest.mark.usefixtures("has_run")
+def test_should_tell_how_far_the_job_is(monkeypatch, tmp_path):
+    told = [AuditProgress("reading", 500, 2000, "offsets", 2.0), AuditProgress("validating", 3, None, "tables", 70.0)]
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys, pathlib\n"
+        f"print({told[0].line()!r}, 'what Spark says', {told[1].line()!r}, sep='\\n')\n"
+        "pathlib.Path(sys.argv[sys.argv.index('--report') + 1]).write_text('{\"findings\": []}')\n"
+    )
+    monkeypatch.setattr(job, "_SCRIPT", script)
+    heard = []
+    run_audit("shopping", Settings.load(), tell=heard.append)
+    assert heard == told
+    assert [str(progress) for progress in heard] == [
+        "reading: 500 of 2,000 offsets, 250/s, 6.0 s left",
+        "validating: 3 tables done in 1:10",
+    ]
 
 
 @pytest.mark.usefixtures("has_run")

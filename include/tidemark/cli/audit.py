@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from tidemark.checks.verdict import Verdict
 from tidemark.facts.verdicts import keep_verdicts
-from tidemark.quality.job import AuditResult, run_audit
+from tidemark.quality.job import AuditResult, log_progress, run_audit
 from tidemark.quality.suites import overall
 from tidemark.settings import Settings
 from tidemark.topology.load import load
@@ -34,7 +35,12 @@ def audit(
     """
     settings = Settings.load()
     application_id = load(topology).application_id
-    result = run_audit(topology, settings, batches=batches, whole=whole)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        logging.getLogger("tidemark").setLevel(logging.INFO)
+    with console.status(f"auditing {application_id}") as shown:
+        tell = (lambda progress: shown.update(str(progress))) if console.is_terminal else log_progress
+        result = run_audit(topology, settings, batches=batches, whole=whole, tell=tell)
     if away := keep_verdicts(settings, application_id, "audit", result.findings):
         print(f"{away}; this verdict is not kept", file=sys.stderr)
     if as_json:

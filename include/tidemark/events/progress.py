@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from tidemark.clock import duration
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import RestoreProgress
 
@@ -69,12 +70,3 @@ class RichRestoreListener:
             else:
                 name = f"{progress.store}  {progress.changelog}"
                 self._known[key] = self._bars.add_task(name, total=total, completed=completed, **fields)
-
-
-def duration(seconds: float) -> str:
-    """`8.2 s`, `3:07`, `1:02:45`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,14 +17,14 @@ from confluent_kafka.admin import AdminClient
 from tidemark.broker.clients import librdkafka_config
 from tidemark.checks.beginning import never_ran
 from tidemark.checks.verdict import Finding, Verdict
-from tidemark.errors import OutcomeUnknown
-from tidemark.settings import Settings, project_root
+from tidemark.local.spark_job import job_lines
+from tidemark.quality.progress import AuditProgress, Tell
+from tidemark.settings import Settings
 from tidemark.topology.load import load
 
 log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "audit.py"
-_LAST_WORDS = 5
 _NICE = 10
 _AUTOGROUP = Path("/proc/self/autogroup")
 _NOTHING: Mapping[str, Any] = {"ranges": {}, "records": 0, "seconds": 0.0, "page": None, "quarantine": None}
@@ -40,8 +38,20 @@ class AuditResult:
     body: Mapping[str, Any]
 
 
-def run_audit(topology: str, settings: Settings, *, batches: int | None = None, whole: bool = False) -> AuditResult:
-    """Audit one application. Blocks for a minute or more; ends the job with the caller.
+def log_progress(progress: AuditProgress) -> None:
+    """Tell the log."""
+    log.info("%s", progress)
+
+
+def run_audit(
+    topology: str,
+    settings: Settings,
+    *,
+    batches: int | None = None,
+    whole: bool = False,
+    tell: Tell = log_progress,
+) -> AuditResult:
+    """Audit one application; `tell` is told how far it is. Blocks for a minute or more; the job ends with the caller.
 
     Of one that has never run the only finding is that there is nothing to audit, and no job is started. Raises
     `OutcomeUnknown` with the job's last words where it ends without a report.
@@ -49,29 +59,17 @@ def run_audit(topology: str, settings: Settings, *, batches: int | None = None, 
     plan = load(topology).plan()
     if unknown := never_ran(plan, settings, AdminClient(librdkafka_config(settings))):
         return AuditResult(unknown, {**_NOTHING, "findings": [asdict(finding) for finding in unknown]})
-    root = project_root()
     with tempfile.TemporaryDirectory(prefix="tidemark-audit-") as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, str(root / _SCRIPT), "--topology", topology, "--report", str(report)]
-        command += ["--batches", str(batches)] if batches else []
-        command += ["--whole"] if whole else []
-        ended = subprocess.run(
-            command,
-            env={**os.environ, **settings.as_environment(), "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"},
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            start_new_session=True,
-        )
-        words = [line for line in (*ended.stdout.splitlines(), *ended.stderr.splitlines()) if line.strip()]
-        if ended.returncode or not report.exists():
-            said = " / ".join(words[-_LAST_WORDS:]) or "nothing"
-            raise OutcomeUnknown(f"the audit of {topology} ended with {ended.returncode}; its last words: {said}")
+        arguments = ["--topology", topology, "--report", str(report)]
+        arguments += ["--batches", str(batches)] if batches else []
+        arguments += ["--whole"] if whole else []
+        what = f"the audit of {topology}"
+        with closing(job_lines(_SCRIPT, arguments, settings, what, own_session=True)) as lines:
+            for line in lines:
+                if progress := AuditProgress.of_line(line):
+                    tell(progress)
         body = json.loads(report.read_text())
-    for line in words:
-        log.info("%s", line)
     return AuditResult([_finding(found) for found in body["findings"]], body)
 
 

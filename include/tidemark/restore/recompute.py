@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.errors import OutcomeUnknown
+from tidemark.local.spark_job import job_lines
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restore import RestoreSuspended
-from tidemark.settings import Settings, project_root
+from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 _SCRIPT = Path("spark_jobs") / "recompute.py"
-_REQUEST, _ERRORS, _LAST_WORDS = "request.pickle", "errors", 3
+_REQUEST = "request.pickle"
 
 
 @dataclass(frozen=True)
@@ -55,37 +53,11 @@ def recompute(asked: Recomputation, settings: Settings, listener: RestoreListene
     asked.folder.mkdir(parents=True)
     request = asked.folder / _REQUEST
     request.write_bytes(pickle.dumps(asked))
-    root = project_root()
-    errors = asked.folder / _ERRORS
-    with (
-        errors.open("wb") as said,
-        subprocess.Popen(
-            [sys.executable, str(root / _SCRIPT), str(request)],
-            env={**os.environ, **settings.as_environment(), "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"},
-            cwd=root,
-            # The job ends when this pipe does: nothing is left behind a killed caller.
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-        ) as job,
-    ):
-        try:
-            _follow(job, asked, listener, go_on)
-        finally:
-            if job.poll() is None:
-                job.kill()
-    if job.returncode != 0:
-        words = [line for line in errors.read_text(errors="replace").splitlines() if line.strip()]
-        raise OutcomeUnknown(
-            f"computing the state again ended with {job.returncode}; its last words: "
-            f"{' / '.join(words[-_LAST_WORDS:]) or 'nothing'}"
-        )
+    with closing(job_lines(_SCRIPT, [str(request)], settings, "computing the state again")) as lines:
+        _follow(lines, asked, listener, go_on)
 
 
-def _follow(
-    job: subprocess.Popen[str], asked: Recomputation, listener: RestoreListener, go_on: Callable[[], bool]
-) -> None:
+def _follow(lines: Iterable[str], asked: Recomputation, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
     """Tell the job's progress: a line of JSON per batch and source partition."""
     started = time.monotonic()
     told: dict[TopicPartition, RestoreProgress] = {}
@@ -94,7 +66,7 @@ def _follow(
             place = TopicPartition(topic, task.partition)
             told[place] = RestoreProgress(asked.stores, place, 0, 0, end, 0, 0.0)
             listener.on_restore_start(told[place])
-    for line in job.stdout or ():
+    for line in lines:
         if not go_on():
             for progress in told.values():
                 listener.on_restore_suspended(progress)
@@ -104,6 +76,5 @@ def _follow(
         elapsed_s = time.monotonic() - started
         told[place] = replace(told[place], next_offset=next_offset, records=next_offset, elapsed_s=elapsed_s)
         listener.on_batch_restored(told[place])
-    if job.wait() == 0:
-        for progress in told.values():
-            listener.on_restore_end(progress)
+    for progress in told.values():
+        listener.on_restore_end(progress)

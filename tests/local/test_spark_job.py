@@ -1,0 +1,67 @@
+"""A job in a process of its own: its lines as they come, its last words, and that it never outlives who asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.local.processes import Identity, wait_until
+from tidemark.local.spark_job import job_lines
+from tidemark.settings import Settings, project_root
+
+_WAITING = """
+import os, threading
+from tidemark.local.caller import end_with_caller
+end_with_caller()
+print(os.getpid(), flush=True)
+threading.Event().wait()
+"""
+_CALLER = """
+import sys
+from pathlib import Path
+from tidemark.local.spark_job import job_lines
+from tidemark.settings import Settings
+for line in job_lines(Path(sys.argv[1]), [], Settings.load(), "a job", own_session=True):
+    print(line, flush=True)
+"""
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A job that says who it is and waits."""
+    script = tmp_path / "waiting.py"
+    script.write_text(_WAITING)
+    return script
+
+
+def test_should_give_lines_and_then_the_last_words_of_a_failure(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\nfor n in range(9): print(n, file=sys.stderr)\nsys.exit(3)\n")
+    lines = job_lines(script, ["--a", "b"], Settings.load(), "a job")
+    assert next(lines) == "['--a', 'b']"
+    with pytest.raises(OutcomeUnknown, match=r"^a job ended with 3; its last words: 4 / 5 / 6 / 7 / 8$"):
+        next(lines)
+
+
+def test_should_end_the_job_when_nobody_reads_on(waiting):
+    with closing(job_lines(waiting, [], Settings.load(), "a job")) as lines:
+        job = Identity.of(int(next(lines)))
+        assert job is not None
+    assert not job.is_alive()
+
+
+def test_should_end_with_a_caller_that_is_killed(waiting):
+    environment = {**os.environ, "PYTHONPATH": str(project_root() / "include")}
+    command = [sys.executable, "-c", _CALLER, str(waiting)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as caller:
+        assert caller.stdout is not None
+        job = Identity.of(int(caller.stdout.readline()))
+        assert job is not None
+        caller.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: not job.is_alive(), 20)
