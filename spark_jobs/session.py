@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 from pyspark.sql import SparkSession
 
 from tidemark.local.jars import ensure
@@ -11,6 +14,19 @@ from tidemark.settings import Settings
 # a tenth of the CPU less than concurrent marking does (docs/benchmarks.md).
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:NewRatio=1"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+@contextmanager
+def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """The session with these settings; as it was afterwards."""
+    before = {name: spark.conf.get(name) for name in conf}
+    for name, value in conf.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, known in before.items():
+            spark.conf.set(name, known)  # type: ignore[arg-type]
 
 
 def spark_session(settings: Settings, name: str) -> SparkSession:

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from spark_jobs.audit_run import Audit, AuditReport
+from spark_jobs.session import configured
 from tests.audit.application import PaymentsApp, payments
 from tests.audit.faults import Fault
 
@@ -130,15 +130,6 @@ def complaints_of(report: AuditReport) -> list[str]:
     return [f.subject for f in report.findings if f.verdict in bad or f.evidence.get("broken")]
 
 
-@contextmanager
-def fast(spark: SparkSession) -> Iterator[None]:
+def fast(spark: SparkSession) -> AbstractContextManager[None]:
     """Small data: compiling a query's code takes longer than running it."""
-    names = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    before = {name: spark.conf.get(name) for name in names}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, known in before.items():
-            spark.conf.set(name, known)  # type: ignore[arg-type]
+    return configured(spark, {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"})

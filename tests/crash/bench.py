@@ -9,7 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +39,8 @@ _BAD = (b"{broken", b'{"patient_id": 7', b'{"patient_id": null, "beat_ms": 1, "i
 _EVENT_STEP_MS = 40
 _LATE_SHARE = 0.02
 _BAD_SHARE = 0.01
+_FEED_RECORDS = 100
+_FEED_EVERY_S = 0.5
 
 
 @dataclass
@@ -63,6 +68,23 @@ class Feeder:
             producer.poll(0)
         if producer.flush(30):
             raise RuntimeError("the feeder's records were not acknowledged")
+
+    @contextmanager
+    def feeding(self) -> Iterator[None]:
+        """Records arrive until the end of the block, 200 a second."""
+        stop = threading.Event()
+
+        def feed() -> None:
+            while not stop.wait(_FEED_EVERY_S):
+                self.feed(_FEED_RECORDS)
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
 
 
 class Bench:

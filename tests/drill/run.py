@@ -13,10 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +36,6 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.settings import Settings
 
 STORE = "pulse-counts"
-_FEED_RECORDS = 100
-_FEED_EVERY_S = 0.5
 _RUN_DAG = """
 import sys
 from airflow.dag_processing.dagbag import DagBag
@@ -131,24 +126,6 @@ class Drilled:
         return {task: r.batch for task, r in found.items() if r is not None and task.subtopology == holder}
 
 
-@contextmanager
-def fed(bench: Bench) -> Iterator[None]:
-    """Heartbeats arrive until the end of the block."""
-    stop = threading.Event()
-
-    def feed() -> None:
-        while not stop.wait(_FEED_EVERY_S):
-            bench.feeder.feed(_FEED_RECORDS)
-
-    thread = threading.Thread(target=feed)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-
-
 def outcome(damage: Damage, state: str, found: PastDrill) -> str:
     """`caught` when the run failed, and the drill counted this one key and named it."""
     whole = [s for s in found.report["stores"] if s["way"] == "whole changelog"]
@@ -187,7 +164,7 @@ def drilled(bench: Bench, settings: Settings, console: Console) -> dict[str, str
     bench.wait_state(running, "RUNNING")
     bench.wait_drained()
     found: dict[str, str] = {}
-    with fed(bench):
+    with bench.feeder.feeding():
         one = Drilled(bench, settings, environment)
         console.print("[1/4] a healthy application …")
         started = time.monotonic()

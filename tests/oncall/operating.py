@@ -33,7 +33,7 @@ _WORKER = "airflow worker -- LocalExecutor: "
 
 def airflow_is_killed_while_the_stream_runs(scene: Scene) -> None:
     """Each part alone: the stream goes on. The worker that launches, or a part with the instance: it comes back in time."""
-    with scene.fed(), scene.never_two():
+    with scene.bench.feeder.feeding(), scene.never_two():
         for part in _PARTS:
             pid = _one(scene)
             scene.airflow.kill(part)
@@ -96,7 +96,7 @@ def _kill_launching_worker(scene: Scene) -> None:
 def a_stream_that_stands_still_is_told(scene: Scene) -> None:
     """Frozen with input waiting: an alert, once; and when it is over, an event."""
     known, app, began_ms = len(noted(scene.notes)), scene.bench.application_id, wall_clock_ms()
-    with scene.fed(), scene.never_two():
+    with scene.bench.feeder.feeding(), scene.never_two():
         frozen = psutil.Process(_one(scene))
         scene.commits_on()
         frozen.suspend()

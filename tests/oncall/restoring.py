@@ -37,7 +37,7 @@ def viewer_is_refused(scene: Scene) -> None:
 def dry_run_changes_nothing(scene: Scene) -> None:
     """It is the default, and ends with the plan."""
     before = scene.standing()
-    with scene.fed():
+    with scene.bench.feeder.feeding():
         found = scene.ended(scene.trigger())
     expect(found["state"] == "success", "the run failed")
     expect(found["outcome"].startswith("dry run"), found["outcome"])
@@ -72,7 +72,7 @@ def silence_means_no(scene: Scene) -> None:
 def approval_restores(scene: Scene) -> None:
     """From the changelogs, while input arrives."""
     before = scene.standing()
-    with scene.fed():
+    with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
         scene.answer(run_id, "admin", "Approve")
@@ -91,7 +91,7 @@ def every_step_is_killed_once(scene: Scene) -> None:
     before, known = scene.standing(), len(noted(scene.notes))
     points = [f"oncall-{step}" for step in _STEPS if step not in ("release", "report")]
     arm(scene.arm_file, dict.fromkeys([*points, "restore-built", "swap-between"], "kill"))
-    with scene.fed():
+    with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id, 240)
         scene.answer(run_id, "admin", "Approve")
@@ -111,7 +111,7 @@ def failure_rolls_back(scene: Scene) -> None:
     """After the swap: the old folders are put back, and the instance comes back by itself."""
     before, known = scene.standing(), len(noted(scene.notes))
     arm(scene.arm_file, {"oncall-relaunch": "refuse"})
-    with scene.fed():
+    with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
         scene.answer(run_id, "admin", "Approve")
@@ -132,7 +132,7 @@ def failure_rolls_back(scene: Scene) -> None:
 def airflow_is_killed_meanwhile(scene: Scene) -> None:
     """The scheduler with the worker that restores, then every other part: the same end, and never two instances."""
     before = scene.standing()
-    with scene.fed():
+    with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
         scene.answer(run_id, "admin", "Approve")

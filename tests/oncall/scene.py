@@ -30,9 +30,7 @@ from tidemark.settings import Settings
 RESTORE = "restore_oncall"
 STREAM = "stream__patient_monitoring"
 RESPONSE_S = 45
-_FEED_RECORDS = 100
 _READING_S = 10.0
-_FEED_EVERY_S = 0.5
 _LOOK_S = 0.5
 _HITL = "/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/approval/-1/hitlDetails"
 
@@ -164,23 +162,6 @@ class Scene:
             )
 
         expect(wait_until(runs, timeout_s, every_s=0.5), "the instance does not run")
-
-    @contextmanager
-    def fed(self) -> Iterator[None]:
-        """Input arrives until the end of the block."""
-        stop = threading.Event()
-
-        def feed() -> None:
-            while not stop.wait(_FEED_EVERY_S):
-                self.bench.feeder.feed(_FEED_RECORDS)
-
-        thread = threading.Thread(target=feed)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(60)
 
     def task_id(self, dag_id: str, task_id: str) -> str:
         """What Airflow's workers call a task of the newest run."""

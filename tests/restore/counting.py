@@ -165,3 +165,36 @@ class CountingApp:
         finally:
             too_long.cancel()
             instance.close(failure)
+
+
+class Elsewhere:
+    """An instance of the application on another machine, in its group: its folder's lock is not seen here."""
+
+    def __init__(self, app: CountingApp) -> None:
+        settings = app.settings.model_copy(update={"state_dir": app.settings.state_dir.with_name("elsewhere")})
+        self.running, self._stop = threading.Event(), threading.Event()
+        self._instance = Instance(app.plan, settings, 3, "counting", NO_PROBE)
+        self._thread = threading.Thread(target=self._instance.run, args=(self, self._stop))
+
+    def join_group(self) -> None:
+        """Once; blocks until it has its tasks."""
+        if not self.running.is_set():
+            self._thread.start()
+            assert self.running.wait(60)
+
+    def leave(self) -> None:
+        """Blocks until it has."""
+        self._stop.set()
+        if self.running.is_set():
+            self._thread.join(30)
+        self._instance.close(None)
+
+    def start(self, next_offsets: object, max_batch_records: int) -> None:
+        """As a `BatchSource` that gives nothing."""
+        self.running.set()
+
+    def next(self, timeout_s: float) -> None:
+        self._stop.wait(timeout_s)
+
+    def stop(self) -> None:
+        return

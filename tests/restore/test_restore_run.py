@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Elsewhere
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
@@ -274,33 +274,14 @@ def test_should_refuse_while_an_instance_holds_the_folder(app):
 
 
 def test_should_refuse_while_a_member_runs_on_another_machine(app):
-    elsewhere = app.settings.model_copy(update={"state_dir": app.settings.state_dir.with_name("elsewhere")})
-    running = threading.Event()
-    stop = threading.Event()
-
-    class Idle:
-        def start(self, next_offsets, max_batch_records):
-            running.set()
-
-        def next(self, timeout_s):
-            stop.wait(timeout_s)
-
-        def stop(self):
-            return
-
-    instance = Instance(app.plan, elsewhere, 3, "counting", NO_PROBE)
-    thread = threading.Thread(target=instance.run, args=(Idle(), stop))
-    thread.start()
+    elsewhere = Elsewhere(app)
     try:
-        assert running.wait(60)
-        impatient = app.settings.model_copy(update={"broker_timeout_ms": 2000, "session_timeout_ms": 1000})
-        app.settings = impatient
+        elsewhere.join_group()
+        app.settings = app.settings.model_copy(update={"broker_timeout_ms": 2000, "session_timeout_ms": 1000})
         with pytest.raises(PreflightFailed, match=f"{app.name}-3"):
             restore(app)
     finally:
-        stop.set()
-        thread.join(30)
-        instance.close(None)
+        elsewhere.leave()
 
 
 def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):

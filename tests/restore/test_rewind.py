@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
 from collections import Counter
 from itertools import pairwise
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Elsewhere
 from tests.restore.test_restore_run import Crash, counts_of
 from tests.truth.topics import end_offsets, read_all
 from typer.testing import CliRunner
@@ -323,37 +322,17 @@ def test_should_refuse_while_an_instance_runs(app):
 
 
 def test_should_refuse_when_a_member_joins_in_the_middle(app):
-    """Another machine's instance: its folder's lock is not seen here."""
-    elsewhere = app.settings.model_copy(update={"state_dir": app.settings.state_dir.with_name("elsewhere")})
-    running, stop = threading.Event(), threading.Event()
-
-    class Idle:
-        def start(self, next_offsets, max_batch_records):
-            running.set()
-
-        def next(self, timeout_s):
-            stop.wait(timeout_s)
-
-        def stop(self):
-            return
-
-    instance = Instance(app.plan, elsewhere, 3, "counting", NO_PROBE)
-    thread = threading.Thread(target=instance.run, args=(Idle(), stop))
+    elsewhere, before = Elsewhere(app), committed(app)
 
     def join(point):
-        if point == "past-built" and not thread.is_alive():
-            thread.start()
-            assert running.wait(60)
+        if point == "past-built":
+            elsewhere.join_group()
 
-    before = committed(app)
     try:
         with pytest.raises(PreflightFailed, match=f"{app.name}-3 .* joined the group"):
             rewind(app, join)
     finally:
-        stop.set()
-        if thread.is_alive():
-            thread.join(30)
-        instance.close(None)
+        elsewhere.leave()
     assert committed(app) == before
 
 

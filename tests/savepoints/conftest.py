@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 
 import pytest
@@ -39,3 +40,17 @@ def repository(location):
 def local(tmp_path):
     """A repository in a folder, to be damaged."""
     return SavepointRepository(str(tmp_path / "savepoints"), APP)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """Copying waits until the event is set."""
+    go_on, real = threading.Event(), SavepointRepository.put_file
+
+    def wait(self, source, tick):
+        assert go_on.wait(20)
+        return real(self, source, tick)
+
+    monkeypatch.setattr(SavepointRepository, "put_file", wait)
+    yield go_on
+    go_on.set()

@@ -49,20 +49,6 @@ def bench(tmp_path, stores):
     return Bench(tmp_path, stores)
 
 
-@pytest.fixture
-def stuck(monkeypatch):
-    """Copying waits until the event is set."""
-    go_on, real = threading.Event(), SavepointRepository.put_file
-
-    def wait(self, source, tick):
-        assert go_on.wait(20)
-        return real(self, source, tick)
-
-    monkeypatch.setattr(SavepointRepository, "put_file", wait)
-    yield go_on
-    go_on.set()
-
-
 def test_should_be_whole_when_the_only_instance_has_left(bench, caplog):
     caplog.set_level(logging.INFO)
     last = bench.last()

@@ -78,20 +78,6 @@ def bench(tmp_path, stores):
     made.taker.close()
 
 
-@pytest.fixture
-def stuck(monkeypatch):
-    """Copying waits until the event is set."""
-    go_on, real = threading.Event(), SavepointRepository.put_file
-
-    def wait(self, source, tick):
-        assert go_on.wait(20)
-        return real(self, source, tick)
-
-    monkeypatch.setattr(SavepointRepository, "put_file", wait)
-    yield go_on
-    go_on.set()
-
-
 def test_should_do_nothing_without_a_request(bench):
     bench.taker.run(bench.tasks)
     assert bench.answer() is None
