@@ -22,10 +22,10 @@ is lost if one broker, or all, go.
 | have no leader | start the broker that is named. Do **not** force another to lead: what it lacks is lost |
 | writes are refused | start the broker that is named, or read in its log why it does not follow; the stream waits meanwhile |
 | unclean.leader.election.enable=true | the command in the message, at once |
-| one replica, though there are more brokers | `tidemark kafka reassign-partitions`; `replication_factor` for new topics |
+| one replica, though there are more brokers | `tidemark kafka reassign-partitions --reassignment-json-file FILE --execute` |
 
-One broker by design gives warnings only. *Skipped*: no instance runs on this machine, so its `acks` is not known, and nothing
-worse was found. docs/checks.md has every verdict.
+For topics to come, set `replication_factor`. One broker by design: what follows from that alone is a warning. *Skipped*: no
+instance runs on this machine, so its `acks` is not known, and nothing worse was found. docs/checks.md has every verdict.
 """
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from tidemark.settings import Settings
 from tidemark_airflow.operations import chosen, conclude, operations_dag, topologies_param
 
 RUNBOOK = """\
@@ -17,10 +18,12 @@ batches with a Spark job on one core, computes the results again from the source
 ### When it fails
 | expectation | do |
 |---|---|
-| ranges…, batches… | another writer uses this group or transactional id: stop it |
-| …lost, every…, the_last_value…, finals… | `tidemark restore plan <name>`; rewind to before the batch in the message |
-| …doubled, …twice, one_final…, updates… | a foreign writer: look at the quarantined coordinates |
-| no_transaction_hangs | `tidemark kafka transactions find-hanging`, then `abort` |
+| ranges…, batches…, stream_time_never… | another writer uses this group or transactional id: stop it |
+| outputs_are_not_lost | `tidemark rewind <name> --to TIME`, to before the batch in the message |
+| changelogs…, every_update…, the_last_value…, finals… | `tidemark restore plan <name>`, `run`; or the rewind above |
+| outputs_are_not_doubled, no_update…, one_final…, updates… | a foreign writer: look at the quarantined coordinates |
+| no_transaction_hangs | `tidemark check lag <name>` prints the command that aborts it |
+| else | the remedy in the message |
 
 Unexpected rows lie in `var/audit/<app>/quarantine/` with topic, partition and offset; the page in `var/audit/<app>/pages/`. A
 range that was audited is not read again; `tidemark audit <name> --whole` does. *Skipped*: no new batch, or a check that broke.
@@ -37,7 +40,7 @@ with operations_dag(
     params={
         "topologies": topologies_param(),
         "batches": Param(
-            2000,
+            Settings.load().audit_batches,
             type="integer",
             minimum=1,
             title="Batches",
@@ -56,7 +59,6 @@ with operations_dag(
         """Run the Spark job, write the verdicts into their history."""
         from tidemark.quality.job import run_audit
         from tidemark.quality.suites import NOT_COMPUTED
-        from tidemark.settings import Settings
 
         result = run_audit(topology, Settings.load(), batches=(params or {})["batches"])
         for found in result.findings:

@@ -16,7 +16,8 @@ records and what becomes of the state in one transaction. The stream DAG relaunc
 |---|---|
 | plan | it is refused, nothing was stopped: the message says which offset is not there, or what contradicts it |
 | approval | nobody answered within the hour: run it again |
-| change | run it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
+| change | tried again by itself, it finds what was committed. Failed for good, the stream was relaunched meanwhile: before \
+another run, which is another reset, read `tidemark lag <name>` and a dry run |
 docs/offsets.md says what each choice means.
 """
 
@@ -36,7 +37,7 @@ dag = change_dag(
             "",
             type="string",
             title="Time",
-            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m.",
+            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m before the plan is made.",
         ),
         "offsets": Param(
             [],

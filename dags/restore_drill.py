@@ -35,7 +35,7 @@ Looks into the history of restore drills for the last one that passed, of each a
 
 ### When it fails
 The last passing drill is older than allowed, or none ever passed. Trigger `restore_drill` for the application, and read why the
-last ones did not pass: `tidemark drill <name> --history`.
+last ones did not pass: `tidemark drill <name> --history --json`.
 """
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Param, chain, task
 
 from tidemark.settings import Settings
-from tidemark_airflow.approval import KeptApproval, no_unless_answered
+from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
 from tidemark_airflow.operations import operations_dag, topology_param
 
 RUNBOOK = """\
@@ -23,8 +23,8 @@ RUNBOOK = """\
 5. The task `report` names the page with the time line, RTO, RPO, and who approved.
 
 ### When it fails
-It rolls back by itself: the old state folders are put back and the hold is released. `report` says what failed. A rewind
-that is committed cannot be rolled back: clear the task `restore`, which finishes it.
+It rolls back by itself: the old state folders are put back, the hold is released, the instances come back. `report` says what
+failed. A rewind that is committed cannot be rolled back: clear the task `fence` with all behind it, which finishes it.
 
 `report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. An application that
 stays held (`var/instances/<application>.hold.json`) although nothing works on it: clear the task `release`.
@@ -33,7 +33,6 @@ No instance ran before: this DAG starts none. Unpause `stream__<name>`. `docs/on
 """
 
 _SETTINGS = Settings.load()
-_APPROVERS = [{"id": user, "name": user} for user in _SETTINGS.oncall_approvers]
 _RETRIES = {"retries": 3}
 # Until somebody has answered, and from then on as long as a stream may stand still.
 _ALLOWED = timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms) + timedelta(seconds=_SETTINGS.rto_s)
@@ -118,7 +117,7 @@ with operations_dag(
         task_id="approval",
         subject="Restore {{ params.topology }}?",
         body="{{ ti.xcom_pull(task_ids='plan') }}",
-        assigned_users=_APPROVERS or None,
+        assigned_users=approvers(_SETTINGS),
         **no_unless_answered(timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms)),
     )
 

@@ -19,7 +19,7 @@ new one nothing is removed.
 | task | do |
 |---|---|
 | take | the message names the instance and the reason; `tidemark savepoint take <name>` tries again |
-| verify | remove the file that the message names, so that the next savepoint copies it anew; see `tidemark savepoint list` |
+| verify | remove the file that the message names: the next savepoint copies it anew; see `tidemark savepoint list <name>` |
 | expire | the location cannot be written: see the setting `savepoint_location` |
 
 *Skipped*: the application has never run. docs/savepoints.md says what a savepoint is for.

@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     replication_factor: int = setting(
         -1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor"
     )
-    num_partitions: int = setting(4, "of sink topics that Tidemark creates (`topics create`, demo)", "num.partitions")
+    num_partitions: int = setting(
+        4, "of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions"
+    )
     session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms")
     transaction_timeout_ms: int = setting(
         10_000, "the broker aborts an open transaction after; longer than the longest commit", "transaction.timeout.ms"
@@ -133,7 +135,9 @@ class Settings(BaseSettings):
     audit_records_at_once: int = setting(500_000, "offsets that an audit reads between two pauses", "")
     audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "")
     oncall_approvers: list[str] = setting(
-        [], "Airflow users who may approve a restore, as a JSON list; if empty, everybody who may run its DAG", ""
+        [],
+        "Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, all who may run the DAG",
+        "",
     )
     oncall_response_timeout_ms: int = setting(1_800_000, "a restore that nobody has approved by then is not done", "")
     restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")

@@ -8,6 +8,8 @@ from typing import Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
+from tidemark.settings import Settings
+
 ANSWER = "answer"
 """The XCom that holds who answered what and when; `responded_by_user` is None where nobody did in time."""
 
@@ -19,6 +21,11 @@ def no_unless_answered(response_timeout: timedelta) -> dict[str, Any]:
         "response_timeout": response_timeout,
         "execution_timeout": timedelta(minutes=5),
     }
+
+
+def approvers(settings: Settings) -> list[dict[str, str]] | None:
+    """`assigned_users` of an approval: who alone may answer; None where `oncall_approvers` names nobody."""
+    return [{"id": user, "name": user} for user in settings.oncall_approvers] or None
 
 
 class KeptApproval(ApprovalOperator):

@@ -8,8 +8,12 @@ from typing import Any
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark_airflow.approval import KeptApproval, no_unless_answered
+from tidemark.settings import Settings
+from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
 from tidemark_airflow.operations import operations_dag, topology_param
+
+_OFFSETS = "offsets"
+"""The XCom that holds where the plan goes: what is approved is what is done."""
 
 
 def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
@@ -36,11 +40,13 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
     with dag:
 
         @task
-        def plan(params: dict[str, Any] | None = None) -> str:
+        def plan(params: dict[str, Any] | None = None, ti: Any = None) -> str:
             """What it would do now; the application runs on."""
             from tidemark_airflow import changes
 
-            return changes.plan(kind, params or {})
+            told, offsets = changes.plan(kind, params or {})
+            ti.xcom_push(key=_OFFSETS, value=offsets)
+            return told
 
         @task
         def wanted(params: dict[str, Any] | None = None) -> None:
@@ -52,6 +58,7 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
             task_id="approval",
             subject=f"{kind}: do as planned?",
             body="{{ ti.xcom_pull(task_ids='plan') }}",
+            assigned_users=approvers(Settings.load()),
             **no_unless_answered(timedelta(hours=1)),
         )
 
@@ -63,11 +70,11 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
             changes.fence(kind, run_id or "", params or {})
 
         @task(retries=3)
-        def change(params: dict[str, Any] | None = None) -> None:
+        def change(params: dict[str, Any] | None = None, ti: Any = None) -> None:
             """In one transaction; tried again it finds what is done."""
             from tidemark_airflow import changes
 
-            changes.change(kind, params or {})
+            changes.change(kind, params or {}, ti.xcom_pull(task_ids="plan", key=_OFFSETS))
 
         @task(trigger_rule="all_done")
         def release(params: dict[str, Any] | None = None, run_id: str | None = None) -> bool:

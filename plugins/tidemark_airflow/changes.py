@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,15 @@ Params = Mapping[str, Any]
 AnyPlan = UpgradePlan | RescalePlan | ResetPlan
 
 
-def plan(kind: str, params: Params) -> str:
-    """What it would do now, as Markdown; the application runs on. Raises `AirflowFailException` where it is refused."""
+_MOVING = (ResetTo.LATEST, ResetTo.TIME)
+
+
+def plan(kind: str, params: Params) -> tuple[str, list[str]]:
+    """What it would do now, as Markdown, and what `change` must be given of it; the application runs on.
+
+    That is the offsets where the end, or a time, would mean others by the time it is approved. Raises
+    `AirflowFailException` where it is refused.
+    """
     with _told():
         work = _work(kind, params)
         if isinstance(work, Upgrade):
@@ -47,7 +54,8 @@ def plan(kind: str, params: Params) -> str:
             made = work.show()
         if isinstance(made, UpgradePlan):
             made.require_possible()
-        return told(made)
+        moving = isinstance(made, ResetPlan) and made.to in _MOVING
+        return told(made), made.targets if moving else []
 
 
 def fence(kind: str, run_id: str, params: Params) -> None:
@@ -58,8 +66,10 @@ def fence(kind: str, run_id: str, params: Params) -> None:
         stop_under_hold(settings.var_dir, app, f"{kind} {run_id}", f"{kind} from Airflow", log.info)
 
 
-def change(kind: str, params: Params) -> None:
-    """Do what was approved; what was committed before is only cleaned up behind."""
+def change(kind: str, params: Params, offsets: Sequence[str] = ()) -> None:
+    """Do what was approved, to the `offsets` of the plan; what was committed before is only cleaned up behind."""
+    if offsets:
+        params = {**params, "to": ResetTo.OFFSETS, "offsets": offsets}
     with _told():
         _work(kind, params).run(lambda made: not log.info("%s", told(made)))
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import StartRefused
-from tidemark.hold import read_hold, release_hold
-from tidemark.oncall.case import Case, CaseFolder, case_id_of
+from tidemark.errors import OutcomeUnknown, StartRefused
+from tidemark.hold import release_hold
+from tidemark.oncall.case import BEGUN, DONE, FAILED, SAID, Case, CaseFolder, case_id_of
 from tidemark.oncall.report import make_report
 from tidemark.oncall.steps import OnCall
 from tidemark.probe import probe_from_environment
@@ -32,6 +32,8 @@ from tidemark_airflow.holding import await_running, stop_under_hold
 log = logging.getLogger(__name__)
 
 Context = Mapping[str, Any]
+
+_HELD = "held.json"
 
 
 def preflight(context: Context) -> None:
@@ -54,9 +56,12 @@ def plan(context: Context) -> str:
 
 def fence(context: Context) -> None:
     """Stop every instance, and keep the stream DAG from relaunching them."""
-    case, _, settings = _case(context)
+    case, folder, settings = _case(context)
     with _step(context, "fence") as (_, say):
-        stop_under_hold(settings.var_dir, case.application_id, case.case_id, case.reason, say)
+        hold = stop_under_hold(settings.var_dir, case.application_id, case.case_id, case.reason, say)
+        # Cleared and run again, it finds none running of those that ran.
+        if not folder.holds(_HELD):
+            folder.write(_HELD, {"instances": list(hold.instances)})
 
 
 def restore(context: Context) -> None:
@@ -81,15 +86,16 @@ def relaunch(context: Context, timeout_s: float) -> None:
     """Release the hold, and wait until the instances that ran before run again."""
     case, folder, settings = _case(context)
     with _step(context, "relaunch") as (_, say):
-        hold = read_hold(settings.var_dir, case.application_id)
-        if hold is not None and hold.by == case.case_id:
-            folder.write("held.json", {"instances": list(hold.instances)})
         release_hold(settings.var_dir, case.application_id, case.case_id)
-        wanted = tuple(folder.read("held.json")["instances"])
+        wanted = tuple(folder.read(_HELD)["instances"])
         if not wanted:
             say(f"no instance ran before: unpause stream__{case.topology} to start it")
             return
-        await_running(settings.var_dir, case.application_id, wanted, timeout_s)
+        try:
+            await_running(settings.var_dir, case.application_id, wanted, timeout_s)
+        except OutcomeUnknown as error:
+            # That was the longest wait.
+            raise AirflowFailException(str(error)) from error
         say(f"{len(wanted)} instances run again")
 
 
@@ -104,18 +110,29 @@ def drain(context: Context, timeout_s: float) -> None:
 
 
 def roll_back(context: Context) -> None:
-    """Stop what runs by now, and bring the old state back."""
-    case, _, settings = _case(context)
+    """Stop what runs by now, and bring the old state back. Skipped where nothing was begun: nothing is stopped for it."""
+    case, folder, settings = _case(context)
+    if not folder.has("restore", BEGUN):
+        raise AirflowSkipException("nothing was begun, so there is nothing to bring back")
     with _step(context, "roll_back") as (call, say):
         stop_under_hold(settings.var_dir, case.application_id, case.case_id, f"rolling back: {case.reason}", say)
         say(call.roll_back())
 
 
 def release(context: Context) -> None:
-    """Whatever happened: the application is held no longer by this case."""
+    """Whatever happened: the application is held no longer by this case. Behind a roll-back, its instances must come back."""
     case, folder, settings = _case(context)
     if release_hold(settings.var_dir, case.application_id, case.case_id):
-        folder.note("release", "said", "the stream DAG may launch the instances again")
+        folder.note("release", SAID, "the stream DAG may launch the instances again")
+    if not folder.has("roll_back", DONE):
+        return
+    wanted = tuple(folder.read(_HELD)["instances"])
+    try:
+        await_running(settings.var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
+    except OutcomeUnknown as error:
+        told = f"{error}; when its cause is mended, unpause stream__{case.topology}"
+        log.error("%s", told)
+        folder.note("release", FAILED, told)
 
 
 def report(context: Context) -> str:

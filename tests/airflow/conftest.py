@@ -11,8 +11,10 @@ os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="tidemark-tests-ai
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "false")
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from stream_bench import Bench
 
@@ -47,7 +49,8 @@ def make_bench(tmp_path: Path, unique: Callable[[str], str], mark: str) -> Itera
     for bench in made:
         kill_rest(observe(bench.files))
         for process in bench.living():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from tidemark.local import airflow_parts, ports, processes
 from tidemark.local.airflow import AirflowApi, AirflowRefused
 from tidemark.local.processes import Identity, wait_until
 from tidemark.local.record import AirflowAccess
+from tidemark.local.stack import READY_TIMEOUT_S
 from tidemark.settings import Settings, project_root
 
 # Airflow waits for minutes before it believes that a part is dead; a test does not.
@@ -56,7 +57,14 @@ class RealAirflow:
             log = airflow_parts.home(self._settings) / "logs" / f"{part}.log"
             self._parts[part] = processes.start(airflow_parts.command(part), log, self._environment, project_root())
         fresh = {name.replace("-", "_") for name in names}
-        assert wait_until(lambda: not fresh & set(self.api.unhealthy(since=started)), 60, every_s=0.5), names
+
+        def are_well() -> bool:
+            try:
+                return not fresh & set(self.api.unhealthy(since=started))
+            except AirflowRefused:
+                return False
+
+        assert wait_until(are_well, READY_TIMEOUT_S, every_s=0.5), names
 
     def kill(self, part: str) -> None:
         """SIGKILL a part with everything in its session: its workers, its runners."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import psutil
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings, project_root
 from tidemark_airflow.command import instance_environment
-from tidemark_airflow.identity import InstanceFiles
+from tidemark_airflow.identity import InstanceFiles, write_json
 from tidemark_airflow.launcher import Command
 from tidemark_airflow.observation import observe
 
@@ -39,7 +38,7 @@ class Bench:
         """Tell the fake what to do next."""
         path = self.settings.var_dir / "fake" / f"{self.files.key}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(order))
+        write_json(path, order)
 
     def starts(self) -> int:
         """How often an instance of any number was started."""

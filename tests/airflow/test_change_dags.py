@@ -7,7 +7,7 @@ import shutil
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from test_operations_dags import operations as operations  # The fixture.
-from tests.change.changing import ChangingApp
+from tests.change.changing import ChangingApp, come_to
 from tests.change.test_upgrade import description
 from tests.restore.counting import CountingApp
 
@@ -39,7 +39,7 @@ def write(app, folder, made):
 @pytest.mark.broker
 def test_should_plan_hold_change_and_release(app):
     params = {"topology": app.module, **UPGRADED}
-    assert "`n → total` is copied: renamed from n; most is 0" in changes.plan("upgrade", params)
+    assert "`n → total` is copied: renamed from n; most is 0" in changes.plan("upgrade", params)[0]
     assert description(app).version == "1"
     changes.fence("upgrade", "manual", params)
     hold = hold_path(app.settings.var_dir, app.name)
@@ -64,13 +64,27 @@ def test_should_fail_for_good_with_the_reasons_where_it_is_refused(app):
 def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
-    assert "3 tasks instead of [2]" in changes.plan("rescale", {"topology": app.module, "tasks": 3})
+    assert "3 tasks instead of [2]" in changes.plan("rescale", {"topology": app.module, "tasks": 3})[0]
     reset = {"topology": app.module, "to": "earliest", "state": "empty", "offsets": [], "time": ""}
-    assert "offsets to earliest, state: empty" in changes.plan("offsets_reset", reset)
+    assert "offsets to earliest, state: empty" in changes.plan("offsets_reset", reset)[0]
     changes.change("offsets_reset", reset)
-    assert "records are processed again" not in changes.plan("offsets_reset", reset)
+    assert "records are processed again" not in changes.plan("offsets_reset", reset)[0]
     with pytest.raises(AirflowFailException, match="time"):
         changes.plan("offsets_reset", {**reset, "to": "time", "time": "yesterday"})
+
+
+@pytest.mark.broker
+def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path, monkeypatch):
+    app.module = app.for_commands(tmp_path, monkeypatch)
+    write(app, tmp_path, "version_one({name!r})")
+    app.feed(200)
+    reset = {"topology": app.module, "to": "latest", "state": "keep", "offsets": [], "time": ""}
+    _, offsets = changes.plan("offsets_reset", reset)
+    app.feed(300)
+    for _ in range(2):  # Tried again, it finds what is done.
+        changes.change("offsets_reset", reset, offsets)
+    assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
+    assert changes.plan("offsets_reset", {**reset, "to": "earliest"})[1] == []
 
 
 @pytest.mark.broker

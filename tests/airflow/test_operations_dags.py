@@ -152,6 +152,39 @@ def test_a_savepoint_should_be_taken_read_back_and_old_ones_let_go(operations, a
     assert said.finding.evidence["tasks"] == len(tasks)
 
 
+def compaction_dag():
+    file = importlib.util.spec_from_file_location("compaction_check", project_root() / "dags" / "compaction_check.py")
+    dag_file = importlib.util.module_from_spec(file)
+    file.loader.exec_module(dag_file)
+    return dag_file.dag
+
+
+def test_a_check_that_failed_should_fail_its_run_though_nothing_was_to_be_set(operations, admin, unique):
+    fine, never_compacted = (CountingApp(operations.settings, admin, unique(name)) for name in ("fine", "dirty"))
+    for app in (fine, never_compacted):
+        app.feed(10)
+        app.run()
+    wrong = TopicChange(f"{never_compacted.name}-n-changelog", "cleanup.policy", "", "delete")
+    apply_changes([wrong], operations.settings, admin)
+    modules = [operations.topology(app.name) for app in (fine, never_compacted)]
+    skipped = dict.fromkeys(("differences", "approval", "set_topics"), "skipped")
+
+    ended, log = operations.run("compaction_check", {"topologies": modules})
+    checks = {"topologies": "success", "compaction[0]": "success", "compaction[1]": "failed"}
+    assert ended == {"run": "failed", "tasks": {**checks, **skipped, "done": "upstream_failed"}}
+    assert "cleanup.policy=delete, so it is never compacted" in log
+
+    ended, _ = operations.run("compaction_check", {"topologies": modules[:1]})
+    checks = {"topologies": "success", "compaction[0]": "success"}
+    assert ended == {"run": "success", "tasks": {**checks, **skipped, "done": "skipped"}}
+
+
+@pytest.mark.parametrize(("named", "asked"), [('["ada", "grace"]', ["ada", "grace"]), ("[]", [])])
+def test_should_ask_those_who_may_approve_where_settings_name_them(named, asked, monkeypatch):
+    monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", named)
+    assert [user["id"] for user in compaction_dag().get_task("approval").assigned_users or []] == asked
+
+
 def test_what_was_approved_should_be_set_and_nothing_else(operations, admin, unique, monkeypatch):
     app = CountingApp(operations.settings, admin, unique("altered"))
     app.feed(10)
@@ -163,10 +196,7 @@ def test_what_was_approved_should_be_set_and_nothing_else(operations, admin, uni
     topics = [f"{app.name}-n-changelog", f"{app.name}-commits"]
     wrong = [TopicChange(topic, "min.compaction.lag.ms", "", "1") for topic in topics]
     apply_changes(wrong, operations.settings, admin)
-    file = importlib.util.spec_from_file_location("compaction_check", project_root() / "dags" / "compaction_check.py")
-    dag_file = importlib.util.module_from_spec(file)
-    file.loader.exec_module(dag_file)
-    task = dag_file.dag.get_task
+    task = compaction_dag().get_task
 
     def found(apply):
         return task("differences").python_callable(params={"topologies": [module], "apply": apply})

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from test_operations_dags import operations as operations  # The fixture.
+from tests.restore.counting import CountingApp
 
-from tidemark.settings import project_root
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import OutcomeUnknown
+from tidemark.hold import Hold, read_hold, take_hold
+from tidemark.oncall.case import CaseFolder, case_id_of
+from tidemark.settings import Settings, project_root
+from tidemark_airflow import oncall
 
 
 @pytest.fixture
@@ -61,3 +70,95 @@ def test_should_roll_back_when_any_changing_step_fails_and_always_release_and_re
     assert upstream(dag, "report") == {"drain", "release"}
     # The report alone decides how the run ends.
     assert [task.task_id for task in dag.leaves] == ["report"]
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    """What a task is given."""
+    params = {
+        "topology": "shopping",
+        "source": "fastest",
+        "target": "latest",
+        "dry_run": False,
+        "reason": "the disk died",
+    }
+    run = SimpleNamespace(run_after=datetime(2026, 11, 21, 3, tzinfo=UTC), triggering_user_name="ada")
+    return {"params": {**params, "relaunch_timeout_s": 7}, "dag_run": run}
+
+
+@pytest.fixture
+def stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why the instances were stopped; instance 0 ran before."""
+    found: list[str] = []
+
+    def stop(var_dir: Any, application_id: str, by: str, reason: str, say: Any) -> Hold:
+        found.append(reason)
+        instances = () if len(found) > 1 else (0,)
+        return take_hold(var_dir, application_id, Hold(by, reason, 1, instances))
+
+    for name, value in settings.as_environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(oncall, "stop_under_hold", stop)
+    return found
+
+
+def folder_of(context: dict[str, Any]) -> CaseFolder:
+    return CaseFolder.of(Settings.load().var_dir, "shopping", case_id_of(context["dag_run"].run_after), wall_clock_ms)
+
+
+@pytest.mark.broker
+def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], stopped: list[str]) -> None:
+    with pytest.raises(AirflowSkipException):
+        oncall.roll_back(context)
+    assert stopped == []
+    oncall.fence(context)
+    with pytest.raises(AirflowSkipException):
+        oncall.roll_back(context)
+    assert stopped == ["the disk died"]
+
+
+@pytest.mark.broker
+def test_should_want_those_back_that_ran_at_first(
+    context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = []
+    monkeypatch.setattr(oncall, "await_running", lambda *given: wanted.append(given[2:]))
+    oncall.fence(context)
+    oncall.release(context)
+    oncall.fence(context)  # Cleared: nothing runs any more.
+    oncall.relaunch(context, 5)
+    assert wanted == [((0,), 5)]
+    assert read_hold(Settings.load().var_dir, "shopping") is None
+
+
+@pytest.mark.broker
+def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
+    context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> None:
+        raise OutcomeUnknown("shopping-0 did not come back within 7 s")
+
+    monkeypatch.setattr(oncall, "await_running", never)
+    oncall.fence(context)
+    folder = folder_of(context)
+    folder.note("restore", "begun")
+    with pytest.raises(AirflowFailException, match="did not come back"):
+        oncall.relaunch(context, 7)
+    oncall.roll_back(context)
+    assert stopped == ["the disk died", "rolling back: the disk died"]
+    oncall.release(context)
+    failed = [note.message for note in folder.notes() if (note.step, note.what) == ("release", "failed")]
+    assert failed == ["shopping-0 did not come back within 7 s; when its cause is mended, unpause stream__shopping"]
+
+
+@pytest.mark.broker
+@pytest.mark.airflow
+def test_a_refused_dry_run_should_stop_nothing(operations: Any, admin: Any, unique: Any) -> None:
+    app = CountingApp(operations.settings, admin, unique("refused"))
+    app.feed(10)
+    asked = {"topology": operations.topology(app.name), "reason": "to see", "target": "yesterday"}
+    ended, log = operations.run("restore_oncall", asked)
+    begun = ("plan", "unless_dry_run", "approval", "fence", "restore", "verify", "swap", "relaunch", "drain")
+    expected = {"preflight": "failed", "roll_back": "skipped", "release": "success", "report": "failed"}
+    assert ended["tasks"] == expected | dict.fromkeys(begun, "upstream_failed")
+    assert "refused before anything was changed" in log

@@ -185,6 +185,8 @@ def test_should_change_topics_only_behind_an_approval(report: Mapping[str, Any])
     assert dag["params"]["apply"]["value"] is False
     assert dag["tasks"]["set_topics"]["upstream"] == ["approval", "differences"]
     assert dag["tasks"]["approval"]["upstream"] == ["differences"]
+    # A run is judged by its leaves, and those behind the check are skipped where nothing is to be set.
+    assert dag["tasks"]["done"]["upstream"] == ["compaction", "set_topics"]
 
 
 def test_should_change_an_application_only_behind_an_approval_with_its_instances_held(

@@ -13,6 +13,7 @@ from tests.truth.topics import read_all
 from tidemark.broker.offsets import EndOffsets
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitRecord
+from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened
@@ -92,3 +93,8 @@ def committed(app: CountingApp) -> list[int]:
         return [found.offset for found in consumer.committed(asked, timeout=30)]
     finally:
         consumer.close()
+
+
+def come_to(app: CountingApp, offsets: list[int]) -> bool:
+    """Whether the group stands there: a transaction has been committed a moment before its offsets can be seen."""
+    return wait_until(lambda: committed(app) == offsets, 15)

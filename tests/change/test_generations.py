@@ -80,7 +80,7 @@ def test_a_start_should_be_given_the_names_in_use():
 @pytest.mark.parametrize("now", [1, 3])
 def test_a_start_should_refuse_another_number_of_partitions(now):
     plan = version_one("app").plan()
-    with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale --tasks {now}`"):
+    with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale NAME --tasks {now}`"):
         settled(plan, describe_state(plan, COUNTS), {"app-in": now})
 
 

@@ -179,7 +179,7 @@ def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
         app.feed(200)
 
     grow(6)
-    with pytest.raises(StartRefused, match="rescale --tasks 6"):
+    with pytest.raises(StartRefused, match="rescale NAME --tasks 6"):
         app.run()
     assert rescale_of(app, 6).run(YES)
     app.run()

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.change.changing import ChangingApp, committed, outputs, version
+from tests.change.changing import ChangingApp, come_to, committed, outputs, version
 from tests.restore.counting import NO_PROBE, PARTITIONS
 from tests.restore.test_restore_run import Crash
 from typer.testing import CliRunner
@@ -20,6 +20,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ExitCode, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener
 
@@ -77,7 +78,7 @@ def test_should_carry_the_state_while_input_arrives_and_count_every_record_once(
         thread.join(60)
     records = app.last_records()
     assert {(record.kind, record.topology_version) for record in records.values()} == {(CommitKind.UPGRADE, "2")}
-    assert committed(app) == [records[task].end_offsets[f"{app.name}-in"] for task in sorted(records)]
+    assert come_to(app, [records[task].end_offsets[f"{app.name}-in"] for task in sorted(records)])
     assert not (app.settings.state_dir / CHANGES_FOLDER / app.name).exists()
     app.run()
     last = app.last_outputs()
@@ -177,7 +178,8 @@ def test_a_version_that_keeps_the_same_should_start_by_itself_and_be_recorded(ap
 def test_a_source_that_grew_should_be_refused_with_the_command_that_helps(app):
     topic = f"{app.name}-in"
     app.admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)])[topic].result()
-    match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale --tasks 3`"
+    assert wait_until(lambda: partition_counts(app.admin, app.settings)[topic] == PARTITIONS + 1, 15)
+    match = rf"{topic} has 3 partitions, it had 2 .* `tidemark rescale NAME --tasks 3`"
     with pytest.raises(StartRefused, match=match):
         app.run()
     app.become(renamed(app))

@@ -149,7 +149,7 @@ def two_operators(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
             said = read_run_file(run_file_path(bench.var_dir, bench.application_id, 0)) or {}
             return len(alive) == 1 and said.get("state") == "RUNNING" and said.get("pid") == alive[0].pid
 
-        tally.expect(wait_until(one_left, 90), f"two operators on {disks}: not exactly one runs")
+        tally.expect(wait_until(one_left, 180), f"two operators on {disks}: not exactly one runs")
         alive = [i for i, process in enumerate(both) if process.poll() is None]
         ended = [process for process in both if process.poll() is not None]
         codes = {bench.wait_ended(process) for process in ended}
@@ -247,7 +247,7 @@ def _partitions(bench: Bench, instance: int) -> list[str]:
 
 
 def _first_to_end(bench: Bench, processes: list) -> int | None:
-    wait_until(lambda: any(process.poll() is not None for process in processes), 90)
+    wait_until(lambda: any(process.poll() is not None for process in processes), 180)
     for process in processes:
         if process.poll() is not None:
             return bench.wait_ended(process)

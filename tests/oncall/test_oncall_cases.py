@@ -127,7 +127,9 @@ def noted(folder, *lines):
 
 APPROVED = {"chosen_options": ["Approve"], "responded_by_user": {"id": "7", "name": "ada"}, "responded_at": "then"}
 REJECTED = {**APPROVED, "chosen_options": ["Reject"]}
-FENCED = ("preflight done", "plan done", "fence begun", "fence done")
+HELD = ("preflight done", "plan done", "fence begun", "fence done")
+FENCED = (*HELD, "restore begun")
+ROLLED_BACK = (*FENCED, "relaunch failed", "roll_back begun", "roll_back done")
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,11 @@ FENCED = ("preflight done", "plan done", "fence begun", "fence done")
         (CASE, (*FENCED, "relaunch done", "drain failed"), APPROVED, Outcome.NOT_DRAINED),
         (CASE, (*FENCED, "restore failed", "roll_back done", "roll_back begun"), APPROVED, Outcome.ROLLED_BACK),
         (CASE, (*FENCED, "restore failed", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
+        (CASE, ("plan done", "fence begun", "fence failed"), APPROVED, Outcome.REFUSED),
+        (CASE, (*HELD, "release said"), APPROVED, Outcome.REFUSED),
+        (CASE, (*ROLLED_BACK, "release failed"), APPROVED, Outcome.NOT_RUNNING),
+        (CASE, (*ROLLED_BACK, "release said", "restore begun", "drain done"), APPROVED, Outcome.RESTORED),
+        (CASE, (*ROLLED_BACK, "restore begun", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
     ],
 )
 def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
@@ -153,7 +160,7 @@ def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder
     times = iter(range(NOW, NOW + 100_000, 1500))
     told = replace(folder, clock=lambda: next(times))
     told.note("preflight", "figures", asked_by="grace")
-    noted(told, "fence begun", "fence done", "relaunch done", "drain done")
+    noted(told, "fence begun", "restore begun", "relaunch done", "drain done")
     told.note("verify", "figures", rpo_offsets=0, rpo_s=0.0, keys=12)
     found = make_report(told, APPROVED)
     assert (found["outcome"], found["is_as_wanted"]) == ("restored", True)

@@ -184,7 +184,8 @@ def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(ap
     call.verify()
     call.swap()
     assert counts_of(app) == then
-    assert "cannot be taken back" in call.roll_back()
+    with pytest.raises(StartRefused, match="cannot be taken back"):
+        call.roll_back()
     app.run()
     assert counts_of(app) == now == app.expected
 

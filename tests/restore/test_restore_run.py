@@ -277,7 +277,7 @@ def test_should_refuse_while_a_member_runs_on_another_machine(app):
     elsewhere = Elsewhere(app)
     try:
         elsewhere.join_group()
-        app.settings = app.settings.model_copy(update={"broker_timeout_ms": 2000, "session_timeout_ms": 1000})
+        app.settings = app.settings.model_copy(update={"broker_timeout_ms": 5000, "session_timeout_ms": 1000})
         with pytest.raises(PreflightFailed, match=f"{app.name}-3"):
             restore(app)
     finally:

@@ -155,7 +155,7 @@ def test_should_refuse_when_the_next_records_are_deleted(low, refused):
     assert isinstance(plan, Refuse) is refused
     if refused:
         assert "pulse-events[2]" in plan.reason
-        assert "tidemark offsets reset --to earliest --state keep" in plan.remedy
+        assert "tidemark offsets reset NAME --to offsets --state keep --offset pulse-events:2=101`" in plan.remedy
 
 
 @pytest.mark.parametrize(("end", "refused"), [(99, True), (100, False), (101, False)])

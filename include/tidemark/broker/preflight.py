@@ -29,7 +29,7 @@ def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Map
             if topic not in facts:
                 raise PreflightFailed(
                     f"{kind} topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; "
-                    "create it, or let `tidemark topics create` do it"
+                    "create it, or let `tidemark topics create NAME` do it"
                 )
     configs = topic_configs(admin, sinks, settings)
     for topic in sinks:

@@ -17,7 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from tidemark.broker.cluster import describe_topics, topic_configs
 from tidemark.broker.topics import internal_topics
 from tidemark.change.recorded import named_plan
-from tidemark.errors import PreflightFailed
+from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
@@ -44,7 +45,7 @@ def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> 
     if missing:
         raise PreflightFailed(
             f"source topic {missing[0]} of {plan.application_id} does not exist at {settings.bootstrap_servers}; create "
-            "it, or let `tidemark topics create` do it"
+            "it, or let `tidemark topics create NAME` do it"
         )
     specs = [spec for spec in internal_topics(plan, settings, existing) if spec.name in existing]
     configs = topic_configs(admin, [spec.name for spec in specs], settings)
@@ -52,14 +53,15 @@ def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> 
         TopicChange(spec.name, key, configs[spec.name].get(key, ""), wanted)
         for spec in specs
         for key, wanted in spec.config.items()
-        if set(configs[spec.name].get(key, "").split(",")) != set(wanted.split(","))
+        if not _is_alike(configs[spec.name].get(key, ""), wanted)
     ]
 
 
 def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: AdminClient) -> None:
     """Set them, topic by topic, leaving every other setting as it is. Blocks.
 
-    Raises `PreflightFailed` naming the topic that refused; those before it are changed.
+    Raises `PreflightFailed` naming the topic that refused; those before it are changed. `OutcomeUnknown` where the brokers
+    do not show the settings in time.
     """
     for topic in dict.fromkeys(change.topic for change in changes):
         entries = [
@@ -75,3 +77,18 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
             raise PreflightFailed(
                 f"topic {topic} cannot be changed: {error.args[0].str()}; give this user the right to alter its settings"
             ) from error
+    # The controller has them; a broker learns of them a moment later.
+    topics = list(dict.fromkeys(change.topic for change in changes))
+
+    def is_shown() -> bool:
+        shown = topic_configs(admin, topics, settings)
+        return all(_is_alike(shown[c.topic].get(c.setting, ""), c.wanted) for c in changes)
+
+    if not wait_until(is_shown, settings.broker_timeout_ms / 1000):
+        raise OutcomeUnknown(
+            f"the brokers do not show yet what was set on {', '.join(topics)}: see `tidemark topics plan`"
+        )
+
+
+def _is_alike(found: str, wanted: str) -> bool:
+    return set(found.split(",")) == set(wanted.split(","))

@@ -94,8 +94,8 @@ def require_partitions(found: Description, partitions: Mapping[str, int]) -> Non
         if now < before or (now > before and not found.routing):
             raise StartRefused(
                 f"{found.application_id}: {topic} has {now} partitions, it had {before} when the application last ran: "
-                f"records of one key lie in two of them now; `tidemark rescale --tasks {now}` sends them where the state of "
-                "their keys is"
+                f"records of one key lie in two of them now; `tidemark rescale NAME --tasks {now}` sends them where the state "
+                "of their keys is"
             )
 
 

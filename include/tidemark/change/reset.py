@@ -53,8 +53,8 @@ class Reset:
     def run(self, approve: Callable[[ResetPlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
 
-        Killed before the commit, nothing has changed; after it, everything has, and a second run says that there is nothing
-        to do. Raises `TaskLocked` or `PreflightFailed` while the application runs, `StartRefused`, and what a commit
+        Killed before the commit, nothing has changed; after it, everything has, and a second run finds that, until the
+        application has run again. Raises `TaskLocked` or `PreflightFailed` while it runs, `StartRefused`, and what a commit
         raises.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
@@ -66,6 +66,9 @@ class Reset:
     ) -> bool:
         before = fenced_stood(kit, may_be_gone=True)
         plan = self._planned(before)
+        if self._is_done(before, plan):
+            self.say(f"{plan.application_id} is reset already, and has not run since")
+            return True
         if plan.changes_nothing:
             raise StartRefused(f"{plan.application_id} stands there already: there is nothing to reset")
         if not approve(plan):
@@ -82,6 +85,21 @@ class Reset:
         )
         Switch(own, producer, self.probe, "tidemark offsets reset").commit(records, description)
         return True
+
+    def _is_done(self, before: Stood, plan: ResetPlan) -> bool:
+        """Whether the last thing that was committed is a reset that left what this one would."""
+        found = {task: before.found[task].facts for task in before.standing}
+        records = [facts.record for facts in found.values()]
+        return (
+            all(record is not None and record.kind is CommitKind.RESET for record in records)
+            and plan.moves_nothing
+            and all(
+                name in facts.changelogs and facts.changelogs[name].low == facts.changelogs[name].end
+                for name in plan.emptied
+                for task, facts in found.items()
+                if task.subtopology == before.description.subtopology_of(name)
+            )
+        )
 
     def _planned(self, before: Stood) -> ResetPlan:
         settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))

@@ -63,7 +63,17 @@ class ResetPlan:
     @property
     def changes_nothing(self) -> bool:
         """Whether every offset stands there already, and no store begins anew."""
-        return self.state is StateAfter.KEEP and not any(s.again or s.skipped for s in self.sources)
+        return self.state is StateAfter.KEEP and self.moves_nothing
+
+    @property
+    def targets(self) -> list[str]:
+        """Where the user's partitions go, as `parse_offsets` reads it."""
+        return [f"{s.partition.topic}:{s.partition.partition}={s.to_offset}" for s in self.sources if not s.is_internal]
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether every offset stands there already."""
+        return not any(source.again or source.skipped for source in self.sources)
 
     @property
     def warnings(self) -> list[str]:

@@ -66,7 +66,7 @@ class CaseFolder:
     def open(self, case: Case) -> None:
         """Write down what was asked, once."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / "case.json").exists():
+        if not self.holds("case.json"):
             replace_file(self.folder / "case.json", json.dumps(asdict(case), indent=1), synced=True)
 
     def case(self) -> Case:
@@ -76,6 +76,10 @@ class CaseFolder:
     def write(self, name: str, body: Mapping[str, Any]) -> None:
         """Keep something beside the case."""
         replace_file(self.folder / name, json.dumps(body, indent=1), synced=True)
+
+    def holds(self, name: str) -> bool:
+        """Whether `write` kept something under that name."""
+        return (self.folder / name).exists()
 
     def read(self, name: str) -> dict[str, Any]:
         """What `write` kept. Raises `StartRefused` where it is missing."""

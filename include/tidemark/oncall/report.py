@@ -22,6 +22,7 @@ class Outcome(StrEnum):
     RESTORED = "restored"
     NOT_DRAINED = "restored, but what waited is not committed yet"
     ROLLED_BACK = "failed and rolled back"
+    NOT_RUNNING = "failed and rolled back, but the instances do not run: a person is needed now"
     NOT_ROLLED_BACK = "failed, and the roll-back failed too: a person is needed now"
 
     @property
@@ -33,12 +34,17 @@ class Outcome(StrEnum):
 def outcome_of(case: Case, notes: Sequence[Note], approval: Mapping[str, Any] | None) -> Outcome:
     """From the time line and the answer of the approver; `approval` is None where nobody was asked or answered yet."""
     steps = {(note.step, note.what) for note in notes}
-    if ("fence", BEGUN) not in steps:
+    if ("restore", BEGUN) not in steps:
         if approval is not None and approval.get("chosen_options") != ["Approve"]:
             return Outcome.TIMED_OUT if approval.get("responded_by_user") is None else Outcome.REJECTED
         return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
+    # What came of an earlier try does not count any more.
+    last = max(at for at, note in enumerate(notes) if (note.step, note.what) == ("restore", BEGUN))
+    steps = {(note.step, note.what) for note in notes[last:]}
     if ("roll_back", BEGUN) in steps:
-        return Outcome.ROLLED_BACK if ("roll_back", DONE) in steps else Outcome.NOT_ROLLED_BACK
+        if ("roll_back", DONE) not in steps:
+            return Outcome.NOT_ROLLED_BACK
+        return Outcome.NOT_RUNNING if ("release", FAILED) in steps else Outcome.ROLLED_BACK
     return Outcome.RESTORED if ("drain", DONE) in steps else Outcome.NOT_DRAINED
 
 
@@ -88,7 +94,7 @@ def _times(notes: Sequence[Note]) -> dict[str, float | None]:
 
 
 def _plan(folder: CaseFolder) -> Mapping[str, Any] | None:
-    return folder.read("plan.json") if (folder.folder / "plan.json").exists() else None
+    return folder.read("plan.json") if folder.holds("plan.json") else None
 
 
 _STYLE = (

@@ -142,7 +142,7 @@ class OnCall:
         if self._planned().kind is PlanKind.REWIND:
             if self._rewind(self._rewind_workspace).state is not RewindState.DONE:
                 raise StartRefused(
-                    "the rewind is committed and not in place: clear the step `restore`, which finishes it"
+                    "the rewind is committed and not in place: clear the task `fence` with all behind it, which finishes it"
                 )
             return
         if self._workspace.progress().state is not RestoreState.DONE:
@@ -172,8 +172,11 @@ class OnCall:
             facts = self.restoring.facts()
 
     def roll_back(self) -> str:
-        """Bring back what was there before, with all instances stopped; says in a line what that meant."""
-        if not (self.folder.folder / "plan.json").exists():
+        """Bring back what was there before, with all instances stopped; says in a line what that meant.
+
+        Raises `StartRefused` for a rewind that is committed.
+        """
+        if not self.folder.holds("plan.json"):
             return "nothing was planned, nothing was changed"
         if self._planned().kind is PlanKind.REWIND:
             return self._roll_back_rewind()
@@ -196,9 +199,9 @@ class OnCall:
         if state is None:
             shutil.rmtree(self._rewind_workspace.folder, ignore_errors=True)
             return "nothing was committed, the old state is in place"
-        return (
-            "the rewind may be committed and cannot be taken back: clear the step `restore`, which finishes it, or "
-            f"`tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka has"
+        raise StartRefused(
+            "the rewind may be committed and cannot be taken back: clear the task `fence` with all behind it, which finishes "
+            f"it, or `tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka has"
         )
 
     def _target(self) -> Target:

@@ -39,9 +39,7 @@ def fenced(
             try:
                 locks.callback(FolderLock(folder).release)
             except TaskLocked as error:
-                raise TaskLocked(
-                    f"{application_id} runs: {error}; pause its DAG and mark the run failed, or `tidemark down`"
-                ) from error
+                raise TaskLocked(f"{application_id} runs: {error}; pause its DAG and mark the run failed") from error
         _await_empty_group(settings, admin, application_id, waiting)
         yield
 

@@ -65,8 +65,9 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
                 f"processed up to {next_offset}: the records in between are deleted",
-                f"raise retention.ms of {source.partition.topic}; to go on without them: `tidemark offsets reset --to earliest "
-                "--state keep`",
+                f"raise retention.ms of {source.partition.topic}; to go on without them: `tidemark offsets reset NAME --to "
+                f"offsets --state keep --offset {source.partition.topic}:{source.partition.partition}="
+                f"{source.watermarks.low}`, with the committed offsets of the other partitions (`tidemark lag NAME`)",
             )
         if next_offset > source.watermarks.end:
             return Refuse(
