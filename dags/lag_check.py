@@ -20,10 +20,11 @@ database of facts, and judges the samples of the last 30 minutes. Asks which ope
 |---|---|
 | stalled | `tidemark status`, the log of the instance; clear or unpause `stream__<name>`, then `tidemark check lag <name>` |
 | below the low watermark | raise the `retention.ms` of the source; to go on without the deleted: the command in the message |
+| committed offset is lost | start an instance: it goes on from its last commit record, which the message names |
 | beyond the end | the source topic was made anew: bring it back, or give the topology another application id |
 | open transaction | end the producer that is named, or run the command in the message |
 
-*Skipped* means that too few samples exist: it is run again in five minutes. A warning (falls behind, went back) leaves the
+*Skipped* means that too few samples exist: it is run again in five minutes; or the database of facts was away. A warning (falls behind, went back) leaves the
 task green; it is in the log and in `tidemark check lag <name> --history`. docs/checks.md has every verdict.
 """
 

@@ -25,6 +25,7 @@ are compared with a second savepoint. The stream runs on; nothing of it is touch
 - *Failed*, keys differ: the first are named. `tidemark savepoint take NAME` and keep it; do **not** restore from the changelog
   alone; find out who wrote to it.
 - *Failed*, cannot be rebuilt: a restore would fail the same way.
+- *Skipped*, nothing to rebuild: it has never run, or no savepoint holds any of its stores.
 
 `docs/drill.md` says more.
 """

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import logging
 
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.checks.beginning import never_ran
 from tidemark.checks.verdict import Finding
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.age import drill_age
 from tidemark.drill.drill import Drill, DrillOptions
+from tidemark.drill.report import is_drillable, not_compared, nothing_to_drill
 from tidemark.errors import FactsUnavailable
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.drills import last_passed_ms, write_drill
@@ -18,6 +23,7 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
 from tidemark_airflow.operations import conclude
 
 log = logging.getLogger(__name__)
@@ -25,8 +31,10 @@ log = logging.getLogger(__name__)
 
 def drill_and_conclude(topology: str, follow_batches: int, follow_timeout_s: float) -> str:
     """Drill one application, write its history, and end as the verdict says (see `conclude`)."""
-    settings = Settings.load()
-    kit = RestoreKit.of(load(topology).plan(), settings, [], wall_clock_ms)
+    settings, plan = Settings.load(), load(topology).plan()
+    if unknown := _not_to_be_drilled(plan, settings):
+        return conclude("restore_drill", topology, unknown)
+    kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
     report = Drill(kit, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
     for way in report.ways:
         log.info("%s: RTO %.2f s, RPO %d source offsets, %.1f s", way.way, way.rto_s, way.rpo_offsets, way.rpo_s)
@@ -41,10 +49,23 @@ def drill_and_conclude(topology: str, follow_batches: int, follow_timeout_s: flo
 
 
 def judge_age(topology: str, max_age_days: float) -> list[Finding]:
-    """The finding on the age of the last drill that passed. Raises `FactsUnavailable`."""
-    facts = FactsDatabase(Settings.load())
+    """The finding on the age of the last drill that passed. Raises `FactsUnavailable`.
+
+    Of one that never passed the broker is asked whether any could have; then raises `OutcomeUnknown`, too.
+    """
+    settings, plan = Settings.load(), load(topology).plan()
+    facts = FactsDatabase(settings)
     try:
-        passed_ms = last_passed_ms(facts, load(topology).application_id)
+        passed_ms = last_passed_ms(facts, plan.application_id)
     finally:
         facts.close()
+    if passed_ms is None and (unknown := _not_to_be_drilled(plan, settings)):
+        return unknown
     return [drill_age(passed_ms, round(max_age_days * 86_400_000), wall_clock_ms())]
+
+
+def _not_to_be_drilled(plan: TopologyPlan, settings: Settings) -> list[Finding]:
+    """The one finding of an application that has never run, or keeps nothing that a savepoint holds; else none."""
+    if not is_drillable(plan):
+        return [nothing_to_drill(plan.application_id, not_compared(plan))]
+    return never_ran(plan, settings, AdminClient(librdkafka_config(settings)))

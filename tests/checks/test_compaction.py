@@ -29,7 +29,7 @@ NOW = 100_000 * HOUR
 PLACE = TopicPartition("log", 0)
 RULES = CompactionRules(offsets_per_s=1000, least_superseded=100, slack_ms=MINUTE)
 SETTINGS = CompactionSettings(frozenset({"compact"}), 0.5, 10 * MINUTE, None, 168 * HOUR, 1 << 30, 24 * HOUR, {})
-DIRT = Dirt(1000, 200, 800, 0, 50_000, 40_000, 200, NOW - HOUR)
+DIRT = Dirt(1000, 200, 800, 0, 50_000, 40_000, 200, NOW - HOUR, NOW - HOUR // 2)
 SAMPLE = CompactionSample(PLACE, 0, 2000, 1000, None, 100_000, DIRT)
 POSITION = CleanerPosition(500, 40, 60, 10)
 
@@ -39,7 +39,7 @@ def dirt(**changes):
 
 
 CASES = [
-    (SETTINGS, SAMPLE, WARNING, "800 of 1000 records scanned are superseded, the oldest 60m ago"),
+    (SETTINGS, SAMPLE, WARNING, "800 of 1000 records scanned are superseded, the first for 60m"),
     (SETTINGS, SAMPLE, WARNING, "a restore takes about 2 s, compacted 0.4 s"),
     (replace(SETTINGS, cleanup_policy=frozenset({"delete"})), SAMPLE, FAILED, "compacted; `tidemark topics apply counts`"),
     (SETTINGS, replace(SAMPLE, hidden_from=1500), UNKNOWN, "reading stood still at 1500 of 2000"),
@@ -49,15 +49,20 @@ CASES = [
     (SETTINGS, dirt(records=120, superseded=99), OK, "99 of 120"),
     (SETTINGS, dirt(records=120, superseded=100), WARNING, "100 of 120"),
     # The last minutes stay whole on purpose.
-    (SETTINGS, dirt(oldest_superseded_ms=NOW - 10 * MINUTE + 1), OK, "800 of 1000"),
-    (SETTINGS, dirt(oldest_superseded_ms=NOW - 10 * MINUTE), WARNING, "800 of 1000"),
-    (SETTINGS, dirt(records=0, superseded=0, oldest_superseded_ms=None), OK, "holds no records"),
+    (SETTINGS, dirt(superseded_since_ms=NOW - 10 * MINUTE + 1), OK, "800 of 1000"),
+    (SETTINGS, dirt(superseded_since_ms=NOW - 10 * MINUTE), WARNING, "800 of 1000"),
+    (SETTINGS, dirt(records=0, superseded=0, superseded_since_ms=None), OK, "holds no records"),
     # The broker is late by its own settings.
     (replace(SETTINGS, max_lag_ms=49 * MINUTE), SAMPLE, WARNING, "800 of 1000"),
     (replace(SETTINGS, max_lag_ms=49 * MINUTE - 1), SAMPLE, FAILED, "max.compaction.lag.ms is 49m: look for the cleaner"),
     (replace(SETTINGS, segment_ms=49 * MINUTE), replace(SAMPLE, position=POSITION), WARNING, "800 of 1000"),
     (replace(SETTINGS, segment_ms=49 * MINUTE - 1), replace(SAMPLE, position=POSITION), FAILED, "60% of the rolled segments"),
     (replace(SETTINGS, segment_ms=1, min_cleanable_ratio=0.61), replace(SAMPLE, position=POSITION), WARNING, "800 of 1000"),
+    # Nothing was appended that could have rolled the segment of the record that supersedes, or only just now.
+    (replace(SETTINGS, max_lag_ms=1), dirt(rolled_ms=None), WARNING, "800 of 1000"),
+    (replace(SETTINGS, max_lag_ms=1), dirt(rolled_ms=NOW - MINUTE), WARNING, "800 of 1000"),
+    (replace(SETTINGS, max_lag_ms=1), dirt(rolled_ms=NOW - MINUTE - 1), FAILED, "superseded for 60m"),
+    (replace(SETTINGS, segment_ms=1), replace(dirt(rolled_ms=None), position=POSITION), WARNING, "800 of 1000"),
     # What was seen from outside is no proof against the cleaner.
     (replace(SETTINGS, segment_ms=1), SAMPLE, WARNING, "800 of 1000"),
 ]  # fmt: skip
@@ -110,25 +115,49 @@ def test_should_tell_a_topic_that_was_changed_from_a_topology_that_must_be(wante
     )
 
 
-def scan(*keys, deleted=()):
+def scan(*keys, deleted=(), at_ms=None):
     count = len(keys)
     offsets = [10 * index for index in range(count)]
     tombstones = [index in deleted for index in range(count)]
-    return Scan(PLACE, 0, 10 * count, 10 * count, offsets, offsets, [k.encode() for k in keys], [7] * count, tombstones)
+    keys = [key.encode() for key in keys]
+    return Scan(PLACE, 0, 10 * count, 10 * count, offsets, at_ms or offsets, keys, [7] * count, tombstones)
 
 
 def test_should_take_a_part_without_a_second_record_of_a_key_as_clean():
-    found = dirt_of(scan("a", "b", "c", "a", "d", "a"))
+    found = dirt_of(scan("a", "b", "c", "a", "d", "a"), 1)
     assert (found.records, found.keys, found.superseded) == (6, 4, 2)
     # The cleaner has certainly not been at the second `a`.
     assert (found.first_repeat_offset, found.dirty_bytes) == (30, 21)
-    assert found.oldest_superseded_ms == 0
-    clean = dirt_of(scan("a", "b"))
-    assert (clean.first_repeat_offset, clean.dirty_bytes, clean.oldest_superseded_ms) == (None, 0, None)
+    clean = dirt_of(scan("a", "b"), 1)
+    assert (clean.first_repeat_offset, clean.dirty_bytes) == (None, 0)
+    assert (clean.superseded_since_ms, clean.rolled_ms) == (None, None)
+
+
+def test_should_count_a_records_age_from_the_one_that_superseded_it():
+    assert dirt_of(scan("a", "b", "c", "a", "d", "a"), 1).superseded_since_ms == 30
+    # Written five hours ago and cleaned as far as it could be, updated just now.
+    young = replace(SAMPLE, dirt=dirt_of(scan("a", "b", "a", at_ms=[NOW - 5 * HOUR, NOW - HOUR, NOW]), HOUR))
+    aggressive = replace(SETTINGS, max_lag_ms=HOUR, segment_ms=HOUR)
+    assert compaction_finding("n", aggressive, [young], "counts", NOW, RULES).verdict is OK
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "rolled_ms"),
+    [((), None), ((HOUR,), None), ((HOUR + 1,), HOUR + 1), ((9, 2 * HOUR, 3 * HOUR), 2 * HOUR)],
+)
+def test_should_take_a_segment_as_rolled_once_something_was_appended_late_enough(later_ms, rolled_ms):
+    keys = "abcdef"[: len(later_ms)]
+    found = dirt_of(scan("x", "x", *keys, at_ms=[0, 0, *later_ms]), HOUR)
+    assert found.rolled_ms == rolled_ms
+
+
+@pytest.mark.parametrize(("max_lag_ms", "rolls_after_ms"), [(None, 168 * HOUR), (HOUR, HOUR), (200 * HOUR, 168 * HOUR)])
+def test_should_roll_a_segment_by_whichever_setting_is_the_shorter(max_lag_ms, rolls_after_ms):
+    assert replace(SETTINGS, max_lag_ms=max_lag_ms).rolls_after_ms == rolls_after_ms
 
 
 def test_should_count_the_keys_whose_last_record_deletes_them():
-    assert dirt_of(scan("a", "a", "b", "b", deleted=(1, 2))).waiting_tombstones == 1
+    assert dirt_of(scan("a", "a", "b", "b", deleted=(1, 2)), 1).waiting_tombstones == 1
 
 
 @pytest.mark.parametrize(

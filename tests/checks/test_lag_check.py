@@ -6,8 +6,10 @@ import itertools
 import json
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from pydantic import SecretStr
+from tests.restore.counting import CountingApp
 from typer.testing import CliRunner
 
 from tidemark.broker.clients import librdkafka_config
@@ -89,6 +91,53 @@ def test_should_say_that_a_group_stands_behind_what_was_deleted(group):
     assert "4 offsets are deleted unread" in behind.message
     group.commit(10)
     assert group.lag().verdict is Verdict.OK
+
+
+def test_should_not_take_an_application_whose_group_is_gone_for_one_that_never_committed(settings, admin, unique):
+    app = CountingApp(settings, admin, unique("forgotten"))
+    app.feed(50)
+    app.run()
+
+    def look():
+        found = check_lag(app.plan, app.settings, "forgotten")
+        return [finding for finding in found if finding.subject.startswith(f"{app.name}-in[")]
+
+    before = look()
+    assert {finding.verdict for finding in before} == {Verdict.OK}
+    assert wait_until(lambda: is_deleted(admin, app.name), 30)
+    app.feed(50)
+    gone = look()
+    assert [finding.verdict for finding in gone] == [Verdict.FAILED] * 2
+    for finding, was in zip(gone, before, strict=True):
+        assert finding.evidence["committed_offset"] is None
+        assert finding.evidence["recorded_offset"] == was.evidence["committed_offset"]
+        assert "the committed offset is lost: the group was deleted" in finding.message
+    # The remedy that is named.
+    app.run()
+    assert {finding.verdict for finding in look()} == {Verdict.OK}
+
+
+def is_deleted(admin, group):
+    """A group whose last member's session still runs cannot be."""
+    try:
+        admin.delete_consumer_groups([group])[group].result(15)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_should_judge_what_it_sees_now_while_the_database_is_away(group, tmp_path):
+    group.produce(10)
+    group.commit(12)
+    away = tmp_path / "no-folder"
+    away.touch()
+    url = SecretStr(f"sqlite:///{away}/facts.db")
+    group.settings = group.settings.model_copy(update={"facts_url": url})
+    seen = group.look()
+    assert seen[f"{group.name}-in[0]"].verdict is Verdict.FAILED
+    assert seen["samples"].verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert "does not answer" in seen["samples"].message
+    assert "judged by this look alone" in seen["samples"].message
 
 
 def test_should_name_the_transaction_that_holds_readers_back(group):

@@ -51,6 +51,40 @@ CASES = [
 ]
 
 
+def lost(recorded, stable, low=0):
+    """The group has no offset, the last commit record says where it was."""
+    return [LagSample(NOW, PLACE, low, stable, stable, None, recorded)]
+
+
+CASES += [
+    # A known application's offset is never read as 0, and never as a start that is still to come.
+    (
+        lost(4, 10),
+        Verdict.FAILED,
+        "the committed offset is lost: the group was deleted, or was empty for offsets.retention.",
+    ),
+    (
+        lost(4, 10),
+        Verdict.FAILED,
+        "6 offsets wait behind 4, where the last commit record says that the application stands",
+    ),
+    (lost(4, 10), Verdict.FAILED, "unpause stream__app, or start an instance, which goes on from there"),
+    (lost(10, 10), Verdict.FAILED, "0 offsets wait behind 10"),
+    (lost(0, 0), Verdict.FAILED, "0 offsets wait behind 0"),
+    (
+        lost(5, 10, low=6),
+        Verdict.FAILED,
+        "the recorded one 5 is below the low watermark 6: 1 offsets are deleted unread",
+    ),
+    (lost(5, 10, low=6), Verdict.FAILED, "`tidemark offsets reset app --to offsets --state keep --offset in:0=6`"),
+    (lost(6, 10, low=6), Verdict.FAILED, "4 offsets wait behind 6"),
+    (lost(11, 10), Verdict.FAILED, "the recorded one 11 is beyond the end 10"),
+    # An earlier look saw one, and the commits topic is gone too.
+    (seen((3, 10), (None, 10)), Verdict.FAILED, "is lost, 3 when it was last seen, and no commit record says where"),
+    (seen((None, 10), (None, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "has never committed"),
+]
+
+
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_should_judge_a_partition(case):
     samples, verdict, said = CASES[case]

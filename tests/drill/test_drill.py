@@ -23,6 +23,8 @@ from tidemark.facts.drills import last_passed_ms, past_drills
 from tidemark.facts.verdicts import past_verdicts
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import FolderLock
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -43,6 +45,13 @@ def drill(app, *, batches=3, timeout_s=60.0, said=None, listener=None):
     options = DrillOptions(batches, timeout_s)
     say = said if callable(said) else (said if said is not None else []).append
     return Drill(kit_of(app), options, listener or LoggingRestoreListener(), say).run()
+
+
+def in_memory(name: str) -> Topology:
+    topology = Topology(name)
+    source = topology.stream(f"{name}-in", schema="id STRING")
+    source.group_by_key().count(name="n", store=Materialized("n", in_memory=True)).to(f"{name}-out")
+    return topology
 
 
 def left_behind(app):
@@ -181,3 +190,14 @@ def test_should_drill_from_the_command_line_and_keep_a_history(app, tmp_path, mo
     facts.close()
     shown = runner.invoke(commands, ["drill", name, "--history"])
     assert newest.drill_id[:8] in shown.output
+
+
+def test_should_find_nothing_to_rebuild_where_no_savepoint_holds_a_store(settings, admin, unique):
+    app = CountingApp(settings, admin, unique("fleeting"), topology=in_memory)
+    app.feed(20)
+    with running(app, threading.Event()):
+        report = drill(app)
+    assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert [finding.subject for finding in report.findings] == [app.name]
+    assert (report.savepoints, report.not_compared) == ((), ("n: in memory",))
+    assert left_behind(app) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tidemark.checks.verdict import Verdict
@@ -186,6 +188,17 @@ def report_of(verdict, followed=3, guarantee=Guarantee.EXACTLY_ONCE):
 )
 def test_should_come_to_the_worst_of_stores_and_following(verdict, followed, whole):
     assert report_of(verdict, followed).verdict is whole
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [((), "any store of it: there is"), (("n: in memory",), "any store of it (n: in memory): there")],
+)
+def test_should_say_that_there_was_nothing_to_rebuild(left_out, said):
+    report = replace(report_of(Verdict.OK, followed=0), stores=(), not_compared=left_out)
+    (finding,) = report.findings
+    assert (report.verdict, finding.subject) == (Verdict.NOT_ENOUGH_EVIDENCE, "app")
+    assert said in finding.message
 
 
 def test_should_tell_rates_and_the_weaker_claim_of_at_least_once():

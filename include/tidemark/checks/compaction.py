@@ -9,7 +9,7 @@ hand the position is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.checks.changelog_scan import Scan
 from tidemark.checks.verdict import Finding, Verdict, worst
@@ -35,13 +35,21 @@ class CompactionSettings:
     delete_retention_ms: int
     wanted: Mapping[str, str]
 
+    @property
+    def rolls_after_ms(self) -> int:
+        """Something appended so long after a segment's first record begins the next segment (Kafka's
+        `LogConfig.maxSegmentMs`)."""
+        return self.segment_ms if self.max_lag_ms is None else min(self.segment_ms, self.max_lag_ms)
+
 
 @dataclass(frozen=True)
 class Dirt:
     """What a scan shows. `superseded` records are followed by another of their key within the scan.
 
     `first_repeat_offset`: the cleaned part ends before it; None where no key came twice. `dirty_bytes` lie from there on.
-    `waiting_tombstones` are keys whose last record deletes them. Times are epoch milliseconds.
+    `waiting_tombstones` are keys whose last record deletes them. Times are epoch milliseconds: `superseded_since_ms` is that
+    of the first repeat, until which nothing of the scan was superseded; `rolled_ms` that of a record by which the repeat's
+    segment had been rolled, None where none was appended late enough, so that it may be the active one.
     """
 
     records: int
@@ -51,7 +59,8 @@ class Dirt:
     scanned_bytes: int
     dirty_bytes: int
     first_repeat_offset: int | None
-    oldest_superseded_ms: int | None
+    superseded_since_ms: int | None
+    rolled_ms: int | None
 
     @property
     def superseded_share(self) -> float:
@@ -116,8 +125,8 @@ class CompactionRules:
     slack_ms: int = 3_600_000
 
 
-def dirt_of(scan: Scan) -> Dirt:
-    """Count a scan."""
+def dirt_of(scan: Scan, rolls_after_ms: int) -> Dirt:
+    """Count a scan of a topic whose settings have this `rolls_after_ms`."""
     last: dict[bytes, int] = {}
     first_repeat: int | None = None
     for index, key in enumerate(scan.keys):
@@ -125,17 +134,26 @@ def dirt_of(scan: Scan) -> Dirt:
             first_repeat = index
         last[key] = index
     kept = set(last.values())
-    return Dirt(
+    counted = Dirt(
         records=scan.records,
         keys=len(last),
         superseded=scan.records - len(last),
         waiting_tombstones=sum(scan.tombstones[index] for index in kept),
         scanned_bytes=sum(scan.sizes_bytes),
-        dirty_bytes=0 if first_repeat is None else sum(scan.sizes_bytes[first_repeat:]),
-        first_repeat_offset=None if first_repeat is None else scan.offsets[first_repeat],
-        oldest_superseded_ms=min(
-            (stamp for index, stamp in enumerate(scan.timestamps_ms) if index not in kept), default=None
-        ),
+        dirty_bytes=0,
+        first_repeat_offset=None,
+        superseded_since_ms=None,
+        rolled_ms=None,
+    )
+    if first_repeat is None:
+        return counted
+    since_ms, *later_ms = scan.timestamps_ms[first_repeat:]
+    return replace(
+        counted,
+        dirty_bytes=sum(scan.sizes_bytes[first_repeat:]),
+        first_repeat_offset=scan.offsets[first_repeat],
+        superseded_since_ms=since_ms,
+        rolled_ms=next((stamp_ms for stamp_ms in later_ms if stamp_ms > since_ms + rolls_after_ms), None),
     )
 
 
@@ -186,23 +204,26 @@ def _of_partition(
     dirt = sample.dirt
     if dirt.superseded < rules.least_superseded or dirt.superseded_share <= rules.most_superseded_share:
         return Verdict.OK, ""
-    age_ms = now_ms - (dirt.oldest_superseded_ms or now_ms)
+    age_ms = now_ms - (dirt.superseded_since_ms or now_ms)
     if age_ms < found.min_lag_ms:
         return Verdict.OK, ""
     return (
         Verdict.WARNING,
-        f"{dirt.superseded} of {dirt.records} records scanned are superseded, the oldest {about_ms(age_ms)} ago; a restore "
+        f"{dirt.superseded} of {dirt.records} records scanned are superseded, the first for {about_ms(age_ms)}; a restore "
         f"takes about {_seconds(restore_now_s(sample, rules))}, compacted {_seconds(restore_compacted_s(sample, rules))}. "
         f"{_remedy(found, proposal(found, now_ms, [sample]), topology)}",
     )
 
 
 def _overdue(found: CompactionSettings, sample: CompactionSample, now_ms: int, rules: CompactionRules) -> str | None:
-    """By the broker's own settings the cleaner should have been here."""
-    oldest_ms = sample.dirt.oldest_superseded_ms
-    if oldest_ms is None:
+    """By the broker's own settings the cleaner should have been here.
+
+    It may only since the segment was rolled, which an append does: in a partition that stands still nothing is overdue.
+    """
+    since_ms, rolled_ms = sample.dirt.superseded_since_ms, sample.dirt.rolled_ms
+    if since_ms is None or rolled_ms is None or now_ms - rolled_ms <= rules.slack_ms:
         return None
-    age_ms = now_ms - oldest_ms
+    age_ms = now_ms - since_ms
     remedy = (
         "look for the cleaner in the broker's log (`log.cleaner.enable`, a thread that died), then restart the broker"
     )
@@ -234,8 +255,8 @@ def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[Compactio
         changes["min.cleanable.dirty.ratio"] = str(_USUAL_RATIO)
     # The active segment is never compacted: of a small partition it is everything.
     if all(sample.topic_bytes is None or sample.topic_bytes < found.segment_bytes for sample in samples):
-        oldest_ms = min((s.dirt.oldest_superseded_ms for s in samples if s.dirt.oldest_superseded_ms), default=now_ms)
-        if now_ms - oldest_ms < found.segment_ms:
+        since_ms = min((s.dirt.superseded_since_ms for s in samples if s.dirt.superseded_since_ms), default=now_ms)
+        if now_ms - since_ms < found.segment_ms:
             changes["segment.ms"] = "600000"
     return changes or {"min.cleanable.dirty.ratio": "0.1"}
 
@@ -289,7 +310,7 @@ def _evidence(sample: CompactionSample, now_ms: int, rules: CompactionRules) -> 
         "superseded": dirt.superseded,
         "records_per_key": round(dirt.records / dirt.keys, 2) if dirt.keys else None,
         "waiting_tombstones": dirt.waiting_tombstones,
-        "oldest_superseded_age_ms": None if dirt.oldest_superseded_ms is None else now_ms - dirt.oldest_superseded_ms,
+        "superseded_for_ms": None if dirt.superseded_since_ms is None else now_ms - dirt.superseded_since_ms,
         "dirty_ratio": round(sample.dirty_ratio, 4),
         "dirty_ratio_is": "at least, estimated from the scan" if position is None else "exact, from the log folder",
         "first_dirty_offset": dirt.first_repeat_offset if position is None else position.first_dirty_offset,

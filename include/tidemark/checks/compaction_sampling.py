@@ -22,6 +22,7 @@ from tidemark.checks.compaction import (
     CompactionRules,
     CompactionSample,
     CompactionSettings,
+    Dirt,
     compaction_finding,
     dirt_of,
 )
@@ -79,12 +80,13 @@ def check_compaction(
     for topic, spec in specs.items():
         places = [TopicPartition(topic, number) for number in range(partitions.get(topic, 0))]
         low, end = ends.beginnings(places), ends.of(places)
+        found = compaction_settings(spec, configs[topic]) if topic in configs else _nothing()
         samples = []
         for place in places:
             scan = _scan(place, low[place], end[place], how, settings)
             position = None if how.log_dir is None else cleaner_position(how.log_dir, place, positions.get(place), scan)
-            samples.append(_sample(scan, low[place], end[place], sizes.of.get(place), position))
-        found = compaction_settings(spec, configs[topic]) if topic in configs else _nothing()
+            dirt = dirt_of(scan, found.rolls_after_ms)
+            samples.append(_sample(scan, dirt, low[place], end[place], sizes.of.get(place), position))
         findings.append(compaction_finding(spec.name, found, samples, topology, clock(), used))
     return findings
 
@@ -114,7 +116,7 @@ def _scan(place: TopicPartition, low: int, end: int, look: CompactionLook, setti
 
 
 def _sample(
-    scan: Scan, low: int, end: int, size_bytes: int | None, position: CleanerPosition | None
+    scan: Scan, dirt: Dirt, low: int, end: int, size_bytes: int | None, position: CleanerPosition | None
 ) -> CompactionSample:
     return CompactionSample(
         partition=scan.partition,
@@ -123,7 +125,7 @@ def _sample(
         scanned_offsets=scan.next_offset - scan.from_offset,
         hidden_from=None if scan.is_whole else scan.next_offset,
         topic_bytes=size_bytes,
-        dirt=dirt_of(scan),
+        dirt=dirt,
         position=position,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -14,13 +14,16 @@ from tidemark.broker.transactions import open_transactions
 from tidemark.change.recorded import named_plan
 from tidemark.checks.beginning import never_ran
 from tidemark.checks.lagging import LagRules, LagSample, OpenTransaction, lag_findings, transaction_findings
-from tidemark.checks.verdict import Finding
+from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
+from tidemark.commit.history import last_commit_records
+from tidemark.errors import FactsUnavailable
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.lag_samples import forget_lag_samples, lag_samples, write_lag_samples
 from tidemark.lag import lag_of
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition, commits_topic
 from tidemark.settings import Settings
+from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
 
 _KEPT_MS = 7 * 86_400_000
@@ -45,7 +48,8 @@ def check_lag(
 ) -> list[Finding]:
     """Take a sample, keep it, and judge it with those kept before. Blocks.
 
-    Raises `OutcomeUnknown` without a broker, `PreflightFailed` without a source, `FactsUnavailable` without the database.
+    Without the database the sample is judged alone, and a finding says so. Raises `OutcomeUnknown` without a broker,
+    `PreflightFailed` without a source.
     """
     used = rules or LagRules(open_transaction_ms=settings.transaction_timeout_ms)
     admin = AdminClient(librdkafka_config(settings))
@@ -53,16 +57,22 @@ def check_lag(
         return unknown
     seen = sample_lag(named_plan(plan, settings, admin), settings, admin, clock)
     app, now_ms = plan.application_id, clock()
+    asked = {sample.partition for sample in seen.samples}
+    earlier: list[LagSample] = []
+    alone: list[Finding] = []
     facts = FactsDatabase(settings)
     try:
+        known = lag_samples(facts, app, now_ms - used.window_ms)
         write_lag_samples(facts, app, seen.samples)
         forget_lag_samples(facts, app, now_ms - _KEPT_MS)
-        known = lag_samples(facts, app, now_ms - used.window_ms)
+        earlier = [sample for sample in known if sample.partition in asked]
+    except FactsUnavailable as error:
+        told = f"{error}; judged by this look alone, without earlier samples"
+        alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, told)]
     finally:
         facts.close()
-    asked = {sample.partition for sample in seen.samples}
-    findings = lag_findings(topology, [sample for sample in known if sample.partition in asked], now_ms, used)
-    return findings + transaction_findings(seen.looked_at, seen.open_transactions, used)
+    findings = lag_findings(topology, earlier + seen.samples, now_ms, used)
+    return findings + transaction_findings(seen.looked_at, seen.open_transactions, used) + alone
 
 
 def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> LagSeen:
@@ -75,17 +85,45 @@ def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock
     # before the committed offsets, the ends behind them.
     low = ends.beginnings(places)
     committed = {row.partition: row.committed_offset for row in lag_of(plan, partitions, admin, settings)}
+    missing = [place for place in places if committed[place] is None]
+    recorded = _recorded(plan, settings, ends, partitions, missing)
+    if recorded:
+        # Asked again, and after the records (rule 19): the first commit may have come between the two.
+        committed = {row.partition: row.committed_offset for row in lag_of(plan, partitions, admin, settings)}
     stable = ends.stable(places)
     end = ends.of(places)
     now_ms = clock()
-    samples = [
-        LagSample(now_ms, place, low[place], stable[place], max(end[place], stable[place]), committed[place])
-        for place in places
-    ]
+    stands = {place: None if committed[place] is not None else recorded.get(place) for place in places}
+    samples = [LagSample(now_ms, p, low[p], stable[p], max(end[p], stable[p]), committed[p], stands[p]) for p in places]
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
     own = {spec.name for spec in internal_topics(plan, settings, partitions)}
     looked_at = _places(sorted((set(sources) | sinks | own) & partitions.keys()), partitions)
     return LagSeen(samples, open_transactions(ends, looked_at, now_ms, settings), len(looked_at))
+
+
+def _recorded(
+    plan: TopologyPlan,
+    settings: Settings,
+    ends: EndOffsets,
+    partitions: Mapping[str, int],
+    missing: Sequence[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Where the last commit records say that the application stands in partitions without a committed offset. Blocks."""
+    known = partitions[commits_topic(plan.application_id)]
+    tasks = {
+        TaskId(subtopology.index, place.partition)
+        for subtopology in plan.subtopologies
+        for place in missing
+        if place.topic in subtopology.source_topics and place.partition < known
+    }
+    records = last_commit_records(
+        librdkafka_config(settings), ends, plan.application_id, tasks, stalled_after_s=stalled_after(settings)
+    )
+    return {
+        TopicPartition(topic, task.partition): offset
+        for task, record in records.items()
+        for topic, offset in record.end_offsets.items()
+    }
 
 
 def _places(topics: list[str], partitions: dict[str, int]) -> list[TopicPartition]:

@@ -19,7 +19,8 @@ class LagSample:
     """One source partition at `time_ms` (epoch milliseconds). Offsets are next offsets.
 
     `low_offset`: the first that exists. `stable_offset`: where a read_committed reader has to stop. `committed_offset`:
-    None where the group never committed one.
+    None where the group has none. Only then `recorded_offset` is asked for: where the last commit record says that the
+    application stands, None where there is no record either.
     """
 
     time_ms: int
@@ -28,12 +29,18 @@ class LagSample:
     stable_offset: int
     end_offset: int
     committed_offset: int | None
+    recorded_offset: int | None = None
 
     @property
     def lag_offsets(self) -> int:
         """Offsets that could be read and are not processed; transaction markers and aborted records count."""
-        behind = self.low_offset if self.committed_offset is None else self.committed_offset
-        return max(0, self.stable_offset - behind)
+        stands = self.standing_offset
+        return max(0, self.stable_offset - (self.low_offset if stands is None else stands))
+
+    @property
+    def standing_offset(self) -> int | None:
+        """Where a start would go on, as `docs/start-plan.md` has it; None where it would begin."""
+        return self.recorded_offset if self.committed_offset is None else self.committed_offset
 
 
 @dataclass(frozen=True)
@@ -91,30 +98,45 @@ def _of_partition(topology: str, seen: Sequence[LagSample], rules: LagRules) -> 
 
 def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
     newest = seen[-1]
-    committed, lag = newest.committed_offset, newest.lag_offsets
-    if committed is None:
+    standing, lag = newest.standing_offset, newest.lag_offsets
+    if standing is None:
+        known = next((s.committed_offset for s in reversed(seen) if s.committed_offset is not None), None)
+        if known is not None:
+            return (
+                Verdict.FAILED,
+                f"the committed offset is lost, {known} when it was last seen, and no commit record says where to go on: a "
+                f"start of {topology} is refused, or begins anew; bring the commits topic back, or give the topology another "
+                "application id to start afresh",
+            )
         if newest.stable_offset <= newest.low_offset:
             return Verdict.OK, "holds nothing to read yet, and nothing is committed"
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
             f"{lag} offsets wait and the group has never committed here: unpause stream__{topology}, or start an instance",
         )
-    if committed < newest.low_offset:
+    if standing < newest.low_offset:
         return (
             Verdict.FAILED,
-            f"committed offset {committed} is below the low watermark {newest.low_offset}: {newest.low_offset - committed} "
+            f"{_named(newest)} {standing} is below the low watermark {newest.low_offset}: {newest.low_offset - standing} "
             f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to go on without them: `tidemark "
             f"offsets reset {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
             "other partitions",
         )
-    if committed > newest.end_offset:
+    if standing > newest.end_offset:
         return (
             Verdict.FAILED,
-            f"committed offset {committed} is beyond the end {newest.end_offset}: the topic was deleted or made anew; "
+            f"{_named(newest)} {standing} is beyond the end {newest.end_offset}: the topic was deleted or made anew; "
             "bring it back, or give the topology another application id",
         )
+    if newest.committed_offset is None:
+        return (
+            Verdict.FAILED,
+            f"the committed offset is lost: the group was deleted, or was empty for offsets.retention.minutes; {lag} offsets "
+            f"wait behind {standing}, where the last commit record says that the application stands: unpause "
+            f"stream__{topology}, or start an instance, which goes on from there",
+        )
     if lag == 0:
-        return Verdict.OK, f"level at {committed}"
+        return Verdict.OK, f"level at {standing}"
     if not _is_evidence(seen, rules):
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
@@ -167,6 +189,11 @@ def _is_evidence(run: Sequence[LagSample], rules: LagRules) -> bool:
 
 def _span_ms(run: Sequence[LagSample]) -> int:
     return run[-1].time_ms - run[0].time_ms
+
+
+def _named(sample: LagSample) -> str:
+    """What a standing offset is, in words."""
+    return "the committed offset is lost, the recorded one" if sample.committed_offset is None else "committed offset"
 
 
 def _given(sample: LagSample) -> str:

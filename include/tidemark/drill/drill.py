@@ -18,7 +18,7 @@ from tidemark.broker.cluster import topic_configs
 from tidemark.drill.following import Follower
 from tidemark.drill.judging import Keeping
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
-from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill
+from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill, is_drillable, not_compared
 from tidemark.drill.weighing import Scales, distance
 from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
 from tidemark.names import TaskId
@@ -87,7 +87,7 @@ class Drill:
             ways=tuple(course.ways),
             followed_batches=course.followed_batches,
             follow_batches=self.options.follow_batches,
-            not_compared=tuple(f"{s.name}: {s.uncopied}" for s in kit.plan.stores if s.uncopied is not None),
+            not_compared=not_compared(kit.plan),
         )
 
     @contextmanager
@@ -129,7 +129,9 @@ class _Course:
         self.followed_batches = 0
 
     def go(self) -> None:
-        """Every step in its order."""
+        """Every step in its order; none where no savepoint would hold a store."""
+        if not is_drillable(self._kit.plan):
+            return
         older = self._newest_savepoint()
         first = self._take_savepoint()
         self._require_room(first)

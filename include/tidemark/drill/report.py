@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 from tidemark.checks.verdict import Finding, Verdict, worst
-from tidemark.topology.plan import Guarantee
+from tidemark.topology.plan import Guarantee, TopologyPlan
+
+
+def not_compared(plan: TopologyPlan) -> tuple[str, ...]:
+    """The stores that no savepoint holds, each with the reason."""
+    return tuple(f"{spec.name}: {spec.uncopied}" for spec in plan.stores if spec.uncopied is not None)
+
+
+def is_drillable(plan: TopologyPlan) -> bool:
+    """Whether a savepoint holds any of its stores."""
+    return len(not_compared(plan)) < len(plan.stores)
+
+
+def nothing_to_drill(application_id: str, left_out: Sequence[str]) -> Finding:
+    """The one finding of an application that is not drillable; `left_out` as `not_compared` gives it."""
+    told = f" ({'; '.join(left_out)})" if left_out else ""
+    message = f"no savepoint holds any store of it{told}: there is nothing to rebuild and to compare"
+    return Finding(application_id, Verdict.NOT_ENOUGH_EVIDENCE, message)
 
 
 class Way(StrEnum):
@@ -97,7 +114,9 @@ class DrillReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of every store and way, and whether enough batches came to follow."""
+        """Of every store and way, and whether enough batches came to follow; one where there was nothing to rebuild."""
+        if not self.stores:
+            return [nothing_to_drill(self.application_id, self.not_compared)]
         return [*(store.finding for store in self.stores), self._followed()]
 
     def _followed(self) -> Finding:
