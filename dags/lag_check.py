@@ -24,8 +24,8 @@ database of facts, and judges the samples of the last 30 minutes. Asks which ope
 | beyond the end | the source topic was made anew: bring it back, or give the topology another application id |
 | open transaction | end the producer that is named, or run the command in the message |
 
-*Skipped* means that too few samples exist: it is run again in five minutes; or the database of facts was away. A warning (falls behind, went back) leaves the
-task green; it is in the log and in `tidemark check lag <name> --history`. docs/checks.md has every verdict.
+*Skipped* means that too few samples exist: it is run again in five minutes; or the database of facts was away. A warning (falls
+behind, went back) leaves the task green; it is in the log and in `tidemark check lag <name> --history`. docs/checks.md has all.
 """
 
 
