@@ -152,10 +152,8 @@ class Accounts:
             f"FULL OUTER JOIN ({letters}) l ON l.topic = b.topic AND l.partition = b.partition AND l.offset = b.offset"
         )
 
-    def contract(self, contract: Contract) -> DataFrame | None:
-        """A row per record of a topic with a contract, deletions and bad records left out; None where it is not read."""
-        if contract.topic not in self.road.reading.roles:
-            return None
+    def contract(self, contract: Contract) -> DataFrame:
+        """A row per record of a topic with a contract, which must be read; deletions and bad records are left out."""
         if contract.is_source:
             columns = ", ".join(quoted(column.name) for column in contract.columns)
             judged = self.road.judged(contract.subtopology, contract.topic)

@@ -15,27 +15,28 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit_accounts import Accounts
-from spark_jobs.audit_reading import CHANGELOG, SINK, SOURCE, Reader, Reading, reading_of
+from spark_jobs.audit_reading import DLQ, SOURCE, Reader, Reading, reading_of
 from spark_jobs.audit_results import Results
 from spark_jobs.audit_savepoints import Saved
 from spark_jobs.audit_session import sized
 from spark_jobs.audit_state import Bases, Carried
+from spark_jobs.audit_untold import has_all_letters, is_read, passed, thinned, untold
 from spark_jobs.audit_validate import Validator
 from spark_jobs.audit_views import Road, Rows, Views
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.cluster import topic_configs
+from tidemark.broker.offsets import EndOffsets
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.facts.audits import AuditedRange, audited_until, write_audit
 from tidemark.facts.database import FactsDatabase
-from tidemark.names import TaskId
+from tidemark.names import TaskId, TopicPartition
 from tidemark.quality.checks import Check, checks_of
 from tidemark.quality.contracts import Contract, contracts
 from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import Derivable, derivable
+from tidemark.quality.derivable import derivable
 from tidemark.quality.lineage import TopicRead
 from tidemark.quality.progress import AuditProgress, Tell
-from tidemark.quality.suites import NOT_COMPUTED
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
@@ -73,6 +74,7 @@ class OneAudit:
     tell: Tell
     reading: Reading = field(init=False)
     _results: Results | None = None
+    _bases: Bases | None = None
     _views: Views | None = None
 
     def __post_init__(self) -> None:
@@ -108,12 +110,16 @@ class OneAudit:
         self._work.mkdir(parents=True, exist_ok=True)
         records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)
-        road = Road(views, self.cut, reading, records, settings.max_timestamp_ahead_ms)
         found = derivable(self.plan)
         compacted = self._compacted_before(reading)
+        thin = thinned(self.plan, self.cut, compacted, self._kept_from(reading, compacted))
+        road = Road(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin)
         accounts = Accounts(road, self.plan, found, compacted)
         started = time.monotonic()
-        results = self._results = Results(road, found, self._bases(found, road, reader), compacted)
+        before = {task: audited.audit_id for task, audited in self.before.items()}
+        bases = self._bases = Bases(road, reader, self._carried, before, self._work, compacted, self.tell)
+        known = {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
+        results = self._results = Results(road, found, known, compacted)
         log.info("what the runs go on from, in %.1f s", time.monotonic() - started)
         validator = Validator(self.audit_id, self.docs)
         validating = time.monotonic()
@@ -126,11 +132,8 @@ class OneAudit:
             validated = validator.validate(asset.name, frame, asset.checks, asset.may_be_empty)
             findings += validated.findings
             quarantined |= validated.quarantined
-        findings += [
-            _not_computed(one.topic, one.topic in reading.roles, f"as {one.reason}") for one in found.not_derived
-        ]
-        lost = sorted(topic for topic in reading.lost if reading.roles[topic].role == SOURCE)
-        findings += [_not_computed(topic, True, "as its beginning has been deleted from the topic") for topic in lost]
+        findings += untold(reading, thin, found.not_derived, bases.without, contracts(self.plan))
+        findings += passed(self.cut.passed_over)
         if not self.cut.ranges:
             findings.append(Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch since the audit before"))
         validator.build_docs()
@@ -144,9 +147,9 @@ class OneAudit:
             yield self._asset("commits", accounts.commits())
             yield self._asset("accounts", accounts.accounts())
             yield self._asset("counts", accounts.counts())
-            if whole:
+            if whole and has_all_letters(self.reading):
                 yield self._asset("letters", accounts.letters(), may_be_empty=True)
-            ruled = contracts(self.plan)
+            ruled = [contract for contract in contracts(self.plan) if is_read(contract, self.reading)]
             yield from self._contracts(accounts, [contract for contract in ruled if contract.is_source], Rows.SCANNED)
             if results.derived:
                 yield self._asset("results", results.results(), Rows.MANY, may_be_empty=True)
@@ -167,34 +170,40 @@ class OneAudit:
 
     def _contracts(self, accounts: Accounts, chosen: Sequence[Contract], rows: Rows) -> Iterator[_Asset]:
         for contract in chosen:
-            if (frame := accounts.contract(contract)) is not None:
-                yield _Asset(contract.asset, frame, contract.checks, may_be_empty=True, rows=rows)
-
-    def _bases(self, found: Derivable, road: Road, reader: Reader) -> dict[str, DataFrame]:
-        before = {task: audited.audit_id for task, audited in self.before.items()}
-        bases = Bases(road, reader, self._carried, before, self._work)
-        return {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
+            yield _Asset(contract.asset, accounts.contract(contract), contract.checks, may_be_empty=True, rows=rows)
 
     def _compacted_before(self, reading: Reading) -> dict[str, int]:
         """By topic: what was committed before may have been compacted or deleted."""
         settings = self.settings
         admin = AdminClient(librdkafka_config(settings))
-        topics = [topic for topic, role in reading.roles.items() if role.role in (SINK, CHANGELOG)]
+        topics = [topic for topic, role in reading.roles.items() if role.role != DLQ]
         found = {}
         for topic, config in topic_configs(admin, topics, settings).items():
-            if topic in reading.lost:
+            if topic in reading.lost and reading.roles[topic].role != SOURCE:
                 found[topic] = wall_clock_ms() + _COMPACTION_MARGIN_MS
             elif "compact" in config.get("cleanup.policy", ""):
                 lag_ms = int(config.get("min.compaction.lag.ms", "0"))
                 found[topic] = wall_clock_ms() - lag_ms + _COMPACTION_MARGIN_MS
         return found
 
+    def _kept_from(self, reading: Reading, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:
+        """Of compacted sources, the first offset of each partition that is too young to have been compacted."""
+        ends = EndOffsets(AdminClient(librdkafka_config(self.settings)), self.settings.broker_timeout_ms / 1000)
+        found = {}
+        for topic, before_ms in compacted_before_ms.items():
+            if reading.roles[topic].role == SOURCE:
+                found |= ends.at_time([place for place in reading.spans if place.topic == topic], before_ms)
+        return found
+
     def remember(self, time_ms: int, records: int, seconds: float, verdict: Verdict) -> None:
         """Write the results that the next audit goes on from, then the ranges; take away what nothing needs any more."""
-        if not self.cut.ranges or self._results is None:
+        if not self.cut.ranges or self._results is None or self._bases is None:
             return
-        for d in self._results.derived:
-            self._carried.write(self.audit_id, d, self._results.state(d))
+        compacted = self._compacted_before(self.reading)
+        for d in self._results.found.derived:
+            state = self._results.state(d) if d in self._results.derived else self._bases.ahead(d, compacted)
+            if state is not None:
+                self._carried.write(self.audit_id, d, state)
         write_audit(
             self.facts,
             self.plan.application_id,
@@ -205,9 +214,3 @@ class OneAudit:
         )
         needed = {one.audit_id for one in audited_until(self.facts, self.plan.application_id).values()}
         self._carried.keep_only(needed)
-
-
-def _not_computed(topic: str, is_counted: bool, reason: str) -> Finding:
-    rest = "its records are counted only" if is_counted else "nor are its records counted"
-    message = f"its values are not computed again, {reason}; {rest}"
-    return Finding(topic, Verdict.NOT_ENOUGH_EVIDENCE, message, {NOT_COMPUTED: True})

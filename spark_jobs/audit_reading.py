@@ -33,7 +33,7 @@ from spark_jobs.audit_attribution import Attribution, Batches, Recorder, TopicRo
 from spark_jobs.kafka_reading import read_between
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import keyed_sinks
+from tidemark.quality.derivable import keyed_sinks, read_again
 from tidemark.quality.progress import AuditProgress, Tell
 from tidemark.quality.ranges import COMPUTING
 from tidemark.settings import Settings
@@ -97,10 +97,12 @@ def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
             if record.kind not in COMPUTING:
                 continue
             for topic, offsets in starts.items():
+                if topic in record.sources:
+                    continue
                 found += [(topic, p, at, ends.get(topic, {}).get(p, at), record.batch) for p, at in offsets.items()]
         for topic, partition, start, end, batch in sorted(found):
             role = roles.get(topic)
-            if role is None or (role.role == SINK and role.sub != task.subtopology):
+            if role is None or (role.role != DLQ and role.sub != task.subtopology):
                 continue
             place = TopicPartition(topic, partition)
             known = spans.get(place, (start, end))
@@ -122,7 +124,7 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
         if topic not in purged
     }
     by_hand = {sink.topic for sink in subtopology.sinks if sink.partitioner is not None}
-    for topic in keyed_sinks(subtopology):
+    for topic in keyed_sinks(subtopology) - read_again(plan):
         placed = None if topic in by_hand else partitions[topic]
         found[topic] = TopicRole(SINK, subtopology.index, own=False, tasks=tasks, placed=placed)
     plain = {aggregation.store.name for aggregation in subtopology.aggregations}
@@ -179,9 +181,11 @@ class Reader:
         """Records as Spark's Kafka source gives them, read_committed."""
         starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
         frame = read_between(self.spark, self.settings, starts, ends, _READ_OPTIONS)
-        return frame.selectExpr(*_COLUMNS, *(_header(name, kind) for name, kind in _HEADERS.items()))
+        return frame.selectExpr(*_COLUMNS, *(header_sql(name, kind) for name, kind in _HEADERS.items()))
 
 
-def _header(name: str, kind: str) -> str:
-    value = f"CAST(filter(headers, h -> h.key = 'tidemark.{name}')[0].value AS STRING)"
+def header_sql(name: str, kind: str) -> str:
+    """What a dead letter's header says, as `of_<name>`; null where it has none."""
+    # A record may bring headers of these names; the letter's own are behind them. There is no -1 to get of an empty array.
+    value = f"CAST(try_element_at(filter(headers, h -> h.key = 'tidemark.{name}'), -1).value AS STRING)"
     return f"CAST({value} AS {kind}) AS of_{name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,8 @@ from spark_jobs.audit_reading import Reader, Reading, Span
 from spark_jobs.audit_views import Road
 from tidemark.names import TaskId, TopicPartition
 from tidemark.quality.derivable import Derived
-from tidemark.quality.ranges import Base
+from tidemark.quality.progress import Tell
+from tidemark.quality.ranges import Base, TaskRange
 
 
 def state_schema(d: Derived) -> str:
@@ -48,19 +49,39 @@ class Carried:
         return self.folder / audit_id / d.name
 
 
-@dataclass(frozen=True)
+def no_fold(run: TaskRange, changelog: str | None, compacted_before_ms: Mapping[str, int]) -> str | None:
+    """Why a changelog does not tell what its store held where a run begins; None where it does.
+
+    A value that is written later lets compaction take the one before it, once that is old enough.
+    """
+    if changelog is None:
+        return "its store has no changelog (logging=False), and no audit carried results over"
+    first = run.computed[0] if run.computed else run.records[-1]
+    if first.commit_time_ms < compacted_before_ms.get(changelog, 0):
+        return f"{changelog} may have been compacted since batch {first.batch}; audit within its min.compaction.lag.ms"
+    return None
+
+
+@dataclass
 class Bases:
-    """Finds what each aggregation goes on from. `before` names, by task, the audit that carried results over."""
+    """Finds what each aggregation goes on from. `before` names, by task, the audit that carried results over.
+
+    `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away. `without` says, by sink and
+    changelog, why there is nothing to go on from.
+    """
 
     road: Road
     reader: Reader
     carried: Carried
     before: Mapping[TaskId, str]
     work: Path
+    compacted_before_ms: Mapping[str, int]
+    tell: Tell
+    without: dict[str, str] = field(default_factory=dict)
 
     def of(self, d: Derived) -> DataFrame | None:
         """Rows of `state_schema`; None where the aggregation has no new batch, or cannot be computed again. Blocks."""
-        runs = {task: run for task, run in self.road.cut.ranges.items() if task.subtopology == d.subtopology.index}
+        runs = self._runs(d)
         if not runs or not self.road.is_whole(d.subtopology.sources[d.branch.source].topic):
             return None
         base = self.carried.spark.createDataFrame([], state_schema(d))
@@ -71,22 +92,44 @@ class Bases:
             known = self.carried.read(self.before[task], d) if run.base is Base.CARRIED else None
             if known is not None:
                 base = base.unionByName(known.where(f"p = {task.partition}"))
-            elif d.changelog is None:
+                continue
+            why = no_fold(run, d.changelog, self.compacted_before_ms)
+            if d.changelog is None or why is not None:
+                topics = [*d.update_sinks, *d.final_sinks, *([d.changelog] if d.changelog else [])]
+                self.without |= dict.fromkeys(topics, f"task {task} has nothing to go on from: {why}")
                 return None
-            else:
-                place = TopicPartition(d.changelog, task.partition)
-                logged[place] = (
-                    self.road.cut.lows.get(place, 0),
-                    run.base_until.get(d.changelog, {}).get(task.partition, 0),
-                )
-        read = {place: span for place, span in logged.items() if span[0] < span[1]}
-        return base.unionByName(self._folded(d, d.changelog, read)) if read and d.changelog else base
+            logged |= self._span(d.changelog, task, run.base_until.get(d.changelog, {}).get(task.partition, 0))
+        return base.unionByName(self._folded(d, d.changelog, logged, "base")) if logged and d.changelog else base
 
-    def _folded(self, d: Derived, changelog: str, spans: Mapping[TopicPartition, Span]) -> DataFrame:
+    def ahead(self, d: Derived, compacted_before_ms: Mapping[str, int]) -> DataFrame | None:
+        """What the next audit can go on from though this one could not: the changelog where the cut ends. Blocks.
+
+        None where compaction may have taken from that too, or where there is no changelog.
+        """
+        runs = self._runs(d)
+        moment_ms = compacted_before_ms.get(d.changelog or "", 0)
+        if not runs or d.changelog is None or any(r.records[-1].commit_time_ms < moment_ms for r in runs.values()):
+            return None
+        logged: dict[TopicPartition, Span] = {}
+        for task, run in runs.items():
+            logged |= self._span(d.changelog, task, run.until.get(d.changelog, {}).get(task.partition, 0))
+        if not logged:
+            return self.carried.spark.createDataFrame([], state_schema(d))
+        return self._folded(d, d.changelog, logged, "ahead")
+
+    def _runs(self, d: Derived) -> dict[TaskId, TaskRange]:
+        return {task: run for task, run in self.road.cut.ranges.items() if task.subtopology == d.subtopology.index}
+
+    def _span(self, changelog: str, task: TaskId, end: int) -> dict[TopicPartition, Span]:
+        place = TopicPartition(changelog, task.partition)
+        start = self.road.cut.lows.get(place, 0)
+        return {place: (start, end)} if start < end else {}
+
+    def _folded(self, d: Derived, changelog: str, spans: Mapping[TopicPartition, Span], name: str) -> DataFrame:
         """The last value per key of a changelog; deleted keys are gone."""
         roles = {changelog: self.road.reading.roles[changelog]}
-        records = self.reader.read(Reading(roles, spans, {}, frozenset()), self.work / f"base_{d.name}")
-        view = self.road.views.add(f"whole_{d.name}", records)
+        records = self.reader.read(Reading(roles, spans, {}, frozenset()), self.work / f"{name}_{d.name}", self.tell)
+        view = self.road.views.add(f"whole_{name}_{d.name}", records)
         names = ", ".join(column.split()[0] for column in truth.kept_columns(d.aggregation))
         return self.road.views.spark.sql(
             f"SELECT p, k, ws, {names} FROM (SELECT *, row_number() OVER (PARTITION BY p, k, ws ORDER BY offset DESC) "

@@ -90,14 +90,24 @@ class Views:
 
 
 class Road:
-    """The audit's own way from records to partial results. `records` is the view of what was read."""
+    """The audit's own way from records to partial results. `records` is the view of what was read.
+
+    `thinned` are the sources of which compaction may have taken records.
+    """
 
     def __init__(
-        self, views: Views, cut: Cut, reading: Reading, records: DataFrame, max_timestamp_ahead_ms: int
+        self,
+        views: Views,
+        cut: Cut,
+        reading: Reading,
+        records: DataFrame,
+        max_timestamp_ahead_ms: int,
+        thinned: frozenset[str] = frozenset(),
     ) -> None:
         self.views = views
         self.cut = cut
         self.reading = reading
+        self._gone = reading.lost | thinned
         self._ahead_ms = max_timestamp_ahead_ms
         self._judged: list[str] = []
         self.records = views.add("records", records)
@@ -115,7 +125,7 @@ class Road:
     def is_whole(self, topic: str) -> bool:
         """Whether every record that the cut names is still in this source."""
         role = self.reading.roles.get(topic)
-        return role is not None and role.role == SOURCE and topic not in self.reading.lost
+        return role is not None and role.role == SOURCE and topic not in self._gone
 
     def batches_of(self, subtopology: SubTopology) -> str:
         """The batches of its tasks, as a subquery."""

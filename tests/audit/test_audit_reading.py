@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from spark_jobs.audit_attribution import Attribution, Recorder, TopicRole
-from spark_jobs.audit_reading import CHANGELOG, SINK, parts_of
+from spark_jobs.audit_reading import CHANGELOG, SINK, SOURCE, header_sql, parts_of, reading_of
+from tests.quality.test_audit_ranges import TASK, history, ranged
 
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition
 from tidemark.partitioning import partitions_of
+from tidemark.quality.cut import Cut
+from tidemark.topology.builder import Topology
 
 WRITTEN = [
     "role string", "topic string", "partition int32", "offset int64", "ts_ms int64", "key binary", "value binary",
@@ -92,3 +97,53 @@ def test_should_write_each_tasks_records_once_however_often_it_runs(tmp_path):
     assert [f"{name} {kind}" for name, kind in zip(written.schema.names, written.schema.types, strict=True)] == WRITTEN
     assert [count.to_pydict() for count in Recorder(attribution, tmp_path, 8)([])] == [{"records": [0]}]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_should_read_a_topic_that_the_application_writes_and_reads_as_a_source_of_those_who_read_it():
+    topology = Topology("app")
+    counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
+    counted.to("mid")
+    again = topology.stream("mid", schema="n BIGINT", key="_key").group_by_key()
+    again.aggregate(high="max(n)", store="t").to("end")
+    plan = topology.plan()
+    partitions = {"in": 2, "mid": 2, "end": 2}
+    number = {s.lead.topic: s.index for s in plan.subtopologies}
+    runs = {}
+    for topic, outputs in (("in", ("mid", "app-s-changelog")), ("mid", ("end", "app-t-changelog"))):
+        task = TaskId(number[topic], 1)
+        run = ranged([record_of(task, topic, outputs, batch) for batch in range(1, 4)])
+        runs[task] = replace(run, task=task, until={t: {1: 80} for t in (*outputs, "app-dlq")})
+    found = reading_of(plan, Cut(runs, [], {}, partitions))
+    assert {topic: (role.role, role.sub) for topic, role in found.roles.items() if role.role in (SOURCE, SINK)} == {
+        "in": (SOURCE, number["in"]),
+        "mid": (SOURCE, number["mid"]),
+        "end": (SINK, number["mid"]),
+    }
+    # The batches of `mid` are those of its reader, not those of the task that writes it.
+    assert found.batches["mid", 1, 1] == ([20, 30], [30, 40], [2, 3])
+    assert found.spans[TopicPartition("mid", 1)] == (20, 40)
+    assert found.batches["end", 1, 1] == ([40, 60], [60, 80], [2, 3])
+
+
+def record_of(task, source, outputs, batch):
+    (known,) = history(batch, batch)
+    ends = {topic: {1: 20 * batch} for topic in (*outputs, "app-dlq")}
+    assert TASK.partition == task.partition
+    return replace(known, task=task, sources={source: known.sources["in"]}, ends_before=ends)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_should_take_a_dead_letters_own_headers_and_not_those_that_its_record_brought(spark):
+    rows = [
+        ("produced again", [("tidemark.offset", b"7"), ("trace", b"x"), ("tidemark.offset", b"42")]),
+        ("plain", [("tidemark.offset", b"43")]),
+        ("of somebody else", [("trace", b"x")]),
+        ("empty", []),
+        ("none", None),
+    ]
+    frame = spark.createDataFrame(rows, "name STRING, headers ARRAY<STRUCT<key: STRING, value: BINARY>>")
+    found = frame.selectExpr("name", header_sql("offset", "BIGINT")).collect()
+    assert {row.name: row.of_offset for row in found} == {
+        "produced again": 42, "plain": 43, "of somebody else": None, "empty": None, "none": None,
+    }  # fmt: skip

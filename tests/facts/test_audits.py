@@ -28,3 +28,14 @@ def test_should_go_on_where_the_newest_audit_of_each_task_ended(tmp_path):
     }
     assert past_audits(facts, "app", 2) == [audited(0, 9, "b", Verdict.FAILED), audited(1, 3)]
     facts.close()
+
+
+def test_should_remember_a_task_that_has_been_idle_for_however_many_audits(tmp_path):
+    facts = FactsDatabase(Settings.load(var_dir=tmp_path))
+    write_audit(facts, "app", [audited(1, 3)])
+    write_audit(facts, "app", [audited(0, batch) for batch in range(1, 10_002)])
+    assert {task: one.end.batch for task, one in audited_until(facts, "app").items()} == {
+        TaskId(0, 0): 10_001,
+        TaskId(0, 1): 3,
+    }
+    facts.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.quality.derivable import derivable, keyed_sinks
+from tidemark.quality.derivable import derivable, keyed_sinks, read_again
 from tidemark.topology.builder import Topology
 from tidemark.topology.load import load
 from tidemark.topology.table import until_window_closes
@@ -59,3 +59,20 @@ def test_should_attribute_by_key_only_what_keeps_its_key():
     first, second = topology.plan().subtopologies
     assert keyed_sinks(first) == {"same"}
     assert keyed_sinks(second) == {"again"}
+
+
+def test_should_not_compare_as_a_sink_what_the_application_reads_itself():
+    topology = Topology("app")
+    counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
+    counted.to("mid")
+    counted.to("out")
+    again = topology.stream("mid", schema="n BIGINT", key="_key").group_by_key()
+    again.aggregate(high="max(n)", store="t").to("end")
+    plan = topology.plan()
+    found = derivable(plan)
+    assert read_again(plan) == {"mid"}
+    assert {d.changelog: d.update_sinks for d in found.derived} == {
+        "app-s-changelog": ("out",),
+        "app-t-changelog": ("end",),
+    }
+    assert [(n.topic, n.reason) for n in found.not_derived] == [("mid", "the application reads it itself too")]

@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
-from tidemark.quality.ranges import Base, Position, commit_rows, next_range
+from tidemark.quality.ranges import Base, Position, begun_anew, commit_rows, goes_on, next_range, passed_over
 
 TASK = TaskId(0, 1)
 DAY_MS = 86_400_000
@@ -40,11 +40,12 @@ def position(batch, version="1", commit_time_ms=NOW_MS):
     return Position(TASK, version, batch, commit_time_ms, ends, 1000 * batch, offsets(20 * batch + 20))
 
 
-def ranged(records, before=None, *, readable=10_000, quiet=10_000, most=1000):
+def ranged(records, before=None, *, readable=10_000, quiet=10_000, most=1000, version="1"):
     return next_range(
         TASK,
         records,
         before,
+        version=version,
         readable=offsets(readable),
         quiet_ends=None if quiet is None else offsets(quiet),
         kept_since_ms=NOW_MS - DAY_MS,
@@ -117,7 +118,7 @@ def test_should_take_results_from_the_changelog_behind_a_rewind_and_with_another
     assert run.base is Base.CHANGELOG
     assert run.base_until == record(5).ends_before
     assert [one.batch for one in run.computed] == [5, 6]
-    assert ranged(history(4, 5, version="2"), position(3)).base is Base.CHANGELOG
+    assert ranged(history(4, 5, version="2"), position(3), version="2").base is Base.CHANGELOG
 
 
 def test_should_pass_over_a_hole_that_compaction_may_have_made_and_no_other():
@@ -144,3 +145,70 @@ def test_should_bound_each_batchs_outputs_by_where_the_next_begins():
         (1, 20, 40),
         (2, 40, 70),
     ]
+
+
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+def test_should_begin_with_an_upgrade_a_rescale_or_a_reset_and_name_what_came_before(kind):
+    known = [START, *history(1, 3), record(4, kind, at=(40, 40)), *history(5, 6)]
+    run = ranged(known)
+    assert batches(run) == [4, 5, 6]
+    assert run.base is Base.CHANGELOG
+    assert [at for _, at in run.stream_times()] == [3000, 4000, 5000]
+    left_out = passed_over(TASK, known, None, "1")
+    assert (left_out.task, left_out.first_batch, left_out.last_batch) == (TASK, 0, 3)
+    assert str(kind) in left_out.reason
+    # What was audited before such a command is not told again.
+    assert batches(ranged(known, position(3))) == [4, 5, 6]
+    assert passed_over(TASK, known, position(3), "1") is None
+    assert passed_over(TASK, known, position(2), "1").first_batch == 3
+
+
+def test_should_not_judge_batches_of_another_version_than_the_plans():
+    known = [START, *history(1, 3), *history(4, 6, version="2")]
+    run = ranged(known, version="2")
+    assert batches(run) == [4, 5, 6]
+    assert run.base is Base.CHANGELOG
+    assert (run.before.batch, run.before.next_offsets, run.before.stream_time_ms) == (3, {"in": 40}, 3000)
+    left_out = passed_over(TASK, known, position(1), "2")
+    assert (left_out.first_batch, left_out.last_batch) == (2, 3)
+    assert "version 1 of the topology wrote them, this is version 2" in left_out.reason
+    # The module was changed, the application still runs the old one: nothing is audited, and nothing forgotten.
+    assert ranged(known, position(3), version="1") is None
+    assert passed_over(TASK, known, position(3), "1").last_batch == 6
+    # Back to the first version: its own old batches have the others' between them.
+    back = [*known, *history(7, 8)]
+    assert batches(ranged(back, position(3))) == [7, 8]
+    assert ranged(back, position(3)).base is Base.CHANGELOG
+
+
+def test_should_pass_over_nothing_of_a_task_that_went_on():
+    known = [START, *history(1, 3), record(4, CommitKind.REWIND, at=(40, 10)), record(5, at=(10, 30))]
+    assert passed_over(TASK, known, None, "1") is None
+    assert passed_over(TASK, known, position(5), "1") is None
+    assert passed_over(TASK, [], None, "1") is None
+
+
+def test_should_see_that_a_task_began_anew_under_the_same_name():
+    later = NOW_MS + 5000
+    anew = [replace(START, commit_time_ms=later), *history(1, 9, commit_time_ms=later)]
+    for batch in (0, 3, 9, 20):
+        assert begun_anew(anew, position(batch))
+    # Its own records, read again because an audit ended before the newest of them.
+    assert not begun_anew([START, *history(1, 9)], position(3))
+    assert not begun_anew([START, *history(1, 9)], position(9))
+    # The clock was set back before batch 3: its record is there, so it is the same life.
+    known = [START, *history(1, 2), *history(3, 9, commit_time_ms=NOW_MS - 9_000_000)]
+    assert not begun_anew(known, position(3, commit_time_ms=NOW_MS - 9_000_000))
+    # Compaction took the position's record.
+    assert not begun_anew(history(8, 9, commit_time_ms=later), position(3))
+    assert not begun_anew([], position(3))
+
+
+def test_should_doubt_records_that_are_not_those_behind_a_position():
+    assert goes_on([], position(3))
+    assert goes_on(history(1, 3), position(3))
+    assert goes_on(history(1, 5), position(3))
+    assert goes_on(history(4, 5), position(3))
+    assert not goes_on(history(5, 6), position(3))
+    assert not goes_on(history(1, 2), position(3))
+    assert not goes_on(history(1, 3, commit_time_ms=NOW_MS + 1), position(3))

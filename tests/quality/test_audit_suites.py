@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+
 import pytest
 
 from tidemark.checks.verdict import Verdict
@@ -78,3 +80,24 @@ def test_should_not_call_nothing_ok():
 
 def test_should_warn_where_nothing_is_lost():
     assert finding(CLOCK, Outcome(CLOCK.name, False, 1, 5, None), []).verdict is Verdict.WARNING
+
+
+@pytest.mark.parametrize(
+    ("offset", "is_expected", "is_equal", "is_compacted", "is_unexpected"),
+    [
+        (None, True, False, False, True),
+        (None, True, False, True, False),
+        (5, True, False, False, True),
+        (5, True, False, True, True),
+        (5, True, True, False, False),
+        (5, False, False, False, False),
+    ],
+)
+def test_should_not_miss_a_final_that_may_have_been_deleted(offset, is_expected, is_equal, is_compacted, is_unexpected):
+    check = BY_NAME["finals_are_there_with_their_value"]
+    query = (
+        f"SELECT {check.unexpected} FROM (SELECT 'final' AS role, ? AS offset, ? AS is_expected, ? AS is_equal, "
+        "? AS is_compacted)"
+    )
+    (found,) = sqlite3.connect(":memory:").execute(query, (offset, is_expected, is_equal, is_compacted)).fetchone()
+    assert bool(found) is is_unexpected

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, select
+from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
 
 from tidemark.checks.verdict import Verdict
 from tidemark.facts.database import METADATA, FactsDatabase, id_column
@@ -73,12 +73,15 @@ def write_audit(facts: FactsDatabase, application_id: str, ranges: Sequence[Audi
 def audited_until(facts: FactsDatabase, application_id: str) -> dict[TaskId, AuditedRange]:
     """The newest range of each task. Blocks. Raises `FactsUnavailable`."""
     columns = AUDITS.c
-    newest: dict[TaskId, AuditedRange] = {}
-    # The newest first: the first row met of a task is the one that counts.
-    query = select(AUDITS).where(columns.application_id == application_id).order_by(columns.id.desc()).limit(10_000)
-    for row in facts.read(query):
-        newest.setdefault(TaskId.parse(row.task), _range(row))
-    return newest
+    # However long a task has been idle, its newest row counts.
+    newest = (
+        select(func.max(columns.id).label("id"))
+        .where(columns.application_id == application_id)
+        .group_by(columns.task)
+        .subquery()
+    )
+    rows = facts.read(select(AUDITS).join(newest, columns.id == newest.c.id))
+    return {TaskId.parse(row.task): _range(row) for row in rows}
 
 
 def past_audits(facts: FactsDatabase, application_id: str, limit: int) -> list[AuditedRange]:

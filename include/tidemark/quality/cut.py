@@ -12,7 +12,7 @@ from tidemark.broker.topics import task_ids
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition, by_topic, commits_topic, dlq_topic
-from tidemark.quality.ranges import Position, TaskRange, next_range
+from tidemark.quality.ranges import PassedOver, Position, TaskRange, begun_anew, goes_on, next_range, passed_over
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -33,12 +33,16 @@ class End:
 
 @dataclass(frozen=True)
 class Cut:
-    """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold."""
+    """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold.
+
+    `passed_over` are batches that lie before the ranges and that today's plan cannot judge.
+    """
 
     ranges: Mapping[TaskId, TaskRange]
     ends: Sequence[End]
     lows: Mapping[TopicPartition, int]
     partitions: Mapping[str, int]
+    passed_over: Sequence[PassedOver] = ()
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,62 @@ class Cutter:
         outputs = self._outputs()
         committed, ends, is_quiet = self._settled(outputs)
         tasks = task_ids(self.plan, self.partitions)
-        history: dict[TaskId, list[CommitRecord]] = {task: [] for task in tasks}
         # What is decided; an open transaction is not waited for, as this stream may have one all the time.
         decided = {p: end for p, end in committed.items() if p.topic == self._commits}
+        history, before = self._history(tasks, before, decided)
+        is_quiet = is_quiet and self.ends.of(outputs) == ends
+        readable, now_ms = by_topic(committed), self.clock()
+        ranges, passed = {}, []
+        for task, records in history.items():
+            known_until = before.get(task)
+            if (left_out := passed_over(task, records, known_until, self.plan.version)) is not None:
+                passed.append(left_out)
+            found = next_range(
+                task,
+                records,
+                known_until,
+                version=self.plan.version,
+                readable=readable,
+                quiet_ends=by_topic(ends) if is_quiet else None,
+                kept_since_ms=now_ms - self.kept_ms,
+                most_batches=most_batches,
+            )
+            if found is not None:
+                is_newest = found.records[-1].batch == records[-1].batch
+                known = known_until.commits_from if known_until else 0
+                end = decided[TopicPartition(self._commits, task.partition)]
+                ranges[task] = replace(found, commits_from=end if is_newest else known)
+        sources = [
+            TopicPartition(topic, task.partition)
+            for task in ranges
+            for topic in self.plan.subtopologies[task.subtopology].source_topics
+        ]
+        lows = self.ends.beginnings([*outputs, *dict.fromkeys(sources)])
+        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions, passed)
+
+    def _history(
+        self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position], decided: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TaskId, list[CommitRecord]], dict[TaskId, Position]]:
+        """The records of each task, and the positions that still hold: those of a life before this one are dropped."""
+        known = {
+            task: at
+            for task, at in before.items()
+            if at.commits_from <= decided.get(TopicPartition(self._commits, task.partition), 0)
+        }
+        history = self._read(tasks, known, decided)
+        doubtful = [task for task in tasks if task in known and not goes_on(history[task], known[task])]
+        if doubtful:
+            whole = self._read(doubtful, {}, decided)
+            for task in doubtful:
+                if begun_anew(whole[task], known[task]):
+                    history[task] = whole[task]
+                    del known[task]
+        return history, known
+
+    def _read(
+        self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position], decided: Mapping[TopicPartition, int]
+    ) -> dict[TaskId, list[CommitRecord]]:
+        history: dict[TaskId, list[CommitRecord]] = {task: [] for task in tasks}
         for record in commit_history(
             self.client_config,
             self.ends,
@@ -75,31 +132,7 @@ class Cutter:
             end_offsets=decided,
         ):
             history[record.task].append(record)
-        is_quiet = is_quiet and self.ends.of(outputs) == ends
-        readable, now_ms = by_topic(committed), self.clock()
-        ranges = {}
-        for task, records in history.items():
-            found = next_range(
-                task,
-                records,
-                before.get(task),
-                readable=readable,
-                quiet_ends=by_topic(ends) if is_quiet else None,
-                kept_since_ms=now_ms - self.kept_ms,
-                most_batches=most_batches,
-            )
-            if found is not None:
-                is_newest = found.records[-1].batch == records[-1].batch
-                known = before[task].commits_from if task in before else 0
-                end = decided[TopicPartition(self._commits, task.partition)]
-                ranges[task] = replace(found, commits_from=end if is_newest else known)
-        sources = [
-            TopicPartition(topic, task.partition)
-            for task in ranges
-            for topic in self.plan.subtopologies[task.subtopology].source_topics
-        ]
-        lows = self.ends.beginnings([*outputs, *dict.fromkeys(sources)])
-        return Cut(ranges, self._open(outputs, committed, ends), lows, self.partitions)
+        return history
 
     def _unread(self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position]) -> dict[TopicPartition, int]:
         """Where each partition of the commits topic has records that some task's audits have not looked at."""

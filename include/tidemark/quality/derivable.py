@@ -80,6 +80,7 @@ def derivable(plan: TopologyPlan) -> Derivable:
     reasons: dict[str, str] = {}
     late_rows = set()
     writers = Counter(topic for s in plan.subtopologies for topic in [sink.topic for sink in s.sinks])
+    read = read_again(plan)
     for subtopology in plan.subtopologies:
         purged = next((s.topic for s in subtopology.sources if s.topic in plan.repartition_topics), None)
         found = [] if purged else list(_of(plan, subtopology, writers))
@@ -93,7 +94,7 @@ def derivable(plan: TopologyPlan) -> Derivable:
         ]
         for topic in (*subtopology.sink_topics, *logged):
             if topic not in known:
-                reasons.setdefault(topic, why if purged else _why(subtopology, topic, writers) or why)
+                reasons.setdefault(topic, why if purged else _why(subtopology, topic, writers, read) or why)
         only_aggregates = all(branch.aggregation is not None or not branch.enters for branch in subtopology.branches)
         if not purged and only_aggregates and len(found) == len(subtopology.aggregations):
             late_rows.add(subtopology.index)
@@ -101,7 +102,15 @@ def derivable(plan: TopologyPlan) -> Derivable:
     return Derivable(tuple(derived), not_derived, frozenset(late_rows))
 
 
-def _why(subtopology: SubTopology, topic: str, writers: Counter[str]) -> str | None:
+def read_again(plan: TopologyPlan) -> frozenset[str]:
+    """The topics that the application both writes and reads: to the audit they are sources, and no more."""
+    sources = {topic for s in plan.subtopologies for topic in s.source_topics} - set(plan.repartition_topics)
+    return frozenset(topic for s in plan.subtopologies for topic in s.sink_topics if topic in sources)
+
+
+def _why(subtopology: SubTopology, topic: str, writers: Counter[str], read: frozenset[str]) -> str | None:
+    if topic in read:
+        return "the application reads it itself too"
     if writers[topic] > 1:
         return "several nodes write it"
     ends = [node for node in subtopology.nodes if isinstance(node, RowSink) and node.sink.topic == topic]
@@ -117,6 +126,7 @@ def _node(subtopology: SubTopology, name: str) -> TaskNode | Aggregation | None:
 
 
 def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> Iterator[Derived]:
+    compared = frozenset(topic for topic, count in writers.items() if count == 1) - read_again(plan)
     for number, branch in enumerate(subtopology.branches):
         aggregation = branch.aggregation
         if aggregation is None or not isinstance(aggregation.window, Window | None):
@@ -137,18 +147,18 @@ def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> 
             branch,
             aggregation,
             changelog_of(plan.application_id, aggregation.store) if logged else None,
-            _sinks_behind(subtopology, {aggregation.node}, writers),
-            _sinks_behind(subtopology, set(finals), writers),
+            _sinks_behind(subtopology, {aggregation.node}, compared),
+            _sinks_behind(subtopology, set(finals), compared),
         )
 
 
-def _sinks_behind(subtopology: SubTopology, nodes: set[str], writers: Counter[str]) -> tuple[str, ...]:
+def _sinks_behind(subtopology: SubTopology, nodes: set[str], compared: frozenset[str]) -> tuple[str, ...]:
     return tuple(
         node.sink.topic
         for node in subtopology.nodes
         if isinstance(node, RowSink)
         and set(node.inputs) <= nodes
-        and writers[node.sink.topic] == 1
+        and node.sink.topic in compared
         and not node.sink.is_repartition
     )
 

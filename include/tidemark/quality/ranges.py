@@ -23,6 +23,9 @@ Offsets = Mapping[str, Mapping[int, int]]
 COMPUTING = frozenset([CommitKind.START, CommitKind.BATCH, CommitKind.TICK])
 """The kinds of records whose results follow from the source. All others move a task: a run begins with one of them."""
 
+_RENEWS = frozenset([CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+"""The kinds behind which topics, tasks or changelogs are others: today's plan says nothing of what came before."""
+
 
 class Base(StrEnum):
     """Where the results come from that a run goes on from."""
@@ -93,11 +96,75 @@ class TaskRange:
         yield self.records[-1], self.records[-1].ends_before, self.until
 
 
+@dataclass(frozen=True)
+class PassedOver:
+    """Batches of a task, both ends included, that today's plan cannot judge, and why."""
+
+    task: TaskId
+    first_batch: int
+    last_batch: int
+    reason: str
+
+
+def passed_over(
+    task: TaskId, history: Sequence[CommitRecord], before: Position | None, version: str
+) -> PassedOver | None:
+    """What `next_range` leaves out of the records that it is given, None where that is nothing."""
+    new = _new(history, before)
+    begin = _begin(new, version)
+    if not begin:
+        return None
+    foreign = [record.topology_version for record in new[:begin] if record.topology_version != version]
+    behind = new[begin] if begin < len(new) else None
+    if behind is not None and behind.kind in _RENEWS:
+        reason = f"the {behind.kind} of batch {behind.batch} came behind them"
+    else:
+        reason = f"version {foreign[-1]} of the topology wrote them, this is version {version}"
+    return PassedOver(task, new[0].batch, new[begin - 1].batch, reason)
+
+
+def begun_anew(history: Sequence[CommitRecord], before: Position) -> bool:
+    """Whether the task has begun a new life since an audit ended at `before`: topics deleted, the database of facts kept.
+
+    `history` is from the beginning of the commits topic. The record of a position that is still there says that it has not.
+    """
+    if any(_is_at(record, before) for record in history):
+        return False
+    starts = [r for r in history if r.kind is CommitKind.START and r.commit_time_ms > before.commit_time_ms]
+    return any(r.batch <= before.batch for r in starts) or (bool(history) and history[-1].batch <= before.batch)
+
+
+def goes_on(history: Sequence[CommitRecord], before: Position) -> bool:
+    """Whether records, read from where the position says, are those behind it: else look from the topic's beginning."""
+    new = _new(history, before)
+    return new[0].batch == before.batch + 1 if new else not history or _is_at(history[-1], before)
+
+
+def _is_at(record: CommitRecord, before: Position) -> bool:
+    return (record.batch, record.commit_time_ms) == (before.batch, before.commit_time_ms)
+
+
+def _new(history: Sequence[CommitRecord], before: Position | None) -> list[CommitRecord]:
+    return [record for record in history if before is None or record.batch > before.batch]
+
+
+def _begin(records: Sequence[CommitRecord], version: str) -> int:
+    """The first of the records that today's plan can judge, with all behind it; their number where there is none."""
+    begin = 0
+    for i, record in enumerate(records):
+        if record.topology_version != version:
+            begin = i + 1
+        elif record.kind in _RENEWS:
+            begin = i
+    return begin
+
+
 def next_range(
     task: TaskId,
     history: Sequence[CommitRecord],
     before: Position | None,
     *,
+    version: str,
     readable: Offsets,
     quiet_ends: Offsets | None,
     kept_since_ms: int,
@@ -107,9 +174,15 @@ def next_range(
 
     `history` are the task's records in order. `readable` are the read_committed ends of sinks and changelogs: beyond them a
     transaction is open. `quiet_ends` are the ends of all of them if nothing was being written; without it, a task's newest
-    record waits for the next audit. Records older than `kept_since_ms` may have been compacted away.
+    record waits for the next audit. Records older than `kept_since_ms` may have been compacted away. `version` is that of
+    today's plan: what it cannot judge is `passed_over`.
     """
-    new = [record for record in history if before is None or record.batch > before.batch]
+    new = _new(history, before)
+    begin = _begin(new, version)
+    if begin == len(new):
+        return None
+    if begin:
+        before, new = _position(new[begin - 1], new[begin].ends_before), new[begin:]
     if before is not None and new and new[0].batch > before.batch + 1 and before.commit_time_ms < kept_since_ms:
         before = None
     if before is None:

@@ -1,0 +1,109 @@
+"""What an audit cannot say of its cut, and why: a finding each, so that nobody believes that it was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from spark_jobs.audit_reading import DLQ, SINK, SOURCE, Reading
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.names import TopicPartition
+from tidemark.quality.contracts import Contract
+from tidemark.quality.cut import Cut
+from tidemark.quality.derivable import NotDerived
+from tidemark.quality.ranges import PassedOver
+from tidemark.quality.suites import NOT_COMPUTED
+from tidemark.topology.plan import TopologyPlan
+
+_MARKER_RECORDS = 1
+_SHORTER = "audit more often than that, or keep it longer"
+
+
+def thinned(
+    plan: TopologyPlan, cut: Cut, compacted_before_ms: Mapping[str, int], kept_from: Mapping[TopicPartition, int]
+) -> frozenset[str]:
+    """The sources of which compaction may have taken records that the cut names.
+
+    So where its oldest batch was committed before `compacted_before_ms`, or where its records begin before `kept_from`: the
+    first offset that is too young to be compacted, by partition. The first offset may be a transaction's marker.
+    """
+    found = set()
+    for task, run in cut.ranges.items():
+        for topic in plan.subtopologies[task.subtopology].source_topics:
+            spans = [r.sources[topic][task.partition] for r in run.computed if topic in r.sources]
+            spans = [(start, end) for start, end in spans if start < end]
+            if topic not in compacted_before_ms or not spans:
+                continue
+            is_old = min(r.commit_time_ms for r in run.computed) < compacted_before_ms[topic]
+            start, end = min(start for start, _ in spans), max(end for _, end in spans)
+            if is_old or min(end, kept_from.get(TopicPartition(topic, task.partition), end)) > start + _MARKER_RECORDS:
+                found.add(topic)
+    return frozenset(found)
+
+
+def untold(
+    reading: Reading,
+    thin: Collection[str],
+    not_derived: Sequence[NotDerived],
+    without_base: Mapping[str, str],
+    ruled: Sequence[Contract],
+) -> list[Finding]:
+    """Every finding of this kind about topics. `without_base`: why, by topic; `ruled` are the topology's contracts."""
+    roles = reading.roles
+    found = [
+        _not_computed(one.topic, f"as {one.reason}", is_counted=one.topic in roles and roles[one.topic].role != SOURCE)
+        for one in not_derived
+    ]
+    lost = sorted(topic for topic in reading.lost if roles[topic].role == SOURCE)
+    found += [
+        _not_computed(topic, "as its beginning has been deleted from the topic", is_counted=True) for topic in lost
+    ]
+    why_thin = "as the topic is compacted, and records of its batches are old enough to be gone (min.compaction.lag.ms)"
+    found += [_not_computed(topic, f"{why_thin}; {_SHORTER}", is_counted=True) for topic in sorted(thin)]
+    found += [_not_computed(topic, f"as {why}", is_counted=True) for topic, why in without_base.items()]
+    found += [
+        _told(
+            topic, f"nobody says that no dead letter is missing, as the topic's beginning has been deleted; {_SHORTER}"
+        )
+        for topic in sorted(reading.lost)
+        if roles[topic].role == DLQ
+    ]
+    found += [
+        _told(one.asset, "its contract is not looked at, as its records are not read as those of a sink")
+        for one in ruled
+        if not is_read(one, reading)
+    ]
+    return found
+
+
+def is_read(contract: Contract, reading: Reading) -> bool:
+    """Whether there are records to hold a contract against."""
+    role = reading.roles.get(contract.topic)
+    return role is not None and role.role == (SOURCE if contract.is_source else SINK)
+
+
+def has_all_letters(reading: Reading) -> bool:
+    """Whether no dead letter of the cut can have expired."""
+    return not any(reading.roles[topic].role == DLQ for topic in reading.lost)
+
+
+def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
+    """A finding for the batches of each task that were left out. It counts in what the audit comes to."""
+    return [
+        Finding(
+            f"task {one.task}",
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"batches {one.first_batch} to {one.last_batch} are not audited: {one.reason}; audit before such a change, by "
+            "the topology that wrote them",
+            {"first_batch": one.first_batch, "last_batch": one.last_batch},
+        )
+        for one in left_out
+    ]
+
+
+def _not_computed(topic: str, reason: str, *, is_counted: bool) -> Finding:
+    rest = "its records are counted only" if is_counted else "nor are its records read as its own, or counted"
+    return _told(topic, f"its values are not computed again, {reason}; {rest}")
+
+
+def _told(subject: str, message: str) -> Finding:
+    return Finding(subject, Verdict.NOT_ENOUGH_EVIDENCE, message, {NOT_COMPUTED: True})

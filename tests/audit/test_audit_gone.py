@@ -1,0 +1,65 @@
+"""A healthy application of which records are gone by the time of the audit, or which another topology wrote: no false alarm."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.audit.application import PaymentsApp
+from tests.audit.matrix import Matrix, complaints_of
+from tests.restore.counting import PARTITIONS
+
+from tidemark.broker.offsets import EndOffsets
+from tidemark.checks.verdict import Verdict
+from tidemark.names import TopicPartition, dlq_topic
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
+
+
+def compact(app: PaymentsApp, topic: str) -> None:
+    change = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
+    app.admin.incremental_alter_configs([resource])[resource].result(15)
+
+
+def expire(app: PaymentsApp, topic: str) -> int:
+    """Delete what the topic holds; how many offsets that was."""
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    ends = EndOffsets(app.admin, 15).of(places)
+    for done in app.admin.delete_records([ClientPartition(topic, p.partition, ends[p]) for p in places]).values():
+        done.result(15)
+    return sum(ends.values())
+
+
+def test_should_report_nothing_where_records_are_gone_or_another_version_wrote_them(matrix: Matrix) -> None:
+    name = f"gone-{uuid.uuid4().hex[:8]}"
+    app = PaymentsApp(matrix.settings, matrix.admin, name)
+    app.feed(900)
+    app.run()
+    # The module has another version by now: nothing is audited, nothing remembered.
+    report = matrix.audit.run(replace(app.plan, version="2"), stalled_ms=1500)
+    said = {found.subject: found.message for found in report.findings}
+    assert (report.ranges, report.verdict, complaints_of(report)) == ({}, Verdict.NOT_ENOUGH_EVIDENCE, [])
+    assert "version 1 of the topology wrote them, this is version 2" in said["task 0_0"]
+    # The dead letters have expired.
+    assert expire(app, dlq_topic(name)) > 0
+    report = matrix.audit.run(app.plan, stalled_ms=1500)
+    said = {found.subject: found.message for found in report.findings}
+    assert complaints_of(report) == []
+    assert len(report.ranges) == PARTITIONS
+    assert "no dead letter is missing" in said[dlq_topic(name)]
+    assert "dead_letters_are_not_lost" not in said
+    assert said["the_last_value_is_the_truth"]
+    # The source is compacted, and nothing says that a record stays a while.
+    compact(app, f"{name}-in")
+    app.feed(300)
+    app.run()
+    report = matrix.audit.run(app.plan, stalled_ms=1500)
+    said = {found.subject: found.message for found in report.findings}
+    assert complaints_of(report) == []
+    assert "the topic is compacted" in said[f"{name}-in"]
+    assert "the_last_value_is_the_truth" not in said
+    assert said["outputs_are_not_lost"]

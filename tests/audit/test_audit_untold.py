@@ -1,0 +1,111 @@
+"""What an audit cannot say is told, and is never a false alarm: pure, on ranges of commit records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from spark_jobs.audit_attribution import TopicRole
+from spark_jobs.audit_reading import DLQ, SINK, SOURCE, Reading
+from spark_jobs.audit_state import no_fold
+from spark_jobs.audit_untold import has_all_letters, is_read, passed, thinned, untold
+from tests.quality.test_audit_ranges import NOW_MS, TASK, history, ranged
+
+from tidemark.checks.verdict import Verdict
+from tidemark.names import TopicPartition
+from tidemark.quality.contracts import contracts
+from tidemark.quality.cut import Cut
+from tidemark.quality.derivable import derivable
+from tidemark.quality.ranges import PassedOver
+from tidemark.quality.suites import NOT_COMPUTED, overall
+from tidemark.topology.builder import Topology
+from tidemark.topology.contracts import expect
+
+RUN = replace(ranged(history(1, 3)), task=TASK)
+"""Batches 2 and 3, which read [20, 40) and were committed at NOW_MS."""
+IN = TopicPartition("in", 1)
+
+
+def plan():
+    topology = Topology("app")
+    counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(name="n", store="s")
+    counted.to("out", expects=[expect("n", not_null=True)])
+    odd = counted.to_stream().process("module:Processor", emits="y BIGINT")
+    odd.to("odd", expects=[expect("y", not_null=True)])
+    return topology.plan()
+
+
+def reading(lost=()):
+    roles = {"in": SOURCE, "out": SINK, "app-dlq": DLQ}
+    made = {topic: TopicRole(role, 0, own=True, tasks=2, placed=None) for topic, role in roles.items()}
+    return Reading(made, {}, {}, frozenset(lost))
+
+
+def told(read, thin=(), without=None, not_derived=()):
+    findings = untold(read, thin, not_derived, without or {}, [c for c in contracts(plan()) if c.topic == "out"])
+    assert {found.verdict for found in findings} <= {Verdict.NOT_ENOUGH_EVIDENCE}
+    assert all(found.evidence[NOT_COMPUTED] for found in findings)
+    return {found.subject: found.message for found in findings}
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "kept_from", "is_thin"),
+    [
+        (None, 0, False),
+        (NOW_MS - 1, 20, False),
+        (NOW_MS, 20, False),
+        (NOW_MS + 1, 20, True),
+        # Its records are older than their batches are: the first that is young enough lies behind the beginning.
+        (NOW_MS - 1, 21, False),
+        (NOW_MS - 1, 22, True),
+        (NOW_MS - 1, 500, True),
+    ],
+)
+def test_should_not_take_a_compacted_source_as_whole_once_its_records_may_be_gone(before_ms, kept_from, is_thin):
+    compacted = {} if before_ms is None else {"in": before_ms, "out": NOW_MS + 1}
+    cut = Cut({TASK: RUN}, [], {}, {})
+    assert thinned(plan(), cut, compacted, {IN: kept_from}) == (frozenset(["in"]) if is_thin else frozenset())
+
+
+@pytest.mark.parametrize(("before_ms", "is_possible"), [(NOW_MS - 1, True), (NOW_MS, True), (NOW_MS + 1, False)])
+def test_should_not_fold_a_changelog_that_may_have_been_compacted_since_the_run_began(before_ms, is_possible):
+    why = no_fold(RUN, "log", {"log": before_ms})
+    assert (why is None) is is_possible
+    assert is_possible or "may have been compacted since batch 2" in why
+    assert no_fold(RUN, "log", {}) is None
+
+
+def test_should_say_that_a_store_without_a_changelog_has_nothing_to_go_on_from():
+    assert "logging=False" in no_fold(RUN, None, {})
+
+
+def test_should_leave_letters_out_where_the_oldest_of_them_have_expired():
+    assert has_all_letters(reading())
+    assert has_all_letters(reading(lost=["in"]))
+    assert not has_all_letters(reading(lost=["app-dlq"]))
+    assert told(reading()) == {}
+    assert "no dead letter is missing" in told(reading(lost=["app-dlq"]))["app-dlq"]
+
+
+def test_should_say_why_values_are_not_computed_again():
+    assert "its beginning has been deleted" in told(reading(lost=["in"]))["in"]
+    assert "the topic is compacted" in told(reading(), thin=["in"])["in"]
+    assert "nothing to go on from" in told(reading(), without={"out": "task 0_1 has nothing to go on from"})["out"]
+
+
+def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody_looked():
+    ruled = contracts(plan())
+    assert {contract.topic: is_read(contract, reading()) for contract in ruled} == {"out": True, "odd": False}
+    findings = untold(reading(), [], derivable(plan()).not_derived, {}, ruled)
+    messages = {found.subject: found.message for found in findings}
+    assert "it is behind a Process" in messages["odd"]
+    assert "nor are its records read as its own, or counted" in messages["odd"]
+    assert "its contract is not looked at" in messages["contract of odd"]
+    assert "contract of out" not in messages
+
+
+def test_should_name_the_batches_that_were_passed_over_and_count_them_in_the_verdict():
+    (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came behind them")])
+    assert (found.subject, found.verdict) == ("task 0_1", Verdict.NOT_ENOUGH_EVIDENCE)
+    assert "batches 4 to 9 are not audited: a rescale came behind them; audit before such a change" in found.message
+    assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
