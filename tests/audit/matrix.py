@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -100,7 +101,10 @@ class Matrix:
 
     def _audited(self, name: str) -> AuditReport:
         # Of at_least_once too: what is claimed is exactly_once.
-        return self.audit.run(payments(name).plan(), stalled_ms=_STALLED_MS)
+        report = self.audit.run(payments(name).plan(), stalled_ms=_STALLED_MS)
+        # Great Expectations' objects refer to each other and to Spark's, whose memory Python does not see.
+        gc.collect()
+        return report
 
     def _run(self, app: PaymentsApp, point: str | None, skip: int = 0) -> bool:
         """One instance in a process of its own; whether it was killed at the point. Without one it must end by itself."""
