@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit_accounts import Accounts
+from spark_jobs.audit_pace import Pace
 from spark_jobs.audit_reading import DLQ, SOURCE, Reader, Reading, reading_of
 from spark_jobs.audit_results import Results
 from spark_jobs.audit_savepoints import Saved
@@ -106,7 +107,7 @@ class OneAudit:
     def findings(self) -> tuple[list[Finding], dict[str, Sequence[Mapping[str, Any]]], dict[str, TopicRead]]:
         """Every expectation's verdict, unexpected rows, and what was read of each topic."""
         spark, settings, reading = self.spark, self.settings, self.reading
-        reader = Reader(spark, settings, settings.audit_records_at_once, settings.audit_time_share)
+        reader = Reader(spark, settings, settings.audit_records_at_once, Pace(settings.audit_time_share))
         self._work.mkdir(parents=True, exist_ok=True)
         records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)

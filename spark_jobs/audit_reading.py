@@ -2,7 +2,7 @@
 
 Spark reads Kafka, and its Python workers write the files: column by column, as the records come, and not row by row.
 
-Parts are read one after the other with a pause behind each, so that a share of the time at most is used.
+Parts are read one after the other, at the audit's pace.
 Columns of what is written:
 
     role       STRING   source, sink, changelog or dlq
@@ -30,6 +30,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit_attribution import Attribution, Batches, Recorder, TopicRole
+from spark_jobs.audit_pace import Pace
 from spark_jobs.kafka_reading import read_between
 from tidemark.names import TopicPartition, dlq_topic
 from tidemark.quality.cut import Cut
@@ -156,12 +157,12 @@ def parts_of(spans: Mapping[TopicPartition, Span], most_offsets: int) -> Iterato
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads with one Spark session. `share`: the share of the time that reading may take."""
+    """Reads with one Spark session, `most_offsets` in a turn."""
 
     spark: SparkSession
     settings: Settings
     most_offsets: int
-    share: float
+    pace: Pace
 
     def read(self, reading: Reading, folder: Path, tell: Tell) -> DataFrame:
         """Read everything into `folder`, which workers must see too, and tell how far that is. Blocks."""
@@ -170,9 +171,8 @@ class Reader:
         begun, done = time.monotonic(), 0
         tell(AuditProgress(_READING, done, reading.offsets, "offsets", 0.0))
         for number, part in enumerate(parts_of(reading.spans, self.most_offsets)):
-            started = time.monotonic()
-            self.kafka(part).mapInArrow(Recorder(attribution, folder, number), "records BIGINT").collect()
-            time.sleep((time.monotonic() - started) * (1 / self.share - 1))
+            with self.pace.turn():
+                self.kafka(part).mapInArrow(Recorder(attribution, folder, number), "records BIGINT").collect()
             done += sum(end - start for start, end in part.values())
             tell(AuditProgress(_READING, done, reading.offsets, "offsets", time.monotonic() - begun))
         return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -48,9 +48,9 @@ class _StackSource(PydanticBaseSettingsSource):
         return cast(dict[str, Any], recorded.get("settings", {}))
 
 
-def setting(default: Any, description: str, streams: str = "") -> Any:
-    """A field with its Kafka Streams (or Kafka) name beside it."""
-    return Field(default, description=description, json_schema_extra={"streams": streams})
+def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
+    """A field with its Kafka Streams (or Kafka) name beside it; a number below `least` is refused."""
+    return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
 
 
 class Settings(BaseSettings):
@@ -69,37 +69,49 @@ class Settings(BaseSettings):
     sasl_password: SecretStr = setting(SecretStr(""), "used with `SASL_…`; environment only", "sasl.jaas.config")
     ssl_ca_location: str = setting("", "PEM file of the brokers' certificate authority", "ssl.truststore.location")
 
-    commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms")
-    max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records")
+    commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms", least=0)
+    max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records", least=1)
     cache_max_bytes: int = setting(
         256 << 20,
         "updates of one batch, keys and values; a batch with more makes the next ones smaller, so that they "
         "commit earlier",
         "statestore.cache.max.bytes",
+        least=1,
     )
     auto_offset_reset: Literal["earliest", "latest"] = setting(
         "earliest", "where a new application begins to read", "auto.offset.reset"
     )
     replication_factor: int = setting(
-        -1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor"
+        -1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor", least=-1
     )
     num_partitions: int = setting(
-        4, "of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions"
+        4, "of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions", least=1
     )
-    session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms")
+    session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms", least=1)
     transaction_timeout_ms: int = setting(
-        10_000, "the broker aborts an open transaction after; longer than the longest commit", "transaction.timeout.ms"
+        10_000,
+        "the broker aborts an open transaction after; longer than the longest commit",
+        "transaction.timeout.ms",
+        least=1,
     )
     max_timestamp_ahead_ms: int = setting(
-        3_600_000, "an event further ahead of its record's Kafka timestamp is a bad record", "(timestamp extractor)"
+        3_600_000,
+        "an event further ahead of its record's Kafka timestamp is a bad record",
+        "(timestamp extractor)",
+        least=0,
     )
     commit_record_retention_ms: int = setting(
-        604_800_000, "audit window: `min.compaction.lag.ms` of `<app>-commits`", ""
+        604_800_000, "audit window: `min.compaction.lag.ms` of `<app>-commits`", "", least=0
     )
     repartition_purge_interval_ms: int = setting(
-        30_000, "how often committed records are deleted from repartition topics", "repartition.purge.interval.ms"
+        30_000,
+        "how often committed records are deleted from repartition topics",
+        "repartition.purge.interval.ms",
+        least=1,
     )
-    broker_timeout_ms: int = setting(15_000, "how long to wait for a broker before giving up", "request.timeout.ms")
+    broker_timeout_ms: int = setting(
+        15_000, "how long to wait for a broker before giving up", "request.timeout.ms", least=1
+    )
 
     var_dir: Path = setting(Path("var"), "logs, facts and what runs; relative to the project", "")
     facts_url: SecretStr = setting(
@@ -112,7 +124,10 @@ class Settings(BaseSettings):
         [], "your own listeners, classes as `package.module:Name`, as a JSON list", "KafkaStreams.setStateListener"
     )
     rto_s: int = setting(
-        300, "a stream that stands still for longer raises an alert: not running, or not committing; 0: none does", ""
+        300,
+        "a stream that stands still for longer raises an alert: not running, or not committing; 0: none does",
+        "",
+        least=0,
     )
     alert_callback: str = setting(
         "",
@@ -125,33 +140,36 @@ class Settings(BaseSettings):
         "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`",
         "",
     )
-    savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "")
+    savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "", least=1)
     last_savepoint_timeout_ms: int = setting(
-        10_000, "how long a stream that Airflow stops may take for a last savepoint; 0: none is taken", ""
+        10_000, "how long a stream that Airflow stops may take for a last savepoint; 0: none is taken", "", least=0
     )
-    audit_time_share: float = setting(
-        0.5, "share of the time that an audit spends reading; it pauses for the rest (above 0, up to 1)", ""
+    audit_time_share: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.5, "share of one core's time that an audit uses while it reads (above 0; 1: it never pauses)", ""
     )
-    audit_records_at_once: int = setting(500_000, "offsets that an audit reads between two pauses", "")
-    audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "")
+    audit_records_at_once: int = setting(200_000, "offsets that an audit reads between two pauses", "", least=1)
+    audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "", least=1)
     oncall_approvers: list[str] = setting(
         [],
         "Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, all who may run the DAG",
         "",
     )
-    oncall_response_timeout_ms: int = setting(1_800_000, "a restore that nobody has approved by then is not done", "")
-    restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads")
+    oncall_response_timeout_ms: int = setting(
+        1_800_000, "a restore that nobody has approved by then is not done", "", least=1
+    )
+    restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads", least=1)
     restore_process_offsets: int = setting(
         300_000,
         "a changelog partition at least so long is loaded by a process of its own, a shorter one by a thread",
         "",
+        least=1,
     )
-    store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter")
-    store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter")
+    store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter", least=0)
+    store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter", least=1)
 
     spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
     spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
-    spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "")
+    spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
     spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
     cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
 

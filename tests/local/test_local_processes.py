@@ -35,6 +35,12 @@ def ready(folder: Path) -> bool:
     return processes.wait_until(lambda: "ready" in (folder / "log").read_text(), 20)
 
 
+def test_the_time_of_a_child_that_has_ended_should_still_be_counted() -> None:
+    before = processes.cpu_seconds()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    assert processes.cpu_seconds() - before > 0.4
+
+
 def test_a_pid_that_was_used_again_should_not_count_as_alive() -> None:
     me = Identity.of(os.getpid())
     assert me is not None

@@ -21,13 +21,13 @@ print(os.nice(0), open("/proc/self/autogroup").read().split()[-1])
 
 
 @pytest.mark.skipif(not AUTOGROUP.exists(), reason="this kernel does not group processes by session")
-@pytest.mark.parametrize(("leads", "of_session"), [(True, "10"), (False, "0")])
+@pytest.mark.parametrize(("leads", "of_session"), [(True, "5"), (False, "0")])
 def test_should_lower_its_own_session_and_no_other(leads: bool, of_session: str) -> None:
     # The shell leads a session in any case, so that a test never lowers the one that it runs in.
     command = [sys.executable, "-c", STANDING_BACK]
     inner = command if leads else ["/bin/sh", "-c", '"$0" "$@"; exit $?', *command]
     said = subprocess.run(inner, capture_output=True, text=True, check=True, start_new_session=True).stdout
-    assert said.split() == ["10", of_session]
+    assert said.split() == ["5", of_session]
 
 
 def test_should_lead_a_session_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

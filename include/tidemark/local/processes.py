@@ -51,6 +51,16 @@ class Identity:
         return self.process() is not None
 
 
+def cpu_seconds() -> float:
+    """Seconds that this process, those below it, and those they have waited for, have had a core so far."""
+    own = psutil.Process()
+    total = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        with suppress(psutil.Error):
+            total += sum(process.cpu_times()[:4])
+    return total
+
+
 def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
     """Ask until the condition holds; False when it did not within the time. Blocks."""
     deadline = time.monotonic() + timeout_s

@@ -25,7 +25,7 @@ from tidemark.topology.load import load
 log = logging.getLogger(__name__)
 
 _SCRIPT = Path("spark_jobs") / "audit.py"
-_NICE = 10
+_NICE = 5
 _AUTOGROUP = Path("/proc/self/autogroup")
 _NOTHING: Mapping[str, Any] = {"ranges": {}, "records": 0, "seconds": 0.0, "page": None, "quarantine": None}
 
