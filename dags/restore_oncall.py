@@ -9,7 +9,7 @@ from airflow.sdk import Param, chain, task
 
 from tidemark.settings import Settings
 from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
-from tidemark_airflow.operations import operations_dag, topology_param
+from tidemark_airflow.operations import case_params, operations_dag
 
 RUNBOOK = """\
 ### At three in the morning
@@ -43,51 +43,27 @@ with operations_dag(
     description="Restores an application's state, or rewinds it, after a person has approved the plan",
     runbook=RUNBOOK,
     schedule=None,
-    params={
-        "topology": topology_param(),
-        "source": Param(
-            "fastest",
-            type="string",
-            enum=["fastest", "local", "standby", "savepoint", "changelog", "source"],
-            title="Source of state",
-            description="Where the state is to come from. The fastest one that will do is chosen unless you know better.",
-        ),
-        "target": Param(
-            "latest",
-            type="string",
-            minLength=1,
-            title="Target",
-            description="`latest`; or back to a time (`2026-08-01T12:00:00Z`, `-10m`) or to source offsets (`topic[0]=120`).",
-        ),
-        "dry_run": Param(
-            True,
-            type="boolean",
-            title="Dry run",
-            description="Only make and show the plan: nobody is asked and nothing is changed.",
-        ),
-        "reason": Param(
-            None,
-            type="string",
-            minLength=3,
-            maxLength=500,
-            title="Reason",
-            description="Why, in a sentence: it is shown to whoever approves, and stands in the report.",
-        ),
-        "relaunch_timeout_s": Param(
-            300,
-            type="integer",
-            minimum=10,
-            title="Longest wait for the instances (seconds)",
-            description="If they are not back by then, the restore is rolled back.",
-        ),
-        "drain_timeout_s": Param(
-            1800,
-            type="integer",
-            minimum=10,
-            title="Longest wait for the lag (seconds)",
-            description="If what waited is not committed by then, the run fails, but nothing is rolled back.",
-        ),
-    },
+    params=case_params(
+        dry_run="Only make and show the plan: nobody is asked and nothing is changed.",
+        relaunch_timeout="If they are not back by then, the restore is rolled back.",
+        own={
+            "source": Param(
+                "fastest",
+                type="string",
+                enum=["fastest", "local", "standby", "savepoint", "changelog", "source"],
+                title="Source of state",
+                description="Where the state is to come from. The fastest one that will do is chosen unless you know better.",
+            ),
+            "target": Param(
+                "latest",
+                type="string",
+                minLength=1,
+                title="Target",
+                description="`latest`; or back to a time (`2026-08-01T12:00:00Z`, `-10m`) or to source offsets "
+                "(`topic[0]=120`).",
+            ),
+        },
+    ),
     tags=["restore"],
     timeout=timedelta(hours=24),
     task_timeout=timedelta(hours=8),
@@ -124,9 +100,9 @@ with operations_dag(
     @task(**_RETRIES)
     def fence(**context: Any) -> None:
         """Stop the instances; their DAG waits until the hold is released."""
-        from tidemark_airflow import oncall
+        from tidemark_airflow import cases
 
-        oncall.fence(context)
+        cases.fence(context)
 
     @task(**_RETRIES)
     def restore(**context: Any) -> None:
@@ -152,16 +128,16 @@ with operations_dag(
     @task(**_RETRIES)
     def relaunch(**context: Any) -> None:
         """Release the hold, and wait until the instances run again."""
-        from tidemark_airflow import oncall
+        from tidemark_airflow import cases
 
-        oncall.relaunch(context, float(context["params"]["relaunch_timeout_s"]))
+        cases.relaunch(context)
 
     @task
     def drain(**context: Any) -> None:
         """Watch the lag until what waited is committed."""
-        from tidemark_airflow import oncall
+        from tidemark_airflow import cases
 
-        oncall.drain(context, float(context["params"]["drain_timeout_s"]))
+        cases.drain(context)
 
     @task(trigger_rule="one_failed", **_RETRIES)
     def roll_back(**context: Any) -> None:
@@ -173,16 +149,16 @@ with operations_dag(
     @task(trigger_rule="all_done", **_RETRIES)
     def release(**context: Any) -> None:
         """Whatever happened, the application is held no longer."""
-        from tidemark_airflow import oncall
+        from tidemark_airflow import cases
 
-        oncall.release(context)
+        cases.release(context)
 
     @task(trigger_rule="all_done", **_RETRIES)
     def report(**context: Any) -> str:
         """The page with the time line; fails where the restore did not end as somebody chose."""
-        from tidemark_airflow import oncall
+        from tidemark_airflow import cases
 
-        return oncall.report(context)
+        return cases.report(context)
 
     steps = [fence(), restore(), verify(), swap(), relaunch()]
     rolled_back, released, reported = roll_back(), release(), report()

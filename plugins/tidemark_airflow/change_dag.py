@@ -1,94 +1,110 @@
-"""The DAG of a change to an application: planned, approved by a person, done with every instance stopped, relaunched."""
+"""The DAG of a change to an application: planned, approved by a person, done with every instance stopped, and reported."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import DAG, Param, chain, task
 
 from tidemark.settings import Settings
 from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
-from tidemark_airflow.operations import operations_dag, topology_param
+from tidemark_airflow.operations import case_params, operations_dag
 
-_OFFSETS = "offsets"
-"""The XCom that holds where the plan goes: what is approved is what is done."""
+_RETRIES = {"retries": 3}
 
 
 def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
-    """`kind`: its id, and what `tidemark_airflow.changes` does. A dry run, the default, ends behind the plan.
+    """`kind`: its id, and what `tidemark.oncall.changing` does. A dry run, the default, ends behind the plan.
 
-    Where the plan is refused, the first task fails with the reasons, and nothing was stopped.
+    Where the plan is refused, its task fails with the reasons, and nothing was stopped.
     """
-    dry_run = Param(
-        True,
-        type="boolean",
-        title="Dry run",
-        description="Only show the plan. Switched off, somebody has to approve it, and it is done.",
-    )
     dag = operations_dag(
         kind,
         description=description,
         runbook=runbook,
         schedule=None,
-        params={"topology": topology_param(), **params, "dry_run": dry_run},
+        params=case_params(
+            dry_run="Only show the plan. Switched off, somebody has to approve it, and it is done.",
+            relaunch_timeout="If they are not back by then, the run fails; what is committed stays.",
+            own=params,
+        ),
         tags=["change"],
         timeout=timedelta(hours=6),
         task_timeout=timedelta(hours=2),
     )
     with dag:
 
-        @task
-        def plan(params: dict[str, Any] | None = None, ti: Any = None) -> str:
+        @task(**_RETRIES)
+        def preflight(**context: Any) -> None:
+            """Can it be done at all?"""
+            from tidemark_airflow import changes
+
+            changes.preflight(context)
+
+        @task(**_RETRIES)
+        def plan(**context: Any) -> str:
             """What it would do now; the application runs on."""
             from tidemark_airflow import changes
 
-            told, offsets = changes.plan(kind, params or {})
-            ti.xcom_push(key=_OFFSETS, value=offsets)
-            return told
+            return changes.plan(context)
 
-        @task
-        def wanted(params: dict[str, Any] | None = None) -> None:
-            """Skipped in a dry run, and with it all that follows."""
-            if (params or {})["dry_run"]:
-                raise AirflowSkipException("a dry run: the plan is in the log and the XCom of the task plan")
+        @task.short_circuit(ignore_downstream_trigger_rules=False)
+        def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
+            """A dry run ends here."""
+            return not (params or {})["dry_run"]
 
         approval = KeptApproval(
             task_id="approval",
-            subject=f"{kind}: do as planned?",
+            subject=f"{kind} of {{{{ params.topology }}}}: do as planned?",
             body="{{ ti.xcom_pull(task_ids='plan') }}",
             assigned_users=approvers(Settings.load()),
             **no_unless_answered(timedelta(hours=1)),
         )
 
-        @task(retries=3)
-        def fence(params: dict[str, Any] | None = None, run_id: str | None = None) -> None:
-            """Every instance stopped, and held."""
-            from tidemark_airflow import changes
+        @task(**_RETRIES)
+        def fence(**context: Any) -> None:
+            """Stop the instances; their DAG waits until the hold is released."""
+            from tidemark_airflow import cases
 
-            changes.fence(kind, run_id or "", params or {})
+            cases.fence(context)
 
-        @task(retries=3)
-        def change(params: dict[str, Any] | None = None, ti: Any = None) -> None:
+        @task(**_RETRIES)
+        def change(**context: Any) -> None:
             """In one transaction; tried again it finds what is done."""
             from tidemark_airflow import changes
 
-            changes.change(kind, params or {}, ti.xcom_pull(task_ids="plan", key=_OFFSETS))
+            changes.change(context)
 
-        @task(trigger_rule="all_done")
-        def release(params: dict[str, Any] | None = None, run_id: str | None = None) -> bool:
-            """The stream DAG relaunches what was stopped, whatever became of the change."""
-            from tidemark_airflow import changes
+        @task(**_RETRIES)
+        def relaunch(**context: Any) -> None:
+            """Release the hold, and wait until the instances run again."""
+            from tidemark_airflow import cases
 
-            return changes.release(kind, run_id or "", params or {})
+            cases.relaunch(context)
 
         @task
-        def done() -> None:
-            """Failed or skipped where the change was: the run ends as it did, also though the hold is released."""
+        def drain(**context: Any) -> None:
+            """Watch the lag until what waited is committed."""
+            from tidemark_airflow import cases
 
-        changed = change()
-        released = release()
-        plan() >> wanted() >> approval >> fence() >> changed >> released
-        [changed, released] >> done()
+            cases.drain(context)
+
+        @task(trigger_rule="all_done", **_RETRIES)
+        def release(**context: Any) -> None:
+            """Whatever happened, the application is held no longer."""
+            from tidemark_airflow import cases
+
+            cases.release(context)
+
+        @task(trigger_rule="all_done", **_RETRIES)
+        def report(**context: Any) -> str:
+            """The page with the time line; fails where the change did not end as somebody chose."""
+            from tidemark_airflow import cases
+
+            return cases.report(context)
+
+        relaunched, reported = relaunch(), report()
+        chain(preflight(), plan(), unless_dry_run(), approval, fence(), change(), relaunched, drain(), reported)
+        chain(relaunched, release(), reported)
     return dag

@@ -77,6 +77,43 @@ def topology_param() -> Param:
     )
 
 
+CASE_PARAMS = frozenset({"topology", "dry_run", "reason", "relaunch_timeout_s", "drain_timeout_s"})
+"""Parameters of every operation that somebody approves. What else such an operation has is what it is asked for."""
+
+
+def case_params(dry_run: str, relaunch_timeout: str, own: dict[str, Param]) -> dict[str, Param]:
+    """`CASE_PARAMS` around an operation's `own`. The texts say what a dry run does, and what becomes of it when the
+    instances are not back in time.
+    """
+    return {
+        "topology": topology_param(),
+        **own,
+        "dry_run": Param(True, type="boolean", title="Dry run", description=dry_run),
+        "reason": Param(
+            None,
+            type="string",
+            minLength=3,
+            maxLength=500,
+            title="Reason",
+            description="Why, in a sentence: it is shown to whoever approves, and stands in the report.",
+        ),
+        "relaunch_timeout_s": Param(
+            300,
+            type="integer",
+            minimum=10,
+            title="Longest wait for the instances (seconds)",
+            description=relaunch_timeout,
+        ),
+        "drain_timeout_s": Param(
+            1800,
+            type="integer",
+            minimum=10,
+            title="Longest wait for the lag (seconds)",
+            description="If what waited is not committed by then, the run fails, but nothing is rolled back.",
+        ),
+    }
+
+
 def topologies_param() -> Param:
     """The applications a check looks at; empty is every one."""
     return Param(

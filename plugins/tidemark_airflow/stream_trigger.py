@@ -10,16 +10,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.hold import read_hold
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
+from tidemark_airflow.instance_log import Warnings
 from tidemark_airflow.observation import Liveness, Observation, observe
-from tidemark_airflow.progress import ProgressLog
+from tidemark_airflow.progress import Progress
 from tidemark_airflow.rto_watch import forget_standstill, rto_watched
 from tidemark_airflow.stopping import ask_to_leave, is_gone, kill_rest
+
+PROGRESS = "progress"
+"""The XCom of a stream's task that says how far its instance is, as often as the log does."""
 
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
@@ -48,7 +54,8 @@ class InstanceExited:
 
 
 class StreamTrigger(BaseTrigger):
-    """Fires `InstanceExited` once. Logs the instance's states and progress into the task's log meanwhile.
+    """Fires `InstanceExited` once. Meanwhile the task's log gets the instance's states, progress and warnings, and its XCom
+    `progress` what the log says last.
 
     `launch_id` is the launch to watch, or None for an instance that was started by hand.
     """
@@ -89,7 +96,7 @@ class StreamTrigger(BaseTrigger):
         yield TriggerEvent(exited.as_payload())
 
     async def _exit(self) -> InstanceExited:
-        progress = ProgressLog(self.log_every_s)
+        progress, warnings = Progress(self.log_every_s), None
         supervised = True
         while True:
             seen = await asyncio.to_thread(observe, self._files)
@@ -102,9 +109,28 @@ class StreamTrigger(BaseTrigger):
                 self.log.warning(
                     "instance %s runs without a supervisor: its exit code will be unknown", self._files.key
                 )
-            for line in progress.lines(seen.run, time.time()):
+            said = progress.said(seen.run, time.time())
+            for line in said.lines:
                 self.log.info("instance %s: %s", self._files.key, line)
+            if said.figures is not None:
+                await self._show(said.figures)
+            if warnings is None and seen.launch is not None:
+                warnings = Warnings(self._files.log, seen.launch.log_start_bytes)
+            for line in await asyncio.to_thread(warnings.new) if warnings else ():
+                self.log.warning("%s | %s", self._files.key, line)
             await asyncio.sleep(_POLL_S)
+
+    async def _show(self, figures: Mapping[str, Any]) -> None:
+        ti = self.task_instance
+        if ti is None:
+            return
+        try:
+            await XCom.aset(
+                PROGRESS, figures, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
+            )
+        except AirflowRuntimeError as error:
+            # The log has it, and watching goes on.
+            self.log.warning("instance %s: its progress could not be written to Airflow: %s", self._files.key, error)
 
     async def on_kill(self) -> None:
         """A user ended the task (failed, success, clear): stop the instance, unless somebody else watches it by now."""

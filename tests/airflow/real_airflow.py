@@ -104,6 +104,11 @@ class RealAirflow:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{tries}?map_index={map_index}"
         return str(self.api.call("GET", path)["content"])
 
+    def xcom(self, dag_id: str, run_id: str, task_id: str, map_index: int, key: str) -> Any:
+        """What the page shows as an XCom of a task."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}?map_index={map_index}"
+        return self.api.call("GET", f"{path}&deserialize=true")["value"]
+
 
 @contextmanager
 def real_airflow(settings: Settings, dags: Path, mark: str) -> Iterator[RealAirflow]:

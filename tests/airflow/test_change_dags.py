@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -11,10 +16,34 @@ from tests.change.changing import ChangingApp, come_to
 from tests.change.test_upgrade import description
 from tests.restore.counting import CountingApp
 
-from tidemark.hold import hold_path
-from tidemark_airflow import changes
+from tidemark.errors import StartRefused
+from tidemark.hold import read_hold
+from tidemark.settings import project_root
+from tidemark_airflow import cases, changes
 
 UPGRADED = {"rename": ["n=total"], "drop": [], "add": ["total.most=0"]}
+RESET = {"to": "earliest", "state": "empty", "offsets": [], "time": ""}
+
+
+def asked(kind, app, when=0, **params):
+    """The context of the tasks of one run, asked for `when` minutes after midnight."""
+    given = {
+        "topology": app.module,
+        "dry_run": False,
+        "reason": "a | <b>",
+        "relaunch_timeout_s": 10,
+        "drain_timeout_s": 10,
+    }
+    run = SimpleNamespace(
+        dag_id=kind, run_after=datetime(2026, 11, 21, 0, when, tzinfo=UTC), triggering_user_name="ada"
+    )
+    ti = SimpleNamespace(xcom_pull=lambda **_: {"chosen_options": ["Approve"], "responded_by_user": {"name": "grace"}})
+    return {"params": {**given, **params}, "dag_run": run, "ti": ti}
+
+
+def planned(context):
+    changes.preflight(context)
+    return changes.plan(context)
 
 
 @pytest.fixture
@@ -37,40 +66,70 @@ def write(app, folder, made):
 
 
 @pytest.mark.broker
-def test_should_plan_hold_change_and_release(app):
-    params = {"topology": app.module, **UPGRADED}
-    assert "`n → total` is copied: renamed from n; most is 0" in changes.plan("upgrade", params)[0]
+def test_should_plan_hold_change_relaunch_and_report(app):
+    context = asked("upgrade", app, **UPGRADED)
+    told = planned(context)
+    assert "`n → total` is copied: renamed from n; most is 0" in told
+    assert "- **Reason given**: a \\| &lt;b>" in told
+    assert "- **Rename**: `n=total`" in told
+    assert "- **Standstill**: about 30 s" in told
     assert description(app).version == "1"
-    changes.fence("upgrade", "manual", params)
-    hold = hold_path(app.settings.var_dir, app.name)
-    assert "upgrade manual" in hold.read_text()
+    cases.fence(context)
+    hold = read_hold(app.settings.var_dir, app.name)
+    assert (hold.by, hold.reason) == (cases.case_of(context).case.case_id, "a | <b>")
+    other = asked("upgrade", app, when=5, **UPGRADED)
+    with pytest.raises(AirflowFailException, match="is held by"):
+        changes.preflight(other)
     for _ in range(2):  # Tried again, it finds what is done.
-        changes.change("upgrade", params)
+        changes.change(context)
     assert description(app).version == "2"
-    assert not changes.release("upgrade", "another", params)
-    assert changes.release("upgrade", "manual", params)
-    assert not hold.exists()
+    cases.release(other)
+    assert read_hold(app.settings.var_dir, app.name) is not None
+    cases.relaunch(context)
+    assert read_hold(app.settings.var_dir, app.name) is None
+    cases.drain(context)
+    page = Path(cases.report(context)).read_text()
+    assert "<strong>changed</strong>" in page
+    assert "<td>answered by</td><td>grace</td>" in page
+
+
+@pytest.mark.broker
+def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
+    context = asked("upgrade", app, **UPGRADED)
+    planned(context)
+    cases.fence(context)
+    monkeypatch.setattr("tidemark.change.upgrade.Upgrade.run", refused)
+    with pytest.raises(AirflowFailException, match="no such luck"):
+        changes.change(context)
+    cases.release(context)
+    assert read_hold(app.settings.var_dir, app.name) is None
+    with pytest.raises(AirflowFailException, match=r"failed: .*: change: no such luck; the report is .*report.html"):
+        cases.report(context)
+
+
+def refused(*_):
+    raise StartRefused("no such luck")
 
 
 @pytest.mark.broker
 def test_should_fail_for_good_with_the_reasons_where_it_is_refused(app):
     with pytest.raises(AirflowFailException, match="--rename n=NEW"):
-        changes.plan("upgrade", {"topology": app.module, "rename": [], "drop": [], "add": []})
+        planned(asked("upgrade", app, rename=[], drop=[], add=[]))
     with pytest.raises(AirflowFailException, match="tidemark upgrade"):
-        changes.plan("rescale", {"topology": app.module, "tasks": 3})
+        planned(asked("rescale", app, when=1, tasks=3))
 
 
 @pytest.mark.broker
 def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
-    assert "3 tasks instead of [2]" in changes.plan("rescale", {"topology": app.module, "tasks": 3})[0]
-    reset = {"topology": app.module, "to": "earliest", "state": "empty", "offsets": [], "time": ""}
-    assert "offsets to earliest, state: empty" in changes.plan("offsets_reset", reset)[0]
-    changes.change("offsets_reset", reset)
-    assert "records are processed again" not in changes.plan("offsets_reset", reset)[0]
+    assert "3 tasks instead of [2]" in planned(asked("rescale", app, tasks=3))
+    reset = asked("offsets_reset", app, when=1, **RESET)
+    assert "offsets to earliest, state: empty" in planned(reset)
+    changes.change(reset)
+    assert "records are processed again" not in planned(asked("offsets_reset", app, when=2, **RESET))
     with pytest.raises(AirflowFailException, match="time"):
-        changes.plan("offsets_reset", {**reset, "to": "time", "time": "yesterday"})
+        planned(asked("offsets_reset", app, when=3, **{**RESET, "to": "time", "time": "yesterday"}))
 
 
 @pytest.mark.broker
@@ -78,13 +137,16 @@ def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
     app.feed(200)
-    reset = {"topology": app.module, "to": "latest", "state": "keep", "offsets": [], "time": ""}
-    _, offsets = changes.plan("offsets_reset", reset)
+    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    planned(context)
+    offsets = cases.case_of(context).folder.read("plan.json")["offsets"]
     app.feed(300)
     for _ in range(2):  # Tried again, it finds what is done.
-        changes.change("offsets_reset", reset, offsets)
+        changes.change(context)
     assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
-    assert changes.plan("offsets_reset", {**reset, "to": "earliest"})[1] == []
+    again = asked("offsets_reset", app, when=1, **{**RESET, "state": "keep"})
+    planned(again)
+    assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
 
 
 @pytest.mark.broker
@@ -93,7 +155,26 @@ def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
     app = CountingApp(operations.settings, admin, unique("dry"))
     app.feed(100)
     app.run()
-    ended, log = operations.run("rescale", {"topology": operations.topology(app.name), "tasks": 3})
-    skipped = dict.fromkeys(("wanted", "approval", "fence", "change", "done"), "skipped")
-    assert ended == {"run": "success", "tasks": {"plan": "success", "release": "success", **skipped}}
+    params = {"topology": operations.topology(app.name), "tasks": 3, "reason": "to see"}
+    ended, log = operations.run("rescale", params)
+    skipped = dict.fromkeys(("approval", "fence", "change", "relaunch", "drain"), "skipped")
+    done = dict.fromkeys(("preflight", "plan", "unless_dry_run", "release", "report"), "success")
+    assert ended == {"run": "success", "tasks": {**done, **skipped}}
     assert "3 tasks instead of [2]" in log
+    assert "dry run, nothing was changed; report: " in log
+
+
+@pytest.mark.parametrize("kind", ["upgrade", "rescale", "offsets_reset"])
+def test_should_release_and_report_whatever_happens(kind):
+    spec = importlib.util.spec_from_file_location(f"{kind}_under_test", project_root() / "dags" / f"{kind}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    dag = module.dag
+    order = ["preflight", "plan", "unless_dry_run", "approval", "fence", "change", "relaunch", "drain"]
+    for before, after in pairwise(order):
+        assert dag.get_task(after).upstream_task_ids == {before}
+    assert dag.params["dry_run"] is True
+    assert (dag.get_task("release").trigger_rule, dag.get_task("report").trigger_rule) == ("all_done", "all_done")
+    assert dag.get_task("release").upstream_task_ids == {"relaunch"}
+    assert dag.get_task("report").upstream_task_ids == {"drain", "release"}
+    assert [task.task_id for task in dag.leaves] == ["report"]

@@ -15,6 +15,7 @@ from tidemark.local import processes
 from tidemark.local.processes import wait_until
 from tidemark_airflow.identity import read_json
 from tidemark_airflow.observation import observe
+from tidemark_airflow.stream_trigger import PROGRESS
 
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
@@ -142,6 +143,8 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
     text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
     for said in ("adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"):
         assert said in text, said
+    shown = airflow.xcom(dag_id, run_id, "instance", 0, PROGRESS)
+    assert (shown["state"], shown["partitions"]) == ("RUNNING", ["pulse-events[0]"])
 
 
 def _stopped_by_pausing(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:

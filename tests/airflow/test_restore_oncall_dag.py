@@ -18,8 +18,9 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown
 from tidemark.hold import Hold, read_hold, take_hold
 from tidemark.oncall.case import CaseFolder, case_id_of
+from tidemark.oncall.report import RESTORE
 from tidemark.settings import Settings, project_root
-from tidemark_airflow import oncall
+from tidemark_airflow import cases, oncall
 
 
 @pytest.fixture
@@ -82,8 +83,9 @@ def context() -> dict[str, Any]:
         "dry_run": False,
         "reason": "the disk died",
     }
-    run = SimpleNamespace(run_after=datetime(2026, 11, 21, 3, tzinfo=UTC), triggering_user_name="ada")
-    return {"params": {**params, "relaunch_timeout_s": 7}, "dag_run": run}
+    when = datetime(2026, 11, 21, 3, tzinfo=UTC)
+    run = SimpleNamespace(dag_id=RESTORE, run_after=when, triggering_user_name="ada")
+    return {"params": {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}, "dag_run": run}
 
 
 @pytest.fixture
@@ -98,7 +100,8 @@ def stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(oncall, "stop_under_hold", stop)
+    for module in (cases, oncall):
+        monkeypatch.setattr(module, "stop_under_hold", stop)
     return found
 
 
@@ -111,7 +114,7 @@ def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], s
     with pytest.raises(AirflowSkipException):
         oncall.roll_back(context)
     assert stopped == []
-    oncall.fence(context)
+    cases.fence(context)
     with pytest.raises(AirflowSkipException):
         oncall.roll_back(context)
     assert stopped == ["the disk died"]
@@ -122,12 +125,12 @@ def test_should_want_those_back_that_ran_at_first(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = []
-    monkeypatch.setattr(oncall, "await_running", lambda *given: wanted.append(given[2:]))
-    oncall.fence(context)
-    oncall.release(context)
-    oncall.fence(context)  # Cleared: nothing runs any more.
-    oncall.relaunch(context, 5)
-    assert wanted == [((0,), 5)]
+    monkeypatch.setattr(cases, "await_running", lambda *given: wanted.append(given[2:]))
+    cases.fence(context)
+    cases.release(context)
+    cases.fence(context)  # Cleared: nothing runs any more.
+    cases.relaunch(context)
+    assert wanted == [((0,), 7.0)]
     assert read_hold(Settings.load().var_dir, "shopping") is None
 
 
@@ -138,15 +141,15 @@ def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
     def never(*_: Any) -> None:
         raise OutcomeUnknown("shopping-0 did not come back within 7 s")
 
-    monkeypatch.setattr(oncall, "await_running", never)
-    oncall.fence(context)
+    monkeypatch.setattr(cases, "await_running", never)
+    cases.fence(context)
     folder = folder_of(context)
     folder.note("restore", "begun")
     with pytest.raises(AirflowFailException, match="did not come back"):
-        oncall.relaunch(context, 7)
+        cases.relaunch(context)
     oncall.roll_back(context)
     assert stopped == ["the disk died", "rolling back: the disk died"]
-    oncall.release(context)
+    cases.release(context)
     failed = [note.message for note in folder.notes() if (note.step, note.what) == ("release", "failed")]
     assert failed == ["shopping-0 did not come back within 7 s; when its cause is mended, unpause stream__shopping"]
 

@@ -16,7 +16,7 @@ from tidemark_airflow import stream_trigger, watcher
 from tidemark_airflow.identity import ProcessId, RunView, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
-from tidemark_airflow.progress import ProgressLog
+from tidemark_airflow.progress import Progress, Said
 from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
 
 
@@ -191,25 +191,30 @@ def view(state: str, written_at: float, **values: object) -> RunView:
 
 
 def test_should_log_each_state_once_and_progress_now_and_then() -> None:
-    progress = ProgressLog(every_s=30)
-    assert progress.lines(None, 100) == []
-    assert progress.lines(view("CREATED", 100), 100) == ["state - -> CREATED (pid 7)"]
-    assert progress.lines(view("RESTORING", 101, restoring={"store": "s"}), 101) == [
+    progress = Progress(every_s=30)
+    assert progress.said(None, 100) == Said()
+
+    def lines(run: RunView, now: float) -> list[str]:
+        return progress.said(run, now).lines
+
+    assert lines(view("CREATED", 100), 100) == ["state - -> CREATED (pid 7)"]
+    assert lines(view("RESTORING", 101, restoring={"store": "s"}), 101) == [
         "state CREATED -> RESTORING (pid 7)",
         "RESTORING restoring={'store': 's'}",
     ]
-    assert progress.lines(view("RESTORING", 102), 102) == []
-    assert progress.lines(view("RUNNING", 103, batch=4), 103) == [
-        "state RESTORING -> RUNNING (pid 7)",
-        "RUNNING batch=4",
-    ]
-    assert progress.lines(view("RUNNING", 132, batch=5), 132.9) == []
-    assert progress.lines(view("RUNNING", 133, batch=6), 133) == ["RUNNING batch=6"]
+    assert lines(view("RESTORING", 102), 102) == []
+    assert lines(view("RUNNING", 103, batch=4), 103) == ["state RESTORING -> RUNNING (pid 7)", "RUNNING batch=4"]
+    assert lines(view("RUNNING", 132, batch=5), 132.9) == []
+    assert progress.said(view("RUNNING", 132, batch=6), 133) == Said(
+        ["RUNNING batch=6"], {"state": "RUNNING", "seen_at": 133, "silent_s": 1, "batch": 6}
+    )
 
 
 @pytest.mark.parametrize(("silent_s", "said"), [(59, False), (60, True), (61, True)])
 def test_should_say_when_an_instance_gives_no_sign_of_life(silent_s: float, said: bool) -> None:
-    progress = ProgressLog(every_s=30)
-    progress.lines(view("RUNNING", 1000, batch=1), 1000)
-    lines = progress.lines(view("RUNNING", 1000, batch=1), 1000 + silent_s)
-    assert any("no sign of life" in line for line in lines) is said
+    progress = Progress(every_s=30)
+    progress.said(view("RUNNING", 1000, batch=1), 1000)
+    seen = progress.said(view("RUNNING", 1000, batch=1), 1000 + silent_s)
+    assert any("no sign of life" in line for line in seen.lines) is said
+    assert seen.figures is not None
+    assert seen.figures["silent_s"] == silent_s

@@ -13,12 +13,14 @@ from tidemark.errors import StartRefused, TaskLocked
 from tidemark.hold import Hold, hold_path, read_hold, release_hold, take_hold
 from tidemark.names import TopicPartition
 from tidemark.oncall.case import Case, CaseFolder, case_id_of
-from tidemark.oncall.report import Outcome, make_report, outcome_of
+from tidemark.oncall.report import RESTORE, Outcome, make_report, outcome_of
 from tidemark.oncall.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
 
 NOW = 1_700_000_000_000
 SOURCE = TopicPartition("in", 2)
-CASE = Case("c1", "counts", "app", "", "latest", False, "the disk <died>", NOW)
+ASKED = {"source": "fastest", "target": "latest"}
+CASE = Case("c1", RESTORE, "counts", "app", ASKED, False, "the disk <died>", NOW)
+CHANGE = replace(CASE, kind="rescale", asked={"tasks": 3})
 
 
 @pytest.mark.parametrize(
@@ -130,6 +132,7 @@ REJECTED = {**APPROVED, "chosen_options": ["Reject"]}
 HELD = ("preflight done", "plan done", "fence begun", "fence done")
 FENCED = (*HELD, "restore begun")
 ROLLED_BACK = (*FENCED, "relaunch failed", "roll_back begun", "roll_back done")
+CHANGING = (*HELD, "change begun")
 
 
 @pytest.mark.parametrize(
@@ -150,6 +153,14 @@ ROLLED_BACK = (*FENCED, "relaunch failed", "roll_back begun", "roll_back done")
         (CASE, (*ROLLED_BACK, "release failed"), APPROVED, Outcome.NOT_RUNNING),
         (CASE, (*ROLLED_BACK, "release said", "restore begun", "drain done"), APPROVED, Outcome.RESTORED),
         (CASE, (*ROLLED_BACK, "restore begun", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
+        (replace(CHANGE, dry_run=True), ("preflight done", "plan done"), None, Outcome.DRY_RUN),
+        (CHANGE, ("preflight done", "plan done"), REJECTED, Outcome.REJECTED),
+        (CHANGE, (*HELD, "release said"), APPROVED, Outcome.REFUSED),
+        (CHANGE, (*CHANGING, "change failed"), APPROVED, Outcome.NOT_CHANGED),
+        (CHANGE, (*CHANGING, "change done", "relaunch failed"), APPROVED, Outcome.CHANGED_NOT_RUNNING),
+        (CHANGE, (*CHANGING, "change done", "relaunch done", "drain failed"), APPROVED, Outcome.CHANGED_NOT_DRAINED),
+        (CHANGE, (*CHANGING, "change done", "relaunch done", "drain done"), APPROVED, Outcome.CHANGED),
+        (CHANGE, (*CHANGING, "change done", "change begun", "change failed"), APPROVED, Outcome.NOT_CHANGED),
     ],
 )
 def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
@@ -172,6 +183,19 @@ def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder
     assert "<died>" not in page
     assert "ada" in page
     assert "http" not in page
+
+
+def test_should_report_a_change_by_what_it_was_asked_for(tmp_path):
+    folder = CaseFolder.of(tmp_path, "app", "c2", lambda: NOW)
+    folder.open(replace(CHANGE, asked={"rename": ["n=total", "m=all"], "drop": [], "to": "<latest>"}))
+    noted(folder, *CHANGING, "change done", "relaunch done", "drain done")
+    assert make_report(folder, APPROVED)["outcome"] == "changed"
+    page = (folder.folder / "report.html").read_text()
+    assert "<h1>Rescale of app</h1>" in page
+    assert "<td>rename</td><td>n=total, m=all</td>" in page
+    assert "&lt;latest&gt;" in page
+    assert "drop" not in page
+    assert "RPO" not in page
 
 
 def test_should_hold_for_one_at_a_time_and_remember_who_ran(tmp_path):

@@ -13,8 +13,10 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
 from tidemark.hold import Hold, take_hold
 from tidemark.oncall.case import Case, CaseFolder
+from tidemark.oncall.drain import drain
 from tidemark.oncall.planning import PlanKind
-from tidemark.oncall.steps import OnCall
+from tidemark.oncall.report import RESTORE
+from tidemark.oncall.steps import FASTEST, OnCall
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.sources import copy_sources, past_sources
@@ -32,11 +34,12 @@ def app(settings, admin, unique):
     return made
 
 
-def call_of(app, target="latest", source="", probe=NO_PROBE, case_id=None):
+def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None):
     """A case that was asked for just now."""
     case_id = case_id or new_id()
     folder = CaseFolder.of(app.settings.var_dir, app.name, case_id, wall_clock_ms)
-    folder.open(Case(case_id, "made", app.name, source, target, False, "a | <b>", wall_clock_ms()))
+    asked = {"source": source, "target": target}
+    folder.open(Case(case_id, RESTORE, "made", app.name, asked, False, "a | <b>", wall_clock_ms()))
     kits = (
         RestoreKit.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
         for find in (copy_sources, past_sources)
@@ -100,7 +103,7 @@ def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app)
     assert (figures["keys"], figures["rpo_offsets"]) == (len(app.expected), 0)
     app.feed(200, keys=50)
     app.run()
-    call.drain(10)
+    drain(call.restoring, 10, call.say)
     assert counts_of(app) == app.expected
 
 
@@ -158,7 +161,7 @@ def test_should_tell_when_what_waits_is_not_drained(app):
     app.feed(60, keys=50)
     call = call_of(app)
     with pytest.raises(OutcomeUnknown, match="60 source offsets still wait after 0 s"):
-        call.drain(0.1)
+        drain(call.restoring, 0.1, call.say)
 
 
 def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(app):

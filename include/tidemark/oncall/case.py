@@ -1,4 +1,4 @@
-"""One restore as it is kept: what was asked, what was planned, and a time line that every step writes to.
+"""One restore or change as it is kept: what was asked, what was planned, and a time line that every step writes to.
 
 `<var_dir>/oncall/<application_id>/<case id>/` holds `case.json`, `plan.json`, `events.jsonl`, and in the end
 `report.json` and `report.html`. A step that is killed leaves its beginning in the time line.
@@ -23,13 +23,13 @@ BEGUN, DONE, FAILED, SAID = "begun", "done", "failed", "said"
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked for. `source` is a source of state, or empty for the fastest; `target` as `parse_target` reads it."""
+    """What was asked for. `kind` is the id of the DAG that does it; `asked` are the parameters that only this kind has."""
 
     case_id: str
+    kind: str
     topology: str
     application_id: str
-    source: str
-    target: str
+    asked: Mapping[str, Any]
     dry_run: bool
     reason: str
     asked_ms: int

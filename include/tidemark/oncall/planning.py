@@ -1,4 +1,4 @@
-"""What a restore would do, in words for the person who approves it."""
+"""What a restore or a change would do, in words for the person who approves it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
     """Of a restore to the latest state; `threads` stores are built side by side."""
     eta_s = made.eta_s(threads) + START_STOP_S
     lines = [
-        *_head(case, topology),
+        *head(case, topology),
         f"- **What is replaced**: {len(made.tasks)} task folders, kept aside until a later restore succeeds. Nothing is "
         "written to Kafka, no output is emitted.",
         f"- **Standstill**: about {eta_s:.0f} s (estimate). {made.source_lag} source offsets wait already, and more come "
@@ -72,7 +72,7 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
     """Of a rewind, which took `took_s` seconds to plan: it builds the same states once more."""
     eta_s = took_s + START_STOP_S
     lines = [
-        *_head(case, topology),
+        *head(case, topology),
         f"- **Goes back to**: {told_time(made.at_ms)}. **It cannot be rolled back** once it is committed.",
         f"- **Consequence**: {made.warning}.",
         f"- **Standstill**: about {eta_s:.0f} s (estimate).",
@@ -88,7 +88,8 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
     return Planned(PlanKind.REWIND, "\n".join(lines), eta_s, made.at_ms, json.loads(json.dumps(asdict(made))))
 
 
-def _head(case: Case, topology: TopologyPlan) -> list[str]:
+def head(case: Case, topology: TopologyPlan) -> list[str]:
+    """What every plan begins with: who stands still for it, why, and what was asked."""
     sinks = list(dict.fromkeys(topic for s in topology.subtopologies for topic in s.sink_topics))
     waiting = f"nothing new in {', '.join(sinks)} meanwhile" if sinks else "it has no sinks"
     # The reason is a person's own text, and this is Markdown.
@@ -96,5 +97,14 @@ def _head(case: Case, topology: TopologyPlan) -> list[str]:
     return [
         f"- **Application**: {case.application_id}, stopped for it: {waiting}.",
         f"- **Reason given**: {reason}",
-        f"- **Target**: `{case.target.replace('`', '')}`",
+        *(f"- **{name.capitalize()}**: `{value.replace('`', '')}`" for name, value in told_asked(case)),
     ]
+
+
+def told_asked(case: Case) -> list[tuple[str, str]]:
+    """What was asked for, by name, without what was left empty."""
+    told = (
+        (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+        for name, value in case.asked.items()
+    )
+    return [(name, value) for name, value in told if value]

@@ -9,7 +9,11 @@ from html import escape
 from typing import Any
 
 from tidemark.oncall.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
+from tidemark.oncall.planning import told_asked
 from tidemark.restore.when import told_time
+
+RESTORE = "restore_oncall"
+"""The kind of a case that restores; every other changes."""
 
 
 class Outcome(StrEnum):
@@ -21,6 +25,10 @@ class Outcome(StrEnum):
     TIMED_OUT = "nobody answered in time, which means no: nothing was changed"
     RESTORED = "restored"
     NOT_DRAINED = "restored, but what waited is not committed yet"
+    CHANGED = "changed"
+    CHANGED_NOT_DRAINED = "changed, but what waited is not committed yet"
+    CHANGED_NOT_RUNNING = "changed, but the instances do not run: a person is needed now"
+    NOT_CHANGED = "failed: read the message, and the DAG's runbook before it is run again"
     ROLLED_BACK = "failed and rolled back"
     NOT_RUNNING = "failed and rolled back, but the instances do not run: a person is needed now"
     NOT_ROLLED_BACK = "failed, and the roll-back failed too: a person is needed now"
@@ -28,24 +36,35 @@ class Outcome(StrEnum):
     @property
     def is_as_wanted(self) -> bool:
         """Whether it ended as somebody chose."""
-        return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED)
+        return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED, Outcome.CHANGED)
 
 
 def outcome_of(case: Case, notes: Sequence[Note], approval: Mapping[str, Any] | None) -> Outcome:
     """From the time line and the answer of the approver; `approval` is None where nobody was asked or answered yet."""
     steps = {(note.step, note.what) for note in notes}
-    if ("restore", BEGUN) not in steps:
+    changing = "restore" if case.kind == RESTORE else "change"
+    if (changing, BEGUN) not in steps:
         if approval is not None and approval.get("chosen_options") != ["Approve"]:
             return Outcome.TIMED_OUT if approval.get("responded_by_user") is None else Outcome.REJECTED
         return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
     # What came of an earlier try does not count any more.
-    last = max(at for at, note in enumerate(notes) if (note.step, note.what) == ("restore", BEGUN))
+    last = max(at for at, note in enumerate(notes) if (note.step, note.what) == (changing, BEGUN))
     steps = {(note.step, note.what) for note in notes[last:]}
+    if case.kind != RESTORE:
+        return _change_outcome(steps)
     if ("roll_back", BEGUN) in steps:
         if ("roll_back", DONE) not in steps:
             return Outcome.NOT_ROLLED_BACK
         return Outcome.NOT_RUNNING if ("release", FAILED) in steps else Outcome.ROLLED_BACK
     return Outcome.RESTORED if ("drain", DONE) in steps else Outcome.NOT_DRAINED
+
+
+def _change_outcome(steps: set[tuple[str, str]]) -> Outcome:
+    if ("change", DONE) not in steps:
+        return Outcome.NOT_CHANGED
+    if ("relaunch", DONE) not in steps:
+        return Outcome.CHANGED_NOT_RUNNING
+    return Outcome.CHANGED if ("drain", DONE) in steps else Outcome.CHANGED_NOT_DRAINED
 
 
 def make_report(folder: CaseFolder, approval: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -106,25 +125,28 @@ _STYLE = (
 
 def render(report: Mapping[str, Any]) -> str:
     """The page; loads nothing from elsewhere."""
-    case = report["case"]
+    case = Case(**report["case"])
+    title = f"{case.kind.replace('_', ' ').capitalize()} of {case.application_id}"
     figures = [
-        ("application", case["application_id"]),
-        ("reason", case["reason"]),
-        ("target", case["target"]),
-        ("source of state", case["source"] or "the fastest that will do"),
-        ("asked", f"{told_time(case['asked_ms'])} by {report['asked_by'] or 'unknown'}"),
+        ("application", case.application_id),
+        ("reason", case.reason),
+        *told_asked(case),
+        ("asked", f"{told_time(case.asked_ms)} by {report['asked_by'] or 'unknown'}"),
         ("answered by", report["answered_by"] or "nobody"),
         ("RTO, seconds", _told(report["rto_s"])),
         ("standstill, seconds", _told(report["standstill_s"])),
-        ("RPO, source offsets", _told(report.get("rpo_offsets"))),
-        ("RPO, seconds", _told(report.get("rpo_s"))),
-        ("keys verified", _told(report.get("keys"))),
     ]
+    if case.kind == RESTORE:
+        figures += [
+            ("RPO, source offsets", _told(report.get("rpo_offsets"))),
+            ("RPO, seconds", _told(report.get("rpo_s"))),
+            ("keys verified", _told(report.get("keys"))),
+        ]
     kind = "good" if report["is_as_wanted"] else "bad"
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>Restore {escape(case['case_id'])} of {escape(case['application_id'])}</title><style>{_STYLE}</style></head>",
-        f"<body><h1>Restore of {escape(case['application_id'])}</h1>",
+        f"<title>{escape(title)}, {escape(case.case_id)}</title><style>{_STYLE}</style></head>",
+        f"<body><h1>{escape(title)}</h1>",
         f"<p class='{kind}'><strong>{escape(report['outcome'])}</strong></p>",
         *(f"<p class='bad'>{escape(failure)}</p>" for failure in report["failures"]),
         _table(None, figures),

@@ -1,23 +1,23 @@
 """The steps of a restore that change something or look at it. Each may be run again after it was killed.
 
 An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), restore, verify,
-swap, (the hold is released), drain; `roll_back` when one of them fails. What is in brackets is Airflow's part.
+swap, (the hold is released), (the lag drains); `roll_back` when one of them fails. What is in brackets is no restore's own.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitKind
-from tidemark.errors import OutcomeUnknown, StartRefused
+from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.drain import source_lag
 from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
 from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
@@ -36,8 +36,8 @@ from tidemark.start.evidence import SourceOfState
 from tidemark.start.witnesses import TaskFacts, stalled_after
 from tidemark.stores.directory import folder_of
 
-_LOOK_S = 1.0
-_TELL_EVERY_S = 5.0
+FASTEST = "fastest"
+"""The source of state of a case that leaves the choice to the plan."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class OnCall:
         require_all_here(kit)
         require_nothing_else(kit, case)
         require_room(kit)
-        lag = sum(_lags(facts).values())
+        lag = source_lag(facts)
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
     def plan(self) -> Planned:
@@ -75,7 +75,7 @@ class OnCall:
         case, settings = self.folder.case(), self.restoring.settings
         target = self._target()
         if isinstance(target, Latest):
-            source = SourceOfState(case.source) if case.source else None
+            source = None if case.asked["source"] == FASTEST else SourceOfState(case.asked["source"])
             made = make_plan(self.restoring, case.case_id, source)
             planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
         else:
@@ -148,29 +148,6 @@ class OnCall:
         if self._workspace.progress().state is not RestoreState.DONE:
             self._restore_run().swap()
 
-    def drain(self, timeout_s: float) -> None:
-        """Wait until what waited at the beginning of this step is committed; tells the lag. Raises `OutcomeUnknown`."""
-        facts = self.restoring.facts()
-        ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
-        deadline, told_at = time.monotonic() + timeout_s, 0.0
-        pause = threading.Event()
-        while True:
-            committed = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
-            left = sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
-            if left == 0:
-                self.say("what waited is committed")
-                return
-            if time.monotonic() - told_at > _TELL_EVERY_S:
-                told_at = time.monotonic()
-                self.say(f"{left} of the source offsets that waited are left")
-            if time.monotonic() > deadline:
-                raise OutcomeUnknown(
-                    f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place, look at `tidemark lag` "
-                    f"and the log of the instance"
-                )
-            pause.wait(_LOOK_S)
-            facts = self.restoring.facts()
-
     def roll_back(self) -> str:
         """Bring back what was there before, with all instances stopped; says in a line what that meant.
 
@@ -207,7 +184,7 @@ class OnCall:
     def _target(self) -> Target:
         case = self.folder.case()
         try:
-            return parse_target(case.target, case.asked_ms)
+            return parse_target(case.asked["target"], case.asked_ms)
         except ValueError as error:
             raise StartRefused(f"target: {error}") from error
 
@@ -261,14 +238,6 @@ class OnCall:
             seconds = max(seconds, (self.folder.case().asked_ms - task["to_ms"]) / 1000)
         self.folder.note("verify", "figures", rpo_offsets=offsets, rpo_s=seconds)
         self.say(f"every task stands at the batch that was approved, {offsets} source offsets back")
-
-
-def _lags(facts: Mapping[TaskId, TaskFacts]) -> dict[TaskId, int]:
-    """Source offsets that wait, by task."""
-    return {
-        task: sum(max(0, found.sources[p].end - committed.offset) for p, committed in found.committed.items())
-        for task, found in facts.items()
-    }
 
 
 def _behind(found: TaskFacts, source_offsets: Mapping[str, int]) -> int:

@@ -1,0 +1,162 @@
+"""The steps of an upgrade, a rescale or a reset that look at an application or change it. Each may be run again after it was
+killed.
+
+An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), change, (the hold is
+released), (the lag drains). What is in brackets is no change's own.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.change.carry import Fate
+from tidemark.change.rescale import Rescale
+from tidemark.change.rescale_plan import RescalePlan
+from tidemark.change.reset import Reset
+from tidemark.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
+from tidemark.change.stood import Stood, kit_of, stood
+from tidemark.change.upgrade import Upgrade
+from tidemark.change.upgrade_plan import UpgradePlan
+from tidemark.errors import StartRefused
+from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.planning import START_STOP_S, head
+from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
+from tidemark.probe import Probe
+from tidemark.restore.listener import RestoreListener
+from tidemark.restore.when import parse_time
+from tidemark.settings import Settings
+from tidemark.start.ways import MEASURED
+from tidemark.topology.plan import TopologyPlan
+
+UPGRADE, RESCALE, RESET = "upgrade", "rescale", "offsets_reset"
+_MOVING = (ResetTo.LATEST, ResetTo.TIME)
+
+AnyPlan = UpgradePlan | RescalePlan | ResetPlan
+
+
+@dataclass(frozen=True)
+class Changing:
+    """One case's steps. `topology` is the one that is deployed; `clock` gives epoch milliseconds."""
+
+    topology: TopologyPlan
+    settings: Settings
+    folder: CaseFolder
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+    clock: Callable[[], int]
+
+    def preflight(self) -> None:
+        """Whether a change could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
+        kit = kit_of(self.topology, self.settings, self.clock)
+        found = self._stood()
+        require_all_here(kit)
+        require_nothing_else(kit, self.folder.case())
+        waiting = sum(found.waiting.values())
+        self.say(
+            f"{len(found.found)} tasks, {waiting} source offsets wait; {len(instances_here(kit))} instances run here"
+        )
+
+    def plan(self) -> str:
+        """What would be done, as Markdown; stored, and nothing changed. Raises `StartRefused` where it is refused."""
+        work = self._work(())
+        if isinstance(work, Upgrade):
+            with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as folder:
+                made: AnyPlan = work.show(Path(folder))
+        else:
+            made = work.show()
+        if isinstance(made, UpgradePlan):
+            made.require_possible()
+        case, found = self.folder.case(), self._stood()
+        eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / MEASURED.changelog_offsets_per_s
+        lines = [
+            *head(case, self.topology),
+            f"- **Standstill**: about {eta_s:.0f} s (estimate). {sum(found.waiting.values())} source offsets wait already, and "
+            "more come meanwhile.",
+            "- **It cannot be rolled back** once it is committed, in one transaction.",
+            "",
+            *told(made),
+        ]
+        # The end, or a time, would mean other offsets by the time it is approved.
+        offsets = made.targets if isinstance(made, ResetPlan) and made.to in _MOVING else []
+        self.folder.write("plan.json", {"told": "\n".join(lines), "eta_s": eta_s, "offsets": offsets})
+        return "\n".join(lines)
+
+    def change(self) -> None:
+        """Do what was approved, to the offsets of the plan, with all instances stopped.
+
+        What was committed before is only cleaned up behind. Raises what the change's own `run` raises.
+        """
+        self._work(self.folder.read("plan.json")["offsets"]).run(self._is_approved)
+
+    def _is_approved(self, made: AnyPlan) -> bool:
+        for line in told(made):
+            self.say(line)
+        return True
+
+    def _stood(self) -> Stood:
+        kit = kit_of(self.topology, self.settings, self.clock)
+        return stood(kit, may_be_gone=self.folder.case().kind == RESET)
+
+    def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset:
+        case = self.folder.case()
+        common = (self.listener, self.probe, self.say)
+        if case.kind == UPGRADE:
+            declared = (case.asked["rename"], case.asked["drop"], case.asked["add"])
+            return Upgrade(self.topology, self.settings, self.clock, *declared, *common)
+        if case.kind == RESCALE:
+            return Rescale(self.topology, self.settings, self.clock, case.asked["tasks"], *common)
+        if case.kind != RESET:
+            raise ValueError(f"no change is called {case.kind}")
+        to = ResetTo.OFFSETS if offsets else ResetTo(case.asked["to"])
+        given = parse_offsets(offsets or case.asked["offsets"])
+        try:
+            at_ms = parse_time(case.asked["time"], case.asked_ms) if to is ResetTo.TIME else None
+        except ValueError as error:
+            raise StartRefused(f"time: {error}") from error
+        state = StateAfter(case.asked["state"])
+        return Reset(self.topology, self.settings, self.clock, to, state, given, at_ms, *common)
+
+
+def told(made: AnyPlan) -> list[str]:
+    """What becomes of the application, a line of Markdown each."""
+    if isinstance(made, UpgradePlan):
+        return [
+            f"{made.application_id}: version {made.from_version} to {made.to_version}",
+            "",
+            *(f"- `{c.name}` is {c.fate}: {c.why}" for c in made.changes),
+            *(f"- **lost**: {keys} keys of `{store}`" for store, keys in made.lost.items()),
+        ]
+    if isinstance(made, RescalePlan):
+        return [
+            f"{made.application_id}: {made.tasks} tasks instead of {sorted(set(made.before.values()))}",
+            "",
+            *(f"- `{store}`: every key to its new task" for store in made.stores),
+            *(f"- {warning}" for warning in made.warnings),
+        ]
+    return [
+        f"{made.application_id}: offsets to {made.to}, state: {made.state}",
+        "",
+        *(f"- `{s.partition}`: {s.from_offset} to {s.to_offset}" for s in made.sources),
+        *(f"- {warning}" for warning in made.warnings),
+    ]
+
+
+def rewritten(made: AnyPlan) -> set[str]:
+    """Stores, by the name that they have now, of which every key is read and written once more."""
+    if isinstance(made, UpgradePlan):
+        return {change.was for change in made.changes if change.fate is Fate.COPIED}
+    return set(made.stores if isinstance(made, RescalePlan) else made.rewritten)
+
+
+def changelog_offsets(found: Stood, stores: set[str]) -> int:
+    """How long the changelogs of these stores are, of all tasks."""
+    return sum(
+        marks.end - marks.low
+        for each in found.found.values()
+        for store, marks in each.facts.changelogs.items()
+        if store in stores
+    )

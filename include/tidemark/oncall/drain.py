@@ -1,0 +1,48 @@
+"""What waits in the sources, and waiting until it is committed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TaskId
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.witnesses import TaskFacts
+
+_LOOK_S = 1.0
+_TELL_EVERY_S = 5.0
+
+
+def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
+    """Source offsets behind what is committed, of all tasks."""
+    return sum(
+        max(0, found.sources[p].end - committed.offset)
+        for found in facts.values()
+        for p, committed in found.committed.items()
+    )
+
+
+def drain(kit: RestoreKit, timeout_s: float, say: Callable[[str], None]) -> None:
+    """Wait until what waited at the beginning is committed; tells the lag. Blocks. Raises `OutcomeUnknown`."""
+    facts = kit.facts()
+    ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
+    deadline, told_at = time.monotonic() + timeout_s, 0.0
+    pause = threading.Event()
+    while True:
+        committed = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
+        left = sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
+        if left == 0:
+            say("what waited is committed")
+            return
+        if time.monotonic() - told_at > _TELL_EVERY_S:
+            told_at = time.monotonic()
+            say(f"{left} of the source offsets that waited are left")
+        if time.monotonic() > deadline:
+            raise OutcomeUnknown(
+                f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place, look at `tidemark lag` "
+                f"and the log of the instance"
+            )
+        pause.wait(_LOOK_S)
+        facts = kit.facts()

@@ -1,0 +1,169 @@
+"""What tasks of `restore_oncall` and of changes have in common: a case with a time line, the stop, the relaunch, the report.
+
+Imported by a task when it runs, as it loads clients. What is refused ends the task for good; everything else may pass, so that
+the task is tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
+from tidemark.hold import release_hold
+from tidemark.oncall.case import DONE, FAILED, SAID, Case, CaseFolder, case_id_of
+from tidemark.oncall.drain import drain as await_drained
+from tidemark.oncall.report import make_report
+from tidemark.probe import Probe, probe_from_environment
+from tidemark.restore.kit import RestoreKit
+from tidemark.savepoints.asking import live_instances
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+from tidemark_airflow.approval import ANSWER
+from tidemark_airflow.holding import await_running, stop_under_hold
+from tidemark_airflow.operations import CASE_PARAMS
+
+log = logging.getLogger(__name__)
+
+Context = Mapping[str, Any]
+
+_HELD = "held.json"
+
+
+@dataclass(frozen=True)
+class OpenCase:
+    """What a task works on."""
+
+    case: Case
+    folder: CaseFolder
+    settings: Settings
+    topology: TopologyPlan
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step at work; `say` tells a line to the log and to the time line."""
+
+    opened: OpenCase
+    probe: Probe
+    say: Callable[[str], None]
+
+
+def case_of(context: Context) -> OpenCase:
+    """The case of a run, the same for each of its tasks and tries."""
+    params, run = context["params"], context["dag_run"]
+    settings, topology = Settings.load(), load(params["topology"])
+    case = Case(
+        case_id=case_id_of(run.run_after),
+        kind=run.dag_id,
+        topology=params["topology"],
+        application_id=topology.application_id,
+        asked={name: value for name, value in params.items() if name not in CASE_PARAMS},
+        dry_run=bool(params["dry_run"]),
+        reason=params["reason"],
+        asked_ms=int(run.run_after.timestamp() * 1000),
+    )
+    folder = CaseFolder.of(settings.var_dir, case.application_id, case.case_id, wall_clock_ms)
+    return OpenCase(case, folder, settings, topology.plan())
+
+
+def write_down(context: Context) -> None:
+    """What is asked, and by whom."""
+    opened = case_of(context)
+    opened.folder.open(opened.case)
+    opened.folder.note("preflight", "figures", asked_by=context["dag_run"].triggering_user_name)
+
+
+@contextmanager
+def step(context: Context, name: str) -> Iterator[Step]:
+    """One step, with its beginning and end in the time line."""
+    opened = case_of(context)
+    try:
+        with opened.folder.step(name) as note:
+
+            def say(line: str) -> None:
+                log.info("%s", line)
+                note(line)
+
+            probe = probe_from_environment()
+            probe(f"oncall-{name}")
+            yield Step(opened, probe, say)
+            probe(f"oncall-{name}-done")
+    except (StartRefused, PreflightFailed) as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def fence(context: Context) -> None:
+    """Stop every instance, and keep the stream DAG from relaunching them."""
+    with step(context, "fence") as at:
+        case, folder = at.opened.case, at.opened.folder
+        hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.say)
+        # Cleared and run again, it finds none running of those that ran.
+        if not folder.holds(_HELD):
+            folder.write(_HELD, {"instances": list(hold.instances)})
+
+
+def relaunch(context: Context) -> None:
+    """Release the hold, and wait until the instances that ran before run again."""
+    with step(context, "relaunch") as at:
+        case, var_dir = at.opened.case, at.opened.settings.var_dir
+        release_hold(var_dir, case.application_id, case.case_id)
+        wanted = tuple(at.opened.folder.read(_HELD)["instances"])
+        if not wanted:
+            at.say(f"no instance ran before: unpause stream__{case.topology} to start it")
+            return
+        try:
+            await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
+        except OutcomeUnknown as error:
+            # That was the longest wait.
+            raise AirflowFailException(str(error)) from error
+        at.say(f"{len(wanted)} instances run again")
+
+
+def drain(context: Context) -> None:
+    """Watch what waited being committed."""
+    with step(context, "drain") as at:
+        settings = at.opened.settings
+        if not live_instances(settings.var_dir, at.opened.case.application_id):
+            at.say("no instance runs here, so nothing drains yet")
+            return
+        kit = RestoreKit.of(at.opened.topology, settings, (), wall_clock_ms)
+        await_drained(kit, float(context["params"]["drain_timeout_s"]), at.say)
+
+
+def release(context: Context) -> None:
+    """Whatever happened: the application is held no longer by this case. Behind a roll-back, its instances must come back."""
+    probe_from_environment()("oncall-release")
+    opened = case_of(context)
+    case, folder, var_dir = opened.case, opened.folder, opened.settings.var_dir
+    if release_hold(var_dir, case.application_id, case.case_id):
+        folder.note("release", SAID, "the stream DAG may launch the instances again")
+    if not folder.has("roll_back", DONE):
+        return
+    wanted = tuple(folder.read(_HELD)["instances"])
+    try:
+        await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
+    except OutcomeUnknown as error:
+        told = f"{error}; when its cause is mended, unpause stream__{case.topology}"
+        log.error("%s", told)
+        folder.note("release", FAILED, told)
+
+
+def report(context: Context) -> str:
+    """Write the report; fails where the case did not end as somebody chose. Returns the page's path."""
+    probe_from_environment()("oncall-report")
+    folder = case_of(context).folder
+    approval = context["ti"].xcom_pull(task_ids="approval", key=ANSWER)
+    made = make_report(folder, approval)
+    path = str(folder.folder / "report.html")
+    log.info("%s; report: %s", made["outcome"], path)
+    if not made["is_as_wanted"]:
+        raise AirflowFailException(f"{made['outcome']}: {'; '.join(made['failures'][-1:])}; the report is {path}")
+    return path
