@@ -14,10 +14,14 @@ records and what becomes of the state in one transaction. The stream DAG relaunc
 ### When it fails
 | task | do |
 |---|---|
+| preflight | nothing was stopped: another instance, restore or hold is named; end that first |
 | plan | it is refused, nothing was stopped: the message says which offset is not there, or what contradicts it |
 | approval | nobody answered within the hour: run it again |
 | change | tried again by itself, it finds what was committed. Failed for good, the stream was relaunched meanwhile: before \
 another run, which is another reset, read `tidemark lag <name>` and a dry run |
+| relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
+| drain | what is committed stays: `tidemark lag <name>`, the log of the instance |
+| report | the run did not end as somebody chose: its page has the time line and the failure |
 docs/offsets.md says what each choice means.
 """
 
@@ -37,7 +41,7 @@ dag = change_dag(
             "",
             type="string",
             title="Time",
-            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m before the plan is made.",
+            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m before the run was asked for.",
         ),
         "offsets": Param(
             [],

@@ -89,7 +89,7 @@ def approval_restores(scene: Scene) -> None:
 def every_step_is_killed_once(scene: Scene) -> None:
     """The worker dies at the beginning of each step, and in the middle of building and of swapping: the same end."""
     before, known = scene.standing(), len(noted(scene.notes))
-    points = [f"oncall-{step}" for step in _STEPS if step not in ("release", "report")]
+    points = [f"oncall-{step}" for step in _STEPS]
     arm(scene.arm_file, dict.fromkeys([*points, "restore-built", "swap-between"], "kill"))
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
@@ -108,14 +108,14 @@ def every_step_is_killed_once(scene: Scene) -> None:
 
 
 def failure_rolls_back(scene: Scene) -> None:
-    """After the swap: the old folders are put back, and the instance comes back by itself."""
+    """After the swap: the old folders are put back, though the worker dies at it, and the instance comes back by itself."""
     before, known = scene.standing(), len(noted(scene.notes))
-    arm(scene.arm_file, {"oncall-relaunch": "refuse"})
+    arm(scene.arm_file, {"oncall-relaunch": "refuse", "oncall-roll_back": "kill"})
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
         scene.answer(run_id, "admin", "Approve")
-        found = scene.ended(run_id)
+        found = scene.ended(run_id, 600)
     expect(found["state"] == "failed", "the run did not fail")
     expect(found["outcome"] == "failed and rolled back", found["outcome"])
     expect(any("the test refuses" in failure for failure in found["failures"]), str(found["failures"]))

@@ -28,6 +28,7 @@ from tidemark.restore.workspace import workspaces
 from tidemark.settings import Settings
 
 RESTORE = "restore_oncall"
+RESET = "offsets_reset"
 STREAM = "stream__patient_monitoring"
 RESPONSE_S = 45
 _READING_S = 10.0
@@ -77,10 +78,10 @@ class Scene:
         self.arm_file = Path(os.environ[ARM_FILE])
         self.notes = Path(os.environ[NOTES_FILE])
 
-    def trigger(self, user: str = "oncall", **conf: Any) -> str:
-        """Start a restore as a user; the run's id."""
+    def trigger(self, user: str = "oncall", dag_id: str = RESTORE, **conf: Any) -> str:
+        """Start a restore, or a change, as a user; the run's id."""
         body = {"topology": "patient_monitoring", "reason": "the test asks for it", "relaunch_timeout_s": 120, **conf}
-        return self.users[user].trigger(RESTORE, body)
+        return self.users[user].trigger(dag_id, body)
 
     def asked(self, run_id: str, timeout_s: float = 120, dag_id: str = RESTORE) -> dict[str, Any]:
         """Wait until the approval is asked for; what is shown."""
@@ -116,9 +117,9 @@ class Scene:
         states = self.airflow.api.task_states(dag_id, run_id)
         return {"state": self.airflow.api.run_state(dag_id, run_id), "tasks": states}
 
-    def ended(self, run_id: str, timeout_s: float = 300) -> dict[str, Any]:
-        """Wait for the end of a restore; its report, with the run's and the tasks' states."""
-        how = self.run_ended(run_id, timeout_s)
+    def ended(self, run_id: str, timeout_s: float = 300, dag_id: str = RESTORE) -> dict[str, Any]:
+        """Wait for the end of a restore or a change; its report, with the run's and the tasks' states."""
+        how = self.run_ended(run_id, timeout_s, dag_id)
         folders = sorted((self.settings.var_dir / "oncall" / self.bench.application_id).iterdir())
         report: dict[str, Any] = json.loads((folders[-1] / "report.json").read_text())
         expect((folders[-1] / "report.html").exists(), "there is no page")
