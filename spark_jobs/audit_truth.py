@@ -142,12 +142,16 @@ def kept_columns(aggregation: Aggregation) -> list[str]:
     return found
 
 
+def _closed_after_ms(window: Window) -> int:
+    """Of its start, in stream time. Counted here once more, so that the stream's own notion of it is audited, too."""
+    return window.size_ms + window.grace_ms
+
+
 def in_time_sql(aggregation: Aggregation, partials: str, batches: str) -> str:
     """Partial results with `is_late`: whose window had closed when their batch began (rule 3)."""
     late = "false"
     if isinstance(aggregation.window, Window):
-        closed = aggregation.window.size_ms + aggregation.window.grace_ms
-        late = f"b.before_ms <> -1 AND t.ws + {closed} <= b.before_ms"
+        late = f"b.before_ms <> -1 AND t.ws + {_closed_after_ms(aggregation.window)} <= b.before_ms"
     return f"SELECT t.*, {late} AS is_late FROM {partials} t JOIN {batches} b ON b.p = t.p AND b.batch = t.batch"
 
 
@@ -185,8 +189,7 @@ def state_sql(aggregation: Aggregation, results: str, ends: str) -> str:
     names = ", ".join(column.split()[0] for column in kept_columns(aggregation))
     still = ""
     if isinstance(aggregation.window, Window):
-        closed = aggregation.window.size_ms + aggregation.window.grace_ms
-        still = f" AND (e.stream_time_ms = -1 OR t.ws + {closed} > e.stream_time_ms)"
+        still = f" AND (e.stream_time_ms = -1 OR t.ws + {_closed_after_ms(aggregation.window)} > e.stream_time_ms)"
     return f"SELECT t.p, t.k, t.ws, {names} FROM {results} t JOIN {ends} e ON e.p = t.p WHERE t.is_newest{still}"
 
 
@@ -194,7 +197,7 @@ def finals_sql(aggregation: Aggregation, results: str, batches: str) -> str:
     """The windows that close in the cut, as `results` but with the batch that closes them (suppress)."""
     if not isinstance(aggregation.window, Window):
         raise TypeError(f"{aggregation.node} has no windows that close")
-    closed = aggregation.window.size_ms + aggregation.window.grace_ms
+    closed = _closed_after_ms(aggregation.window)
     return (
         f"SELECT r.* EXCEPT (batch), b.batch FROM {results} r JOIN {batches} b ON b.p = r.p "
         f"AND r.ws + {closed} <= b.stream_time_ms AND (b.before_ms = -1 OR r.ws + {closed} > b.before_ms) "

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
 from stream_bench import Bench
+from stream_task import Task
 
 from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
@@ -57,3 +59,15 @@ def make_bench(tmp_path: Path, unique: Callable[[str], str], mark: str) -> Itera
 def bench(make_bench: Callable[..., Bench]) -> Bench:
     """One fake instance, number 0."""
     return make_bench()
+
+
+@pytest.fixture
+def _outside_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+@pytest.fixture
+def task(_outside_of_a_worker: None, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """The task of `bench`'s instance."""
+    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(bench.settings.var_dir))
+    return Task(bench)

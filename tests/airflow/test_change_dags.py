@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from test_operations_dags import operations as operations  # The fixture.
-from tests.change.changing import ChangingApp, come_to
+from tests.change.changing import ChangingApp
 from tests.change.test_upgrade import description
-from tests.restore.counting import CountingApp
+from tests.restore.counting import CountingApp, come_to
 
 from tidemark.errors import StartRefused
 from tidemark.hold import read_hold

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from stream_bench import Bench
-from test_stream_operator import Task
+from stream_task import Task
 
 from tidemark.errors import OutcomeUnknown, TaskLocked
 from tidemark.hold import Hold, read_hold, release_hold, take_hold
@@ -19,17 +18,6 @@ from tidemark_airflow.launcher import Held, launch_or_adopt
 from tidemark_airflow.stream_trigger import HoldTrigger, StreamTrigger
 
 pytestmark = pytest.mark.crash
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-@pytest.fixture
-def task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(bench.settings.var_dir))
-    return Task(bench)
 
 
 def stop(bench: Bench, by: str = "c1") -> Hold:

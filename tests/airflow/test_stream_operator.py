@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.bases.operator import ExecutorSafeguard
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from stream_bench import Bench
+from stream_task import Task
 
 from tidemark.alerts.alert import AlertKind
 from tidemark_airflow import stream_operator, watcher
@@ -19,70 +17,7 @@ from tidemark_airflow.identity import read_json, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_operator import StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
-
-
-class TaskState:
-    """Airflow's task state store: JSON values, None not allowed."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return json.loads(self.values[key]) if key in self.values else default
-
-    def set(self, key: str, value: Any) -> None:
-        assert value is not None
-        self.values[key] = json.dumps(value)
-
-
-class Task:
-    """One task instance with its operator, and what it deferred to last."""
-
-    def __init__(self, bench: Bench, **params: int) -> None:
-        self.bench = bench
-        self.context: dict[str, Any] = {"task_state_store": TaskState(), "params": params}
-        self.deferred: TaskDeferred | None = None
-        self.operator = self.new_operator()
-
-    def new_operator(self) -> StreamOperator:
-        """As each worker process makes its own."""
-        key = self.bench.files.key
-        operator = StreamOperator(
-            task_id="instance", topology=self.bench.topology, application_id=key.application_id, instance=key.instance
-        )
-        operator.build_command = lambda *_: self.bench.command
-        return operator
-
-    def step(self, method: str = "execute", **kwargs: Any) -> StreamTrigger | BackoffTrigger | HoldTrigger:
-        """Run one method in a new operator, to its deferral."""
-        self.operator = self.new_operator()
-        with pytest.raises(TaskDeferred) as deferred:
-            getattr(self.operator, method)(context=self.context, **kwargs)
-        self.deferred = deferred.value
-        trigger = deferred.value.trigger
-        assert isinstance(trigger, StreamTrigger | BackoffTrigger | HoldTrigger)
-        return trigger
-
-    def resume(self, exit_code: int | None) -> StreamTrigger | BackoffTrigger | HoldTrigger:
-        return self.step("resume", event={"exit_code": exit_code})
-
-    def fail(self, exit_code: int | None) -> AirflowFailException:
-        """Resume and return the failure that no retry follows."""
-        with pytest.raises(AirflowFailException) as failure:
-            self.new_operator().resume(context=self.context, event={"exit_code": exit_code})
-        return failure.value
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-@pytest.fixture
-def task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Task:
-    monkeypatch.setenv("TIDEMARK_VAR_DIR", str(bench.settings.var_dir))
-    return Task(bench)
+from tidemark_airflow.stream_trigger import BackoffTrigger, StreamTrigger
 
 
 def test_should_launch_and_hand_over_to_the_watcher(task: Task) -> None:
@@ -222,6 +157,7 @@ def test_should_show_no_secret_in_its_rendered_fields() -> None:
     assert set(StreamOperator.template_fields) == {"topology", "application_id", "instance"}
 
 
+@pytest.mark.usefixtures("_outside_of_a_worker")
 def test_should_launch_each_mapped_number_apart(
     make_bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
 ) -> None:

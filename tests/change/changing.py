@@ -6,14 +6,12 @@ import json
 from collections import Counter
 
 import pyarrow as pa
-from confluent_kafka import Consumer, TopicPartition
 from tests.restore.counting import PARTITIONS, CountingApp, CountingSource
 from tests.truth.topics import read_all
 
 from tidemark.broker.offsets import EndOffsets
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitRecord
-from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened
@@ -76,25 +74,3 @@ class ChangingApp(CountingApp):
             decoded = layout.decode([value for _, value in items])
             found |= {key.decode(): int(n) for (key, _), n in zip(items, decoded["f0"], strict=True)}
         return found
-
-
-def outputs(app: CountingApp) -> Counter[tuple[str, int]]:
-    """What the sink holds, as (key, count) and how often."""
-    rows = read_all(app.settings.bootstrap_servers, [f"{app.name}-out"])
-    return Counter((row.key.decode(), json.loads(row.value)["n"]) for found in rows.values() for row in found)
-
-
-def committed(app: CountingApp) -> list[int]:
-    """As they are, whatever an open transaction may still make of them."""
-    settings = {"bootstrap.servers": app.settings.bootstrap_servers, "group.id": app.name}
-    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
-    try:
-        asked = [TopicPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
-        return [found.offset for found in consumer.committed(asked, timeout=30)]
-    finally:
-        consumer.close()
-
-
-def come_to(app: CountingApp, offsets: list[int]) -> bool:
-    """Whether the group stands there: a transaction has been committed a moment before its offsets can be seen."""
-    return wait_until(lambda: committed(app) == offsets, 15)

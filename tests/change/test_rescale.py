@@ -7,12 +7,11 @@ import threading
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from tests.change.changing import outputs, version, version_one
+from tests.change.changing import version, version_one
 from tests.change.routing_source import RoutingSource
 from tests.change.test_reset import reset_of
-from tests.change.test_upgrade import crash_at, description, upgrade_of
-from tests.restore.counting import NO_PROBE, CountingApp
-from tests.restore.test_restore_run import Crash
+from tests.change.test_upgrade import description, upgrade_of
+from tests.restore.counting import NO_PROBE, CountingApp, Crash, crash_at, outputs
 from tests.truth.topics import read_all
 from typer.testing import CliRunner
 

@@ -13,10 +13,9 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.change.changing import ChangingApp, come_to, committed
-from tests.change.test_upgrade import crash_at, description
-from tests.restore.counting import NO_PROBE, PARTITIONS
-from tests.restore.test_restore_run import Crash
+from tests.change.changing import ChangingApp
+from tests.change.test_upgrade import description
+from tests.restore.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
 from typer.testing import CliRunner
 
 from tidemark.broker.offsets import EndOffsets

@@ -7,9 +7,8 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.change.changing import ChangingApp, come_to, committed, outputs, version
-from tests.restore.counting import NO_PROBE, PARTITIONS
-from tests.restore.test_restore_run import Crash
+from tests.change.changing import ChangingApp, version
+from tests.restore.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at, outputs
 from typer.testing import CliRunner
 
 from tidemark.broker.topics import partition_counts
@@ -110,14 +109,6 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
     app.run()
     assert {key: row["n"] for key, row in app.last_outputs().items()} == app.expected
     assert set(outputs(app).values()) == {1}
-
-
-def crash_at(point):
-    def crash(at):
-        if at == point:
-            raise Crash
-
-    return crash
 
 
 def test_a_refused_upgrade_should_touch_nothing(app, tmp_path):

@@ -6,8 +6,8 @@ import shutil
 from dataclasses import asdict
 
 import pytest
-from tests.restore.counting import NO_PROBE, CountingApp
-from tests.restore.test_restore_run import Crash, counts_of
+from tests.restore.counting import NO_PROBE, CountingApp, Crash
+from tests.restore.test_restore_run import counts_of
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from collections import Counter
@@ -14,12 +15,13 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
-from tests.truth.topics import end_offsets
+from tests.truth.topics import end_offsets, read_all
 
 import topologies
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.tasks.task import Status
@@ -198,3 +200,39 @@ class Elsewhere:
 
     def stop(self) -> None:
         return
+
+
+def outputs(app: CountingApp) -> Counter[tuple[str, int]]:
+    """What the sink holds, as (key, count) and how often."""
+    rows = read_all(app.settings.bootstrap_servers, [f"{app.name}-out"])
+    return Counter((row.key.decode(), json.loads(row.value)["n"]) for found in rows.values() for row in found)
+
+
+def committed(app: CountingApp) -> list[int]:
+    """As they are, whatever an open transaction may still make of them."""
+    settings = {"bootstrap.servers": app.settings.bootstrap_servers, "group.id": app.name}
+    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
+    try:
+        asked = [ClientPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
+        return [found.offset for found in consumer.committed(asked, timeout=30)]
+    finally:
+        consumer.close()
+
+
+def come_to(app: CountingApp, offsets: list[int]) -> bool:
+    """Whether the group stands there: a transaction has been committed a moment before its offsets can be seen."""
+    return wait_until(lambda: committed(app) == offsets, 15)
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+def crash_at(point: str) -> Callable[[str], None]:
+    """A probe that crashes there."""
+
+    def crash(at: str) -> None:
+        if at == point:
+            raise Crash
+
+    return crash

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-from tests.restore.counting import PARTITIONS, CountingApp
-from tests.restore.test_restore_run import Crash, counts_of, planned, restore
+from tests.restore.counting import PARTITIONS, CountingApp, Crash, crash_at
+from tests.restore.test_restore_run import counts_of, planned, restore
 
 from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
 from tidemark.local.processes import wait_until
@@ -98,16 +98,12 @@ def test_should_bring_back_what_the_changelog_has_lost(app):
 
 
 def test_should_begin_again_after_a_crash_and_end_when_asked_to(app):
-    def crash(at):
-        if at == "restore-recomputed":
-            raise Crash
-
     def ask_to_end(at):
         raise AssertionError(f"not to be reached: {at}")
 
     kit, workspace = planned(app, SourceOfState.SOURCE)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("restore-recomputed"), [].append).run()
 
     class Asking(LoggingRestoreListener):
         def on_batch_restored(self, progress):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Elsewhere
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, crash_at
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
@@ -47,10 +47,6 @@ class Counted(LoggingRestoreListener):
     def on_restore_end(self, progress):
         super().on_restore_end(progress)
         self.records += progress.records
-
-
-class Crash(Exception):
-    """The process dies here."""
 
 
 @pytest.fixture
@@ -207,13 +203,9 @@ def test_should_go_on_where_a_crash_left_it(app, point):
 
 
 def test_should_not_build_again_what_was_verified_before_a_crash(app):
-    def crash(at):
-        if at == "swap-between":
-            raise Crash
-
     kit, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
     listener = Counted()
     RestoreRun(kit, workspace, listener, NO_PROBE, [].append).run()
     assert listener.records == 0
@@ -221,13 +213,9 @@ def test_should_not_build_again_what_was_verified_before_a_crash(app):
 
 @pytest.mark.parametrize("point", ["swap-between", "swap-one"])
 def test_should_run_an_application_that_was_started_in_the_middle_of_a_swap(app, point):
-    def crash(at):
-        if at == point:
-            raise Crash
-
     kit, workspace = planned(app, SourceOfState.CHANGELOG)
     with pytest.raises(Crash):
-        RestoreRun(kit, workspace, LoggingRestoreListener(), crash, [].append).run()
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
     app.feed(300)
     app.run()
     assert counts_of(app) == app.expected

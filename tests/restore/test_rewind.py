@@ -9,10 +9,10 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Elsewhere
-from tests.restore.test_restore_run import Crash, counts_of
-from tests.truth.topics import end_offsets, read_all
+from confluent_kafka import TopicPartition
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, committed, crash_at, outputs
+from tests.restore.test_restore_run import counts_of
+from tests.truth.topics import end_offsets
 from typer.testing import CliRunner
 
 from tidemark.broker.offsets import EndOffsets
@@ -73,31 +73,6 @@ def rewind_of(app, probe=NO_PROBE, said=None):
 
 def rewind(app, probe=NO_PROBE, said=None, at_ms=None):
     return rewind_of(app, probe, said).run(app.then_ms if at_ms is None else at_ms, YES)
-
-
-def outputs(app):
-    """What the sink holds, as (key, count) and how often."""
-    rows = read_all(app.settings.bootstrap_servers, [f"{app.name}-out"])
-    return Counter((row.key.decode(), json.loads(row.value)["n"]) for found in rows.values() for row in found)
-
-
-def committed(app):
-    """As they are, whatever an open transaction may still make of them."""
-    settings = {"bootstrap.servers": app.settings.bootstrap_servers, "group.id": app.name}
-    consumer = Consumer({**settings, "isolation.level": "read_uncommitted"})
-    try:
-        asked = [TopicPartition(f"{app.name}-in", number) for number in range(PARTITIONS)]
-        return [found.offset for found in consumer.committed(asked, timeout=30)]
-    finally:
-        consumer.close()
-
-
-def crash_at(point):
-    def crash(at):
-        if at == point:
-            raise Crash
-
-    return crash
 
 
 # --- inspect

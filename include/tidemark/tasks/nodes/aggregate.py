@@ -17,6 +17,7 @@ from tidemark.tasks.nodes.results import Results, result_rows
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, StoreSpec, Window
+from tidemark.topology.stores import window_span_ms
 
 
 class WindowedAggregateOperator:
@@ -90,7 +91,7 @@ def in_time(partials: pa.Table, window: Window, at: BatchTime) -> tuple[pa.Table
     """Rows whose window was open at the stream time of the batch's start, and how many records were not (rule 3)."""
     if at.before_ms == NO_STREAM_TIME or partials.num_rows == 0:
         return partials, 0
-    is_open = partials.column("w").to_numpy() + window.size_ms + window.grace_ms > at.before_ms
+    is_open = partials.column("w").to_numpy() + window_span_ms(window) > at.before_ms
     if is_open.all():
         return partials, 0
     late = int(partials.column("rows").to_numpy()[~is_open].sum())

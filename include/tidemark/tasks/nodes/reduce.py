@@ -21,6 +21,7 @@ from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import Row, from_dicts, rows_of, to_dicts
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, encode_rows, no_rows, value_schema
 from tidemark.topology.plan import Reduce, Window
+from tidemark.topology.stores import window_span_ms
 
 
 @dataclass
@@ -88,7 +89,7 @@ class ReduceOperator:
         window = self.node.window
         if window is None or start is None or at.before_ms == NO_STREAM_TIME:
             return False
-        return start + window.size_ms + window.grace_ms <= at.before_ms
+        return start + window_span_ms(window) <= at.before_ms
 
     def _next(self, fold: _Fold, row: Row) -> Row | None:
         try:
