@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -159,9 +159,9 @@ def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(r
 
 def listening_elsewhere(mark: str) -> list[str]:
     """Addresses other than loopback on which a process of this stack listens."""
-    return [
-        str(connection.laddr)
-        for process in processes.carrying(mark)
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.endswith(ports.LOOPBACK)
-    ]
+    found = []
+    for process in processes.carrying(mark):
+        # Airflow's short-lived ones end while one looks.
+        with suppress(psutil.NoSuchProcess):
+            found += process.net_connections("inet")
+    return [str(c.laddr) for c in found if c.status == psutil.CONN_LISTEN and not c.laddr.ip.endswith(ports.LOOPBACK)]
