@@ -13,6 +13,7 @@ from tidemark.settings import Settings
 # A batch's garbage dies young and its fetch buffers are large: a big young generation collected by all cores at once costs
 # a tenth of the CPU less than concurrent marking does (docs/benchmarks.md).
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:NewRatio=1"
+_CONSUMER_POOL = "org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool"
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
@@ -65,4 +66,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     }
     for key, value in conf.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    # Its only warning is that it lets idle consumers go, which it does for every other batch with dead letters.
+    log4j = spark._jvm.org.apache.logging.log4j
+    log4j.core.config.Configurator.setLevel(_CONSUMER_POOL, log4j.Level.ERROR)
+    return spark

@@ -6,13 +6,14 @@ import io
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
 
-from tidemark.cli.demo import is_counting
+from tidemark.cli.demo import _show, is_counting
 from tidemark.demo.pulse_watch import InstanceView, PulseWatch, Snapshot, current
 from tidemark.demo.view import line, table
 
@@ -42,6 +43,17 @@ def test_only_counts_that_came_out_since_the_beginning_are_counts():
     assert is_counting(BUSY)
     assert not is_counting(EMPTY)
     assert not is_counting(Snapshot("LOST", 5, 5, 50, 0.0, 0, None, 0, ()))
+
+
+def test_the_table_should_end_with_the_stack():
+    console = Console(width=120, file=io.StringIO(), force_terminal=True)
+    watch = SimpleNamespace(snapshot=lambda _now_ms: BUSY, follow=lambda _seconds: None)
+    up = iter([True, True, False, False])
+    _show(console, watch, None, lambda: next(up))
+    assert "p0001" in console.file.getvalue()
+    assert "the stack was stopped; `make demo` starts it again" in console.file.getvalue()
+    _show(quiet := Console(file=io.StringIO()), watch, 0.0, lambda: True)
+    assert "stopped" not in quiet.file.getvalue()
 
 
 def test_line_and_table_say_the_same():

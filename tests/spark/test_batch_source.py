@@ -67,3 +67,9 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters(
         source.stop()
     assert letters == _BATCHES * _RECORDS // 100
     assert wait_until(lambda: records_in_memory(spark) <= before + _RECORDS, 40, every_s=1)
+
+
+def test_should_not_say_that_consumers_are_let_go(spark):
+    log4j = spark._jvm.org.apache.logging.log4j
+    pool = log4j.LogManager.getLogger("org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool")
+    assert pool.getLevel().toString() == "ERROR"

@@ -23,7 +23,7 @@ from tidemark.local import stack
 from tidemark.local.airflow import AirflowApi, AirflowRefused
 from tidemark.local.processes import wait_until
 from tidemark.local.record import AirflowAccess
-from tidemark.settings import Settings
+from tidemark.settings import Settings, stack_file
 from tidemark.topology.load import load
 from tidemark.topology.plan import RowSink, TopologyPlan
 
@@ -60,7 +60,7 @@ def demo(
         _greet(console, access)
         if console.is_terminal:
             with suppress(KeyboardInterrupt):
-                _show(console, watch, seconds)
+                _show(console, watch, seconds, lambda: stack_file(settings.var_dir).exists())
         else:
             _print_until_counted(console, watch, seconds or COUNTS_TIMEOUT_S)
 
@@ -108,12 +108,14 @@ def _greet(console: Console, access: AirflowAccess) -> None:
     console.print("commands  tidemark status | tidemark kafka … | make stop", soft_wrap=True)
 
 
-def _show(console: Console, watch: PulseWatch, seconds: float | None) -> None:
+def _show(console: Console, watch: PulseWatch, seconds: float | None, is_up: Callable[[], bool]) -> None:
     ends = None if seconds is None else time.monotonic() + seconds
     with Live(table(watch.snapshot(wall_clock_ms())), console=console, auto_refresh=False) as live:
-        while ends is None or time.monotonic() < ends:
+        while is_up() and (ends is None or time.monotonic() < ends):
             watch.follow(1.0)
             live.update(table(watch.snapshot(wall_clock_ms())), refresh=True)
+    if not is_up():
+        console.print("the stack was stopped; `make demo` starts it again")
 
 
 def _print_until_counted(console: Console, watch: PulseWatch, seconds: float) -> None:
