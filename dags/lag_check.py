@@ -18,6 +18,7 @@ database of facts, and judges the samples of the last 30 minutes. Asks which ope
 ### When it fails
 | message | do |
 |---|---|
+| stopped | nobody reads the partition: unpause `stream__<name>`, or start an instance |
 | stalled | `tidemark status`, the log of the instance; clear or unpause `stream__<name>`, then `tidemark check lag <name>` |
 | below the low watermark | raise the `retention.ms` of the source; to go on without the deleted: the command in the message |
 | committed offset is lost | start an instance: it goes on from its last commit record, which the message names |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -55,6 +56,17 @@ class Group:
         finally:
             consumer.close()
 
+    @contextmanager
+    def member(self):
+        """Somebody reads the partition, and commits nothing."""
+        consumer = Consumer({**librdkafka_config(self.settings), "group.id": self.name, "enable.auto.commit": False})
+        consumer.subscribe([f"{self.name}-in"])
+        try:
+            assert wait_until(lambda: consumer.poll(0.2) is None and bool(consumer.assignment()), 30)
+            yield
+        finally:
+            consumer.close()
+
     def look(self):
         return {finding.subject: finding for finding in check_lag(self.plan, self.settings, "lagging", self.clock)}
 
@@ -67,7 +79,7 @@ def group(settings, admin, unique):
     return Group(unique("lagging"), settings, admin)
 
 
-def test_should_tell_a_stalled_group_from_one_that_moves(group):
+def test_should_tell_a_stopped_group_and_a_stalled_one_from_one_that_moves(group):
     group.produce(10)
     assert group.lag().verdict is Verdict.NOT_ENOUGH_EVIDENCE
     group.commit(2)
@@ -77,6 +89,9 @@ def test_should_tell_a_stalled_group_from_one_that_moves(group):
         Verdict.FAILED,
         Verdict.FAILED,
     ]
+    assert group.lag().message.startswith("stopped: nothing committed for")
+    with group.member():
+        assert group.lag().message.startswith("stalled: nothing committed for")
     group.commit(10)
     assert group.lag().verdict is Verdict.OK
 

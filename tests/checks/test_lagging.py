@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,11 @@ def seen(*rows, low=0, every_ms=30_000):
     return [LagSample(first + i * every_ms, PLACE, low, stable, stable, at) for i, (at, stable) in enumerate(rows)]
 
 
+def stopped(*rows):
+    """The same, and nobody reads the partition any more."""
+    return [replace(sample, is_owned=False) for sample in seen(*rows)]
+
+
 CASES = [
     # (samples, verdict, in the message)
     (seen((None, 0)), Verdict.OK, "nothing to read yet"),
@@ -37,6 +43,14 @@ CASES = [
     (seen((1, 10), (1, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "2 samples over 30 s"),
     (seen((1, 10), (1, 10), (1, 10), every_ms=29_999), Verdict.NOT_ENOUGH_EVIDENCE, "3 samples over 60 s"),
     (seen((1, 10), (1, 10), (1, 10)), Verdict.FAILED, "stalled: nothing committed for 60 s or more while 9"),
+    (stopped((1, 10), (1, 10), (1, 10)), Verdict.FAILED, "stopped: nothing committed for 60 s or more while 9"),
+    (
+        stopped((1, 10), (1, 10), (1, 10)),
+        Verdict.FAILED,
+        "no member of the group reads this partition; unpause stream__app",
+    ),
+    # Nobody reads it just now: a restart takes no longer than evidence does.
+    (stopped((1, 10), (5, 10), (5, 10)), Verdict.OK, "5 offsets behind and moving"),
     # It was level once since: what waits has come since then.
     (seen((10, 10), (10, 10), (10, 12)), Verdict.OK, "2 offsets behind"),
     # It moved, then stood for longer than evidence takes.
@@ -47,7 +61,7 @@ CASES = [
     # The lag shrank in between: it is not falling behind all the time.
     (seen((1, 10), (9, 12), (10, 30)), Verdict.OK, "20 offsets behind and moving"),
     (seen((1, 10), (11, 20), (21, 30)), Verdict.OK, "9 offsets behind and moving"),
-    (seen((8, 10), (3, 10), (5, 10)), Verdict.WARNING, "went back from 8 to 3"),
+    (seen((8, 10), (3, 10), (5, 10)), Verdict.WARNING, "rewind: the committed offset went back from 8 to 3"),
 ]
 
 

@@ -84,17 +84,28 @@ def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock
     # A running instance commits, and what it has committed past may be deleted, while this asks: the beginnings come
     # before the committed offsets, the ends behind them.
     low = ends.beginnings(places)
-    committed = {row.partition: row.committed_offset for row in lag_of(plan, partitions, admin, settings)}
-    missing = [place for place in places if committed[place] is None]
+    rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
+    missing = [place for place in places if rows[place].committed_offset is None]
     recorded = _recorded(plan, settings, ends, partitions, missing)
     if recorded:
         # Asked again, and after the records (rule 19): the first commit may have come between the two.
-        committed = {row.partition: row.committed_offset for row in lag_of(plan, partitions, admin, settings)}
+        rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
     stable = ends.stable(places)
     end = ends.of(places)
     now_ms = clock()
-    stands = {place: None if committed[place] is not None else recorded.get(place) for place in places}
-    samples = [LagSample(now_ms, p, low[p], stable[p], max(end[p], stable[p]), committed[p], stands[p]) for p in places]
+    samples = [
+        LagSample(
+            now_ms,
+            place,
+            low[place],
+            stable[place],
+            max(end[place], stable[place]),
+            at := rows[place].committed_offset,
+            recorded.get(place) if at is None else None,
+            rows[place].member is not None,
+        )
+        for place in places
+    ]
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
     own = {spec.name for spec in internal_topics(plan, settings, partitions)}
     looked_at = _places(sorted((set(sources) | sinks | own) & partitions.keys()), partitions)

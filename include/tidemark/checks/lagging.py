@@ -20,7 +20,8 @@ class LagSample:
 
     `low_offset`: the first that exists. `stable_offset`: where a read_committed reader has to stop. `committed_offset`:
     None where the group has none. Only then `recorded_offset` is asked for: where the last commit record says that the
-    application stands, None where there is no record either.
+    application stands, None where there is no record either. `is_owned`: a member of the group reads it; it is not kept, as
+    only that of the newest sample counts.
     """
 
     time_ms: int
@@ -30,6 +31,7 @@ class LagSample:
     end_offset: int
     committed_offset: int | None
     recorded_offset: int | None = None
+    is_owned: bool = True
 
     @property
     def lag_offsets(self) -> int:
@@ -143,25 +145,28 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
             f"{lag} offsets behind; {len(seen)} samples over {_span_ms(seen) / 1000:.0f} s do not tell whether it moves, "
             f"{rules.least_samples} over {rules.least_span_ms / 1000:.0f} s do: check again",
         )
-    return _movement(seen, rules)
+    return _movement(topology, seen, rules)
 
 
-def _movement(seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
+def _movement(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
     """Of a partition that is behind, with samples enough."""
     newest, lag = seen[-1], seen[-1].lag_offsets
     still = _last_run(seen, lambda earlier, later: earlier.committed_offset == later.committed_offset)
     if _is_evidence(still, rules):
-        return (
-            Verdict.FAILED,
-            f"stalled: nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait; look at "
-            "`tidemark status` and the instance's log",
-        )
+        told = f"nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait"
+        if not newest.is_owned:
+            return (
+                Verdict.FAILED,
+                f"stopped: {told}, and no member of the group reads this partition; unpause stream__{topology}, or start an "
+                "instance",
+            )
+        return Verdict.FAILED, f"stalled: {told}; look at `tidemark status` and the instance's log"
     for earlier, later in pairwise(seen):
         before, after = earlier.committed_offset, later.committed_offset
         if before is not None and (after is None or after < before):
             return (
                 Verdict.WARNING,
-                f"the committed offset went back from {before} to {after}: a rewind or a reset; {lag} offsets behind",
+                f"rewind: the committed offset went back from {before} to {after}; {lag} offsets behind",
             )
     growing = _last_run(seen, lambda earlier, later: earlier.lag_offsets <= later.lag_offsets)
     if _is_evidence(growing, rules) and growing[0].lag_offsets < lag:
