@@ -9,7 +9,15 @@ from typing import Any
 from tidemark_airflow.identity import RunView
 
 # As they stand in a run file, with what a reader of the log wants to see.
-_SHOWN = ("batch", "records_per_second", "last_commit_ms", "last_commit_seconds", "partitions", "restoring")
+_SHOWN = (
+    "batch",
+    "records_per_second",
+    "last_commit_ms",
+    "last_commit_seconds",
+    "partitions",
+    "generation",
+    "restoring",
+)
 # An instance rewrites its run file every second, between batches.
 _QUIET_S = 60.0
 

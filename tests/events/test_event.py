@@ -29,7 +29,7 @@ A, B = TopicPartition("in", 0), TopicPartition("in", 1)
 BODIES = {
     EventKind.STATE: state_body(InstanceState.RUNNING, InstanceState.REBALANCING),
     EventKind.FAILURE: failure_body(InstanceFenced("transactional.id app-0\n was taken over")),
-    EventKind.REBALANCE: rebalance_body(Rebalance((A, B), (B,), ())),
+    EventKind.REBALANCE: rebalance_body(Rebalance((A, B), (B,), (), 7)),
     EventKind.RESTORE_START: restore_body(progress()),
     EventKind.RESTORE_BATCH: restore_body(progress(60, 2.0, 40)),
     EventKind.RESTORE_END: restore_body(progress(110, 4.0, 80)),
@@ -40,7 +40,7 @@ BODIES = {
 WHATS = {
     EventKind.STATE: "REBALANCING → RUNNING",
     EventKind.FAILURE: "InstanceFenced: transactional.id app-0 was taken over",
-    EventKind.REBALANCE: "holds 2; gained in[1]",
+    EventKind.REBALANCE: "holds 2 in generation 7; gained in[1]",
     EventKind.RESTORE_START: "n from app-n-changelog[3]: offsets 10 to 110",
     EventKind.RESTORE_BATCH: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
     EventKind.RESTORE_END: "n from app-n-changelog[3]: at offset 110 of 110, 80 records in 4.0 s, 20/s",

@@ -83,7 +83,7 @@ class Raising:
 def tell_all(listeners):
     listeners.on_change(NEW, OLD)
     listeners.on_failure(RuntimeError())
-    listeners.on_rebalance(Rebalance((A,), (A,), ()))
+    listeners.on_rebalance(Rebalance((A,), (A,), (), 3))
     listeners.on_restore_start(progress())
     listeners.on_batch_restored(progress(60))
     listeners.on_restore_end(progress(110))
@@ -101,13 +101,13 @@ def test_should_tell_each_listener_everything_in_order():
 def test_should_tell_what_a_rebalance_gained_and_lost():
     listener = Recording()
     listeners = Listeners((listener,), ())
-    for held in ([B, A], [B, C], [B, C], []):
-        listeners.rebalanced(held)
+    for generation, held in enumerate(([B, A], [B, C], [B, C], [])):
+        listeners.rebalanced(held, generation)
     assert [call[1] for call in listener.calls] == [
-        Rebalance((A, B), (A, B), ()),
-        Rebalance((B, C), (C,), (A,)),
-        Rebalance((B, C), (), ()),
-        Rebalance((), (), (B, C)),
+        Rebalance((A, B), (A, B), (), 0),
+        Rebalance((B, C), (C,), (A,), 1),
+        Rebalance((B, C), (), (), 2),
+        Rebalance((), (), (B, C), 3),
     ]
 
 

@@ -38,7 +38,7 @@ def test_should_give_each_sink_the_same_events_with_who_and_when():
     told = recorder(first, second)
     told.on_change(InstanceState.REBALANCING, InstanceState.CREATED)
     told.on_failure(RuntimeError())
-    told.on_rebalance(Rebalance((CHANGELOG,), (CHANGELOG,), ()))
+    told.on_rebalance(Rebalance((CHANGELOG,), (CHANGELOG,), (), 1))
     told.on_restore_start(progress())
     told.on_restore_end(progress(110))
     told.on_restore_suspended(progress(60))

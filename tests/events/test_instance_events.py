@@ -105,9 +105,11 @@ def test_topic_and_database_should_show_an_instance_from_its_start_to_its_end(ap
     lead = application.subtopologies[0].lead.topic
     partitions = [f"{lead}[{number}]" for number in range(PARTITIONS)]
     (rebalance,) = [e.body for e in events if e.kind is EventKind.REBALANCE and e.body["held"]]
+    generation = rebalance.pop("generation")
     assert rebalance == {"held": partitions, "gained": partitions, "lost": []}
+    assert generation >= 1
     said = read_run_file(run_file_path(settings.var_dir, application.application_id, 0)) or {}
-    assert (said["state"], said["partitions"]) == ("NOT_RUNNING", partitions)
+    assert (said["state"], said["partitions"], said["generation"]) == ("NOT_RUNNING", partitions, generation)
 
 
 def test_topic_and_database_should_show_the_restore_of_a_lost_store(application, settings):

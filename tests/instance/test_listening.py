@@ -37,14 +37,14 @@ def test_the_run_file_should_say_state_partitions_and_the_restore_that_runs(tmp_
         }
         after(progress(60, 2.0, 40))
         assert said("restoring") is None
-    listener.on_rebalance(Rebalance((A, B), (A,), ()))
-    assert said("partitions") == ["in[0]", "in[1]"]
+    listener.on_rebalance(Rebalance((A, B), (A,), (), 4))
+    assert (said("partitions"), said("generation")) == (["in[0]", "in[1]"], 4)
 
 
 def test_the_log_should_say_what_a_rebalance_changed(caplog):
     with caplog.at_level(logging.INFO):
-        LoggingListener().on_rebalance(Rebalance((A,), (A,), (B,)))
-    assert "rebalance: held=1 gained=in[0] lost=in[1]" in caplog.text
+        LoggingListener().on_rebalance(Rebalance((A,), (A,), (B,), 5))
+    assert "rebalance: held=1 gained=in[0] lost=in[1] generation=5" in caplog.text
 
 
 def test_the_log_should_say_batches_once_a_second_also_of_a_restore_that_starts_once_more(caplog):

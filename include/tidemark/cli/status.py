@@ -68,6 +68,7 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                     "seconds_since_commit": round(now - commit_ms / 1000, 1) if commit_ms else None,
                     "records_per_second": said.get("records_per_second"),
                     "partitions": said.get("partitions"),
+                    "generation": said.get("generation"),
                 }
             )
         except (OSError, ValueError, KeyError, TypeError):
@@ -90,7 +91,9 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
             table.add_row(row["service"], str(row["pid"]), alive, str(row["port"] or ""))
         console.print(table)
     if instances:
-        table = Table("application", "instance", "pid", "state", "batch", "last commit", "events/s")
+        table = Table(
+            "application", "instance", "pid", "state", "generation", "partitions", "batch", "last commit", "events/s"
+        )
         for row in instances:
             since = row["seconds_since_commit"]
             colour = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}.get(row["state"], "yellow")
@@ -99,6 +102,8 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
                 str(row["instance"]),
                 str(row["pid"]),
                 f"[{colour}]{row['state']}[/{colour}]",
+                "" if row["generation"] is None else str(row["generation"]),
+                "" if row["partitions"] is None else str(len(row["partitions"])),
                 "" if row["batch"] is None else str(row["batch"]),
                 "" if since is None else f"{since:.1f} s ago",
                 "" if row["records_per_second"] is None else f"{row['records_per_second']:.0f}",

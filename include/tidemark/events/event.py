@@ -36,7 +36,7 @@ _PROGRESS = (
 BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.STATE: ("new", "old"),
     EventKind.FAILURE: ("error", "message", "exit_code"),
-    EventKind.REBALANCE: ("held", "gained", "lost"),
+    EventKind.REBALANCE: ("held", "gained", "lost", "generation"),
     EventKind.RESTORE_START: _PROGRESS,
     EventKind.RESTORE_BATCH: _PROGRESS,
     EventKind.RESTORE_END: _PROGRESS,
@@ -49,11 +49,15 @@ BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rebalance:
-    """The source partitions whose tasks an instance holds, and how they differ from the time before."""
+    """The source partitions whose tasks an instance holds, and how they differ from the time before.
+
+    `generation` is the group's, under which the instance commits from now on.
+    """
 
     held: tuple[TopicPartition, ...]
     gained: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
+    generation: int
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Event:
             return f"{body['error']}: {body['message']}"
         if self.kind is EventKind.REBALANCE:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
-            return "; ".join([f"holds {len(body['held'])}", *told])
+            return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *told])
         if self.kind is EventKind.STANDSTILL:
             return f"stands still for {body['stood_s']:.0f} s: {body['why']}"
         if self.kind is EventKind.STANDSTILL_END:
@@ -130,6 +134,7 @@ def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:
         "held": [str(p) for p in rebalance.held],
         "gained": [str(p) for p in rebalance.gained],
         "lost": [str(p) for p in rebalance.lost],
+        "generation": rebalance.generation,
     }
 
 

@@ -58,12 +58,12 @@ class Listeners:
         self._closables = closables
         self._held: frozenset[TopicPartition] = frozenset()
 
-    def rebalanced(self, held: Iterable[TopicPartition]) -> None:
-        """Tell which partitions are held now, and what that changed."""
+    def rebalanced(self, held: Iterable[TopicPartition], generation: int) -> None:
+        """Tell which partitions are held now, in which generation of the group, and what that changed."""
         now = frozenset(held)
         gained, lost = now - self._held, self._held - now
         self._held = now
-        self.on_rebalance(Rebalance(tuple(sorted(now)), tuple(sorted(gained)), tuple(sorted(lost))))
+        self.on_rebalance(Rebalance(tuple(sorted(now)), tuple(sorted(gained)), tuple(sorted(lost)), generation))
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
         for listener in self._listeners:
@@ -114,6 +114,7 @@ class LoggingListener(LoggingRestoreListener):
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         log.info(
-            "rebalance: held=%d gained=%s lost=%s",
+            "rebalance: held=%d gained=%s lost=%s generation=%d",
             len(rebalance.held), ",".join(map(str, rebalance.gained)), ",".join(map(str, rebalance.lost)),
+            rebalance.generation,
         )  # fmt: skip

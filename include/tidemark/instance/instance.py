@@ -244,7 +244,9 @@ class Instance:
                 return
         if self._tasks:
             self._start_source()
-        self._listeners.rebalanced(self._tasks)
+        with self._lock:
+            generation = self._member.metadata().generation
+        self._listeners.rebalanced(self._tasks, generation)
         self.states.to(InstanceState.RUNNING)
 
     def _assignment(self, partition: TopicPartition, epoch: int) -> Assignment:

@@ -53,7 +53,8 @@ class RunFileListener:
     def on_failure(self, failure: BaseException) -> None: ...
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
-        self._run_file.update({"partitions": [str(p) for p in rebalance.held]}, now=True)
+        held = [str(p) for p in rebalance.held]
+        self._run_file.update({"partitions": held, "generation": rebalance.generation}, now=True)
 
     def on_restore_start(self, progress: RestoreProgress) -> None: ...
 
