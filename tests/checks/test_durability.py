@@ -61,6 +61,14 @@ CASES = [
      "log", FAILED, "have no leader"),
     # A broker that is away makes no single broker of the one that is left.
     (replace(log(partition(replicas=(1, 2), in_sync=(1,))), brokers=frozenset({1})), "log", FAILED, "writes are refused"),
+    (replace(FINE, survives=1), "log", OK, "3 replicas"),
+    (replace(FINE, survives=2), "log", FAILED, "survive the loss of 1 brokers, the topology asks for 2: that takes 5 replicas"),
+    (replace(log(min_in_sync=1), survives=1), "log", FAILED, "min.insync.replicas=1 survive the loss of 0 brokers"),
+    (replace(log(min_in_sync=3), survives=1), "log", FAILED, "and min.insync.replicas=2"),
+    # Meant so or not: it was asked for.
+    (replace(SINGLE, survives=1), "log", FAILED, "the topology asks for 1"),
+    (replace(SINGLE, survives=1), "transaction.state.log", FAILED, "the topology asks to survive the loss of 1 brokers"),
+    (replace(FINE, survives=1), "transaction.state.log", OK, "factor=3"),
     (FINE, "transaction.state.log", OK, "factor=3, min.isr=2"),
     (SINGLE, "transaction.state.log", WARNING, "the only broker there is"),
     (replace(FINE, transaction_replication=1, transaction_min_in_sync=1), "transaction.state.log", FAILED, "lost with a disk"),

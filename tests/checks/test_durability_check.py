@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from confluent_kafka.admin import AdminClient
 from tests.restore.counting import CountingApp, counting
@@ -11,6 +13,7 @@ from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.verdict import Verdict, worst
+from tidemark.errors import PreflightFailed
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 
@@ -55,6 +58,37 @@ def on_three(cluster, unique, tmp_path):
     ensure_user_topics(plan, settings, admin)
     preflight(plan, settings, admin)
     return plan, settings, admin
+
+
+def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_without(
+    cluster, unique, tmp_path, alter_topic_of
+):
+    settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
+    plan = replace(counting(unique("surviving")).plan(), survives=1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    ensure_user_topics(plan, settings, admin)
+    preflight(plan, settings, admin)
+    topics = [f"{plan.application_id}{suffix}" for suffix in ("-in", "-out", "-n-changelog", "-commits", "-dlq")]
+    whole = seen(plan, settings)
+    assert {(whole[t].verdict, whole[t].evidence["survives"]) for t in topics} == {(Verdict.OK, 1)}
+
+    for thin in (topics[0], topics[2]):
+        alter_topic_of(admin)(thin, min_insync_replicas="1")
+        assert wait_until(lambda t=thin: seen(plan, settings)[t].evidence["min_in_sync"] == 1, 15)
+        found = seen(plan, settings)[thin]
+        assert found.verdict is Verdict.FAILED
+        assert "survive the loss of 0 brokers, the topology asks for 1" in found.message
+        with pytest.raises(PreflightFailed, match=f"topic {thin} has .*min.insync.replicas=1"):
+            preflight(plan, settings, admin)
+        alter_topic_of(admin)(thin, min_insync_replicas="2")
+        assert wait_until(lambda t=thin: seen(plan, settings)[t].verdict is Verdict.OK, 15)
+    preflight(plan, settings, admin)
+
+
+def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
+    plan = replace(counting(unique("surviving")).plan(), survives=1)
+    with pytest.raises(PreflightFailed, match="let the topology survive the loss of fewer"):
+        ensure_user_topics(plan, settings, admin)
 
 
 def test_a_stopped_replica_of_three_should_be_named_until_it_is_back(cluster, on_three, alter_topic_of):

@@ -512,6 +512,8 @@ TOPICS: list[Case] = [
         lambda t: Topology("b", guarantee="at-least-once"),
         ["application b", "exactly_once or at_least_once"],
     ),
+    ("survives less than none", lambda t: Topology("b", survives=-1), ["application b", "survives=-1 is no number"]),
+    ("survives yes", lambda t: Topology("b", survives=True), ["application b", "survives=True is no number"]),
 ]
 
 EVERY = CASES + JOINS + WINDOWS + STORES + TOPICS

@@ -494,6 +494,14 @@ def test_a_topic_that_is_written_and_joined_behind_should_be_no_loop() -> None:
     assert len(topology.plan().subtopologies) == 1
 
 
+def test_the_plan_should_carry_what_it_is_to_survive_and_say_so() -> None:
+    topology = Topology("app", survives=1)
+    topology.stream("in", schema="k STRING", key="k").group_by_key().count(store="n")
+    assert topology.plan().survives == 1
+    assert "exactly_once, survives the loss of 1 broker)" in topology.describe()
+    assert Topology("app").survives == 0
+
+
 @pytest.mark.parametrize("guarantee", list(Guarantee))
 def test_the_plan_should_carry_the_guarantee(guarantee: Guarantee) -> None:
     topology = Topology("app", guarantee=guarantee.value)

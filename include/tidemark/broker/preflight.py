@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.cluster import describe_topics, topic_configs
-from tidemark.broker.topics import ensure_internal_topics, partition_counts, verify_writable
+from tidemark.broker.topics import ensure_internal_topics, partition_counts, verify_survives, verify_writable
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -31,9 +31,12 @@ def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Map
                     f"{kind} topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; "
                     "create it, or let `tidemark topics create NAME` do it"
                 )
-    configs = topic_configs(admin, sinks, settings)
+    asked = [*sources, *sinks] if plan.survives else sinks
+    configs = topic_configs(admin, asked, settings)
     for topic in sinks:
         verify_writable(topic, facts[topic], configs[topic])
+    for topic in asked:
+        verify_survives(topic, facts[topic], configs[topic], plan.survives)
     _check_tables(plan, settings, admin)
     ensure_internal_topics(plan, settings, admin, {name: found.partitions for name, found in facts.items()})
     return partition_counts(admin, settings)

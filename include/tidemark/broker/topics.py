@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
@@ -31,17 +31,33 @@ from tidemark.names import (
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
-_AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms"}
+_IN_SYNC = "min.insync.replicas"
+_AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms", _IN_SYNC}
 
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """An internal topic as the application needs it; `may_have_more` partitions than that, and is given what is missing."""
+    """A topic as the application needs it; `may_have_more` partitions than that, and is given what is missing.
+
+    `replicas` at least, -1: as the settings say.
+    """
 
     name: str
     partitions: int
     config: Mapping[str, str]
     may_have_more: bool = False
+    replicas: int = -1
+
+    def surviving(self, brokers: int) -> TopicSpec:
+        """The same, such that as many brokers may go at once; 0 asks for nothing."""
+        if not brokers:
+            return self
+        return replace(self, config={**self.config, _IN_SYNC: str(brokers + 1)}, replicas=2 * brokers + 1)
+
+
+def survived(replicas: int, min_in_sync: int) -> int:
+    """How many brokers may go at once, nothing acknowledged being lost and records still being taken."""
+    return max(0, min(replicas - min_in_sync, min_in_sync - 1))
 
 
 def user_topics(plan: TopologyPlan) -> list[str]:
@@ -74,7 +90,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     # One partition, so that the events of several instances have one order.
     specs.append(TopicSpec(events_topic(app), 1, events_config()))
     specs.append(TopicSpec(topology_topic(app), 1, topology_config()))
-    return list({spec.name: spec for spec in specs}.values())
+    return list({spec.name: spec.surviving(plan.survives) for spec in specs}.values())
 
 
 def _with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
@@ -138,7 +154,8 @@ def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClien
     """Create missing sources and sinks with `num_partitions`; gives the names of those created. Blocks."""
     existing = partition_counts(admin, settings)
     missing = [topic for topic in user_topics(plan) if topic not in existing]
-    create_topics(admin, [TopicSpec(topic, settings.num_partitions, {}) for topic in missing], settings)
+    specs = [TopicSpec(topic, settings.num_partitions, {}).surviving(plan.survives) for topic in missing]
+    create_topics(admin, specs, settings)
     return missing
 
 
@@ -153,7 +170,8 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
     Blocks. Raises `PreflightFailed` naming topic, reason and remedy.
     """
     wanted = [
-        NewTopic(spec.name, spec.partitions, settings.replication_factor, config=dict(spec.config)) for spec in specs
+        NewTopic(spec.name, spec.partitions, max(spec.replicas, settings.replication_factor), config=dict(spec.config))
+        for spec in specs
     ]
     if not wanted:
         return
@@ -164,7 +182,10 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
             reason: KafkaError = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
-            remedy = "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, or add brokers"
+            remedy = (
+                "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, let the topology survive the loss of fewer, "
+                "or add brokers"
+            )
             if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 remedy = "create it by hand, or give this user the right to"
             raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
@@ -213,6 +234,7 @@ def ensure_internal_topics(
     configs = topic_configs(admin, [spec.name for spec in specs], settings)
     for spec in specs:
         verify_topic(spec, facts[spec.name], configs[spec.name], settings.replication_factor)
+        verify_survives(spec.name, facts[spec.name], configs[spec.name], plan.survives)
 
 
 def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], replication_factor: int) -> None:
@@ -244,12 +266,24 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
 
 def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) -> None:
     """A topic with fewer replicas than must be in sync takes no record with acks=all. Raises `PreflightFailed`."""
-    in_sync = int(config.get("min.insync.replicas", "1"))
+    in_sync = int(config.get(_IN_SYNC, "1"))
     if found.replicas < in_sync:
         raise PreflightFailed(
             f"topic {topic} has {found.replicas} replicas and min.insync.replicas={in_sync}, so nothing can be written; "
             "add replicas with `tidemark kafka reassign-partitions`, or lower the setting with `tidemark kafka configs "
             f"--alter --entity-type topics --entity-name {topic} --add-config min.insync.replicas={found.replicas}`"
+        )
+
+
+def verify_survives(topic: str, found: TopicFacts, config: Mapping[str, str], survives: int) -> None:
+    """Whether a topic stands what the topology asks it to. Raises `PreflightFailed`."""
+    in_sync = int(config.get(_IN_SYNC, "1"))
+    if survived(found.replicas, in_sync) < survives:
+        raise PreflightFailed(
+            f"topic {topic} has {found.replicas} replicas and {_IN_SYNC}={in_sync}, so it survives the loss of "
+            f"{survived(found.replicas, in_sync)} brokers, and the topology asks for {survives}: that takes {2 * survives + 1} "
+            f"replicas (`tidemark kafka reassign-partitions`) and {_IN_SYNC}={survives + 1} (`tidemark kafka configs --alter "
+            f"--entity-type topics --entity-name {topic} --add-config {_IN_SYNC}={survives + 1}`); or let it survive fewer"
         )
 
 

@@ -175,7 +175,9 @@ class Rescale:
         self.say("making the topics of the new tasks")
         topics = [made.routed_topic(topic) for s in made.subtopologies for topic in s.sources]
         create_topics(
-            kit.admin, [TopicSpec(topic, self.tasks, repartition_config()) for topic in topics], self.settings
+            kit.admin,
+            [TopicSpec(topic, self.tasks, repartition_config()).surviving(self.plan.survives) for topic in topics],
+            self.settings,
         )
         existing = partition_counts(kit.admin, self.settings)
         ensure_internal_topics(named(self.plan, made), self.settings, kit.admin, existing)

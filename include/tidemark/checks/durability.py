@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from tidemark.broker.topics import survived
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.names import TopicPartition
@@ -35,6 +36,8 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
         "partitions": len(topic.partitions),
         "replication": topic.replication,
         "min_in_sync": topic.min_in_sync,
+        "survives": survived(topic.replication, topic.min_in_sync),
+        "asked_to_survive": found.survives,
         "unclean_election": topic.unclean_election,
         "offline": [_number(p) for p in topic.partitions if p.leader is None],
         "under_min_in_sync": [_number(p) for p in topic.partitions if len(p.in_sync) < topic.min_in_sync],
@@ -48,7 +51,7 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
 
 def _topic_fault(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
     rules: Sequence[Callable[[TopicDurability, ClusterDurability], tuple[Verdict, str] | None]] = (
-        _offline, _not_writable, _unclean, _one_copy, _lagging_replicas, _thin_acknowledgement
+        _offline, _not_writable, _unclean, _less_than_asked, _one_copy, _lagging_replicas, _thin_acknowledgement
     )  # fmt: skip
     return next((fault for fault in (rule(topic, found) for rule in rules) if fault is not None), None)
 
@@ -92,6 +95,18 @@ def _unclean(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
         "unclean.leader.election.enable=true: a replica that lacks acknowledged records may lead, they are lost and offsets "
         f"go back; `tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
         "unclean.leader.election.enable=false`",
+    )
+
+
+def _less_than_asked(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    stands = survived(topic.replication, topic.min_in_sync)
+    if stands >= found.survives:
+        return None
+    return (
+        Verdict.FAILED,
+        f"{topic.replication} replicas and min.insync.replicas={topic.min_in_sync} survive the loss of {stands} brokers, the "
+        f"topology asks for {found.survives}: that takes {2 * found.survives + 1} replicas (`tidemark kafka "
+        f"reassign-partitions`) and min.insync.replicas={found.survives + 1}",
     )
 
 
@@ -145,6 +160,12 @@ def _of_transaction_log(found: ClusterDurability) -> Finding:
     told = f"transaction.state.log.replication.factor={replication}, min.isr={in_sync}"
     if replication < in_sync:
         verdict, message = Verdict.FAILED, f"{told}: no transaction can begin; raise the factor on the brokers"
+    elif survived(replication, in_sync) < found.survives:
+        verdict, message = (
+            Verdict.FAILED,
+            f"{told}: the topology asks to survive the loss of {found.survives} brokers; that takes {2 * found.survives + 1} "
+            f"and {found.survives + 1}",
+        )
     elif found.is_single:
         verdict, message = Verdict.WARNING, f"{told}, on the only broker there is"
     elif replication < min(3, len(found.known_brokers)):

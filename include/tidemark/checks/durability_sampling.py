@@ -53,6 +53,7 @@ def sample_durability(plan: TopologyPlan, settings: Settings, admin: AdminClient
         transaction_replication=int(broker["transaction.state.log.replication.factor"]),
         transaction_min_in_sync=int(broker["transaction.state.log.min.isr"]),
         flush_messages=int(broker["log.flush.interval.messages"]),
+        survives=plan.survives,
     )
 
 

@@ -54,7 +54,8 @@ class TopicDurability:
 class ClusterDurability:
     """What was seen. `brokers` are those that answer now. `acks` has what each running instance's producer asks for,
     None where it does not say. `transaction_replication` and `transaction_min_in_sync` are what
-    `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`."""
+    `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`. `survives`: what the topology asks
+    for."""
 
     brokers: frozenset[int]
     topics: tuple[TopicDurability, ...]
@@ -62,6 +63,7 @@ class ClusterDurability:
     transaction_replication: int
     transaction_min_in_sync: int
     flush_messages: int
+    survives: int = 0
 
     @property
     def known_brokers(self) -> frozenset[int]:

@@ -41,11 +41,14 @@ class Topology:
         *,
         guarantee: str = Guarantee.EXACTLY_ONCE.value,
         optimised: bool = False,
+        survives: int = 0,
     ) -> None:
         """Name the application: its consumer group, its topics and its state folder are named after it.
 
         `guarantee`: `exactly_once` or `at_least_once`. `optimised`: equal repartitions share a topic, and a table's topic
-        is its own changelog.
+        is its own changelog. `survives`: so many brokers may go at once, and nothing that was acknowledged is lost, and the
+        application goes on. Its own topics are made so, an instance does not start on topics that are not, and the
+        durability check compares.
 
         Raises `InvalidTopology` for a name Kafka would not take.
         """
@@ -72,6 +75,11 @@ class Topology:
                 f"application {application_id}: guarantee {guarantee!r} is unknown; use {' or '.join(guarantees)}"
             )
         self.guarantee = guarantees[guarantee]
+        if isinstance(survives, bool) or not isinstance(survives, int) or survives < 0:
+            raise InvalidTopology(
+                f"application {application_id}: survives={survives!r} is no number of brokers; use 0, or 1 with three replicas"
+            )
+        self.survives = survives
         decided = OPTIMISED.get()
         self._draft = Draft(application_id, optimised if decided is None else decided)
 
@@ -176,7 +184,8 @@ class Topology:
             raise InvalidTopology(
                 f"{node}: {read} goes nowhere; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
             )
-        plan = TopologyPlan(self.application_id, self.version, self.guarantee, draft.sub_topologies())
+        subtopologies = draft.sub_topologies()
+        plan = TopologyPlan(self.application_id, self.version, self.guarantee, subtopologies, survives=self.survives)
         _refuse_internal_topics(plan)
         _refuse_loops(plan)
         return plan

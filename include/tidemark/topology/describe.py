@@ -36,7 +36,12 @@ class _Node:
 
 def describe(plan: TopologyPlan) -> str:
     """Several lines without a newline at the end; the same plan always gives the same text."""
-    lines = [f"Application: {plan.application_id} (version {plan.version}, {plan.guarantee.value})", "Topologies:"]
+    brokers = "1 broker" if plan.survives == 1 else f"{plan.survives} brokers"
+    survives = f", survives the loss of {brokers}" if plan.survives else ""
+    lines = [
+        f"Application: {plan.application_id} (version {plan.version}, {plan.guarantee.value}{survives})",
+        "Topologies:",
+    ]
     for subtopology in plan.subtopologies:
         lines.append(f"   Sub-topology: {subtopology.index}")
         for node in _nodes(subtopology).values():

@@ -424,13 +424,18 @@ class Guarantee(Enum):
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """A whole application. `routed`: topics that a rescale sends through repartition topics, whose partitions may grow."""
+    """A whole application. `routed`: topics that a rescale sends through repartition topics, whose partitions may grow.
+
+    `survives`: how many brokers may go at once, nothing acknowledged being lost and every topic still taking records; 0
+    asks for nothing.
+    """
 
     application_id: str
     version: str
     guarantee: Guarantee
     subtopologies: tuple[SubTopology, ...]
     routed: tuple[str, ...] = ()
+    survives: int = 0
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
