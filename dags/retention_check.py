@@ -29,12 +29,15 @@ verdict.
 
 
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """A verdict per store."""
+    """A verdict per store; and a sample of the stores' sizes for `tidemark stores --history`."""
     from tidemark.checks.retention_sampling import check_retention
     from tidemark.settings import Settings
+    from tidemark.store_growth import sample_stores
     from tidemark.topology.load import load
 
-    return check_retention(load(topology).plan(), Settings.load(), topology)
+    plan, settings = load(topology).plan(), Settings.load()
+    sample_stores(plan, settings)
+    return check_retention(plan, settings, topology)
 
 
 dag = check_dag(

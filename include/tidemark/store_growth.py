@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import named_plan
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import TidemarkError
-from tidemark.store_sizes import StoreSize
+from tidemark.settings import Settings
+from tidemark.store_sizes import StoreSize, store_sizes
+from tidemark.topology.plan import TopologyPlan
 
 MEASURES = ("keys", "bytes_disk", "offsets_topic", "bytes_topic")
 _HOUR_MS = 3_600_000
@@ -44,6 +53,21 @@ class StoreGrowth:
     bytes_topic: float | None
 
 
+def sample_stores(
+    plan: TopologyPlan, settings: Settings, clock: Callable[[], int] = wall_clock_ms
+) -> tuple[list[StoreSize], list[StoreSample]]:
+    """Measure every store on this machine and in its topic, and keep what was found in the history. Blocks.
+
+    One that has never run has none. Raises `OutcomeUnknown` without a broker.
+    """
+    admin = AdminClient(librdkafka_config(settings))
+    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
+    sizes = store_sizes(named_plan(plan, settings, admin), partition_counts(admin, settings), ends, settings)
+    samples = samples_of(sizes, plan.application_id, clock())
+    append(history_path(settings.var_dir, plan.application_id), samples)
+    return sizes, samples
+
+
 def history_path(var_dir: Path, application_id: str) -> Path:
     """Where an application's samples are kept."""
     return var_dir / "store-sizes" / f"{application_id}.jsonl"
@@ -69,6 +93,8 @@ def samples_of(sizes: Sequence[StoreSize], application_id: str, now_ms: int) -> 
 
 def append(path: Path, samples: Sequence[StoreSample]) -> None:
     """Add the samples in one write, so that two commands at once do not mix their lines. Raises `TidemarkError`."""
+    if not samples:
+        return
     lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ from tidemark.local.broker import EmbeddedBroker
 from tidemark.savepoints.command import SavepointCommand
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings, project_root
+from tidemark.store_growth import history_path, read
 
 _RUN = """
 import json, sys
@@ -151,6 +152,19 @@ def test_a_savepoint_should_be_taken_read_back_and_old_ones_let_go(operations, a
     assert left.is_complete
     assert said.finding.subject == left.savepoint_id != old.manifest.savepoint_id
     assert said.finding.evidence["tasks"] == len(tasks)
+
+
+def test_a_look_at_retention_should_keep_a_sample_of_the_stores_sizes(operations, admin, unique):
+    app = CountingApp(operations.settings, admin, unique("grown"))
+    app.feed(100)
+    app.run()
+    modules = [operations.topology(app.name), operations.topology(unique("never-ran"))]
+    ended, _ = operations.run("retention_check", {"topologies": modules})
+    assert ended["tasks"] == {"topologies": "success", "retention[0]": "success", "retention[1]": "skipped"}
+    kept = read(history_path(operations.settings.var_dir, app.name))
+    assert {(sample.task, sample.store) for sample in kept} == {("0_0", "n"), ("0_1", "n")}
+    assert all(sample.bytes_disk and sample.offsets_topic for sample in kept)
+    assert not history_path(operations.settings.var_dir, unique("never-ran")).exists()
 
 
 def compaction_dag():

@@ -7,18 +7,12 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import named_plan
-from tidemark.clock import wall_clock_ms
 from tidemark.settings import Settings
-from tidemark.store_growth import MEASURES, StoreGrowth, append, growth, history_path, read, samples_of
-from tidemark.store_sizes import Known, StoreSize, store_sizes
+from tidemark.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
+from tidemark.store_sizes import Known, StoreSize
 from tidemark.topology.load import load
 
 _HEADINGS = {
@@ -40,19 +34,14 @@ def stores(
     """
     settings = Settings.load()
     plan = load(topology).plan()
-    kept = history_path(settings.var_dir, plan.application_id)
     if history:
-        grown = growth(read(kept))
+        grown = growth(read(history_path(settings.var_dir, plan.application_id)))
         if as_json:
             print(json.dumps([asdict(row) for row in grown], indent=2))
         else:
             show_growth(grown, plan.application_id)
         return
-    admin = AdminClient(librdkafka_config(settings))
-    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-    sizes = store_sizes(named_plan(plan, settings, admin), partition_counts(admin, settings), ends, settings)
-    samples = samples_of(sizes, plan.application_id, wall_clock_ms())
-    append(kept, samples)
+    sizes, samples = sample_stores(plan, settings)
     if as_json:
         rows = [asdict(sample) | {"why": whys(size)} for sample, size in zip(samples, sizes, strict=True)]
         print(json.dumps(rows, indent=2))
