@@ -145,7 +145,7 @@ class Settings(BaseSettings):
         10_000, "how long a stream that Airflow stops may take for a last savepoint; 0: none is taken", "", least=0
     )
     audit_time_share: Annotated[float, Field(gt=0, le=1)] = setting(
-        0.5, "share of one core's time that an audit uses while it reads (above 0; 1: it never pauses)", ""
+        0.7, "share of one core's time that an audit uses while it reads (above 0; 1: it never pauses)", ""
     )
     audit_records_at_once: int = setting(200_000, "offsets that an audit reads between two pauses", "", least=1)
     audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "", least=1)
