@@ -10,7 +10,7 @@ RECORDS ?= 1000000
 RATE ?= 10000
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash audit-faults audit-cost restores change drill oncall peers test bench restore-bench fmt lint
+.PHONY: help setup jars demo stop smoke crash audit-faults audit-cost restores change drill oncall peers test bench restore-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,7 +57,7 @@ peers: jars ## ten topologies on Kafka Streams and on Tidemark, compared value b
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python tests/peers/run.py
 
-test: jars lint ## lint, then every test, on real brokers
+test: jars browser lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
@@ -71,6 +71,9 @@ restore-bench: jars ## KEYS=1000000,10000000 a lost state from each source, besi
 fmt: setup ## format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+browser:
+	@bash .ci/browser
 
 lint: setup ## ruff, mypy --strict on include/, and the import contracts
 	@$(BIN)/ruff check .

@@ -124,7 +124,7 @@ def relaunch(context: Context) -> None:
         except OutcomeUnknown as error:
             # That was the longest wait.
             raise AirflowFailException(str(error)) from error
-        at.say(f"{len(wanted)} instances run again")
+        at.say(f"{', '.join(f'{case.application_id}-{number}' for number in wanted)} run again")
 
 
 def drain(context: Context) -> None:

@@ -126,7 +126,8 @@ _STYLE = (
 def render(report: Mapping[str, Any]) -> str:
     """The page; loads nothing from elsewhere."""
     case = Case(**report["case"])
-    title = f"{case.kind.replace('_', ' ').capitalize()} of {case.application_id}"
+    what = "restore" if case.kind == RESTORE else case.kind.replace("_", " ")
+    title = f"{what.capitalize()} of {case.application_id}"
     figures = [
         ("application", case.application_id),
         ("reason", case.reason),

@@ -1,0 +1,112 @@
+"""The pages that people are sent, in Debian's chromium: they show what they should, and load nothing from elsewhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.oncall.test_oncall_cases import APPROVED, CASE, CHANGE, CHANGING, FENCED, NOW, noted
+from tests.quality.test_audit_page import PAGE
+
+from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.report import make_report
+from tidemark.quality.page import write_page
+from tidemark.topology.load import load
+from tidemark.topology.picture import picture
+
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--virtual-time-budget=5000",
+)  # fmt: skip
+_START_S = 150
+
+# A page around the one to look at, whose script writes down what the browser made of it.
+_LOOK = """<!doctype html><meta charset="utf-8"><iframe id="page" src="{uri}" style="width:{width}px;height:900px"></iframe>
+<pre id="seen"></pre><script>
+addEventListener("load", () => {{
+  const frame = document.getElementById("page"), page = frame.contentDocument, root = page.documentElement;
+  const texts = selector => [...page.querySelectorAll(selector)].map(found => found.textContent);
+  document.getElementById("seen").textContent = JSON.stringify({{
+    title: page.title, headings: texts("h1, h2"), cells: texts("td"), strong: texts("strong, .verdict"), labels: texts("text"),
+    scripts: page.scripts.length, broken: texts("parsererror"), invented: texts("died, reason").length,
+    loaded: frame.contentWindow.performance.getEntriesByType("resource").length,
+    overflow: root.scrollWidth - root.clientWidth,
+    colours: Object.fromEntries([...page.querySelectorAll(".good, .bad, .ok, .failed")]
+      .map(found => [found.className, frame.contentWindow.getComputedStyle(found).color])),
+  }});
+}});
+</script>
+"""
+
+Look = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Look:
+    """`look(page, width=1000)`: what the browser sees of a file."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("no chromium: on Debian `apt-get install chromium`, as `make test` does for root")
+
+    def seen(page: Path, width: int = 1000) -> dict[str, Any]:
+        around = tmp_path / "around.html"
+        around.write_text(_LOOK.format(uri=page.as_uri(), width=width))
+        done = subprocess.run(
+            [chromium, *_FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", around.as_uri()],
+            capture_output=True, text=True, timeout=_START_S, check=True,
+        )  # fmt: skip
+        found = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout, re.DOTALL)
+        assert found, done.stdout[-2000:] + done.stderr[-2000:]
+        told: dict[str, Any] = json.loads(html.unescape(found[1]))
+        return told
+
+    return seen
+
+
+def report(folder: Path, case: Any, *lines: str) -> Path:
+    kept = CaseFolder.of(folder, "app", case.case_id, lambda: NOW)
+    kept.open(case)
+    kept.write("plan.json", {"told": "- **Reason given**: the disk &lt;died>"})
+    noted(kept, *lines)
+    make_report(kept, APPROVED)
+    return kept.folder / "report.html"
+
+
+@pytest.mark.timeout(2 * _START_S)
+def test_reports_should_show_what_was_asked_as_text(look: Look, tmp_path: Path) -> None:
+    restored = look(report(tmp_path / "a", CASE, *FENCED, "relaunch done", "drain done"))
+    assert restored["headings"][0] == "Restore of app"
+    assert restored["strong"] == ["restored"]
+    assert "the disk <died>" in restored["cells"]
+    assert restored["colours"] == {"good": "rgb(23, 107, 44)"}
+    failed = look(report(tmp_path / "b", CHANGE, *CHANGING, "change failed"), width=500)
+    assert failed["headings"] == ["Rescale of app", "Time line", "The plan that was shown"]
+    assert failed["colours"] == {"bad": "rgb(170, 17, 17)"}
+    for seen in (restored, failed):
+        assert (seen["scripts"], seen["loaded"], seen["invented"], seen["overflow"]) == (0, 0, 0, 0)
+
+
+@pytest.mark.timeout(_START_S)
+def test_the_page_of_an_audit_should_show_the_worst_first(look: Look, tmp_path: Path) -> None:
+    seen = look(write_page(PAGE, tmp_path / "pages"))
+    assert seen["title"] == "Audit of app: failed"
+    assert seen["strong"][:3] == ["failed", "failed", "ok"]
+    assert any(cell.startswith("k <script>") for cell in seen["cells"])
+    assert (seen["scripts"], seen["loaded"], seen["overflow"]) == (0, 0, 0)
+
+
+@pytest.mark.timeout(_START_S)
+def test_the_picture_of_a_topology_should_be_one(look: Look, tmp_path: Path) -> None:
+    drawn = tmp_path / "clicks.svg"
+    drawn.write_text(picture(load("clicks").plan()))
+    seen = look(drawn)
+    assert seen["broken"] == []
+    assert (seen["scripts"], seen["loaded"]) == (0, 0)
+    assert any("clicks" in label for label in seen["labels"])
