@@ -23,7 +23,8 @@ from tidemark.topology.picture import picture
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--allow-file-access-from-files", "--virtual-time-budget=5000",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--allow-file-access-from-files", "--virtual-time-budget=5000",
 )  # fmt: skip
 _START_S = 150
 
