@@ -50,7 +50,8 @@ def described(dag):
         "tasks": {
             t.task_id: {"owner": t.owner, "retries": t.retries, "mapped": t.is_mapped,
                         "timeout_s": t.execution_timeout.total_seconds() if t.execution_timeout else None,
-                        "upstream": sorted(t.upstream_task_ids), "alerts": named(t.on_failure_callback)}
+                        "upstream": sorted(t.upstream_task_ids), "rule": t.trigger_rule.value,
+                        "alerts": named(t.on_failure_callback)}
             for t in dag.tasks
         },
     }
@@ -196,8 +197,12 @@ def test_should_change_an_application_only_behind_an_approval_with_its_instances
         dag = report["dags"][name]
         assert dag["params"]["dry_run"]["value"] is True, name
         assert dag["cron"] is None, name
-        order = ["plan", "wanted", "approval", "fence", "change", "release"]
+        order = ["preflight", "plan", "unless_dry_run", "approval", "fence", "change", "relaunch", "drain"]
         assert [dag["tasks"][task]["upstream"] for task in order[1:]] == [[task] for task in order[:-1]], name
+        # Whatever happens, it is held no longer, and the report alone decides how the run ends.
+        assert dag["tasks"]["release"]["upstream"] == ["relaunch"], name
+        assert dag["tasks"]["report"]["upstream"] == ["drain", "release"], name
+        assert {dag["tasks"][task]["rule"] for task in ("release", "report")} == {"all_done"}, name
 
 
 def test_should_say_when_a_restore_takes_longer_than_a_stream_may_stand(report: Mapping[str, Any]) -> None:
