@@ -9,6 +9,7 @@ from airflow.sdk import Param, chain, task
 
 from tidemark.settings import Settings
 from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
+from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
 from tidemark_airflow.operations import case_params, operations_dag
 
 RUNBOOK = """\
@@ -33,7 +34,6 @@ No instance ran before: this DAG starts none. Unpause `stream__<name>`. `docs/on
 """
 
 _SETTINGS = Settings.load()
-_RETRIES = {"retries": 3}
 # Until somebody has answered, and from then on as long as a stream may stand still.
 _ALLOWED = timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms) + timedelta(seconds=_SETTINGS.rto_s)
 _DEADLINE = _ALLOWED if _SETTINGS.rto_s > 0 else None
@@ -70,24 +70,19 @@ with operations_dag(
     deadline=_DEADLINE,
 ):
 
-    @task(**_RETRIES)
+    @task(**RETRIES)
     def preflight(**context: Any) -> None:
         """Can it be done at all?"""
         from tidemark_airflow import oncall
 
         oncall.preflight(context)
 
-    @task(**_RETRIES)
+    @task(**RETRIES)
     def plan(**context: Any) -> str:
         """What would be done, and what it touches."""
         from tidemark_airflow import oncall
 
         return oncall.plan(context)
-
-    @task.short_circuit(ignore_downstream_trigger_rules=False)
-    def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
-        """A dry run ends here."""
-        return not (params or {})["dry_run"]
 
     approval = KeptApproval(
         task_id="approval",
@@ -97,68 +92,33 @@ with operations_dag(
         **no_unless_answered(timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms)),
     )
 
-    @task(**_RETRIES)
-    def fence(**context: Any) -> None:
-        """Stop the instances; their DAG waits until the hold is released."""
-        from tidemark_airflow import cases
-
-        cases.fence(context)
-
-    @task(**_RETRIES)
+    @task(**RETRIES)
     def restore(**context: Any) -> None:
         """Build the state beside the old one, and compare every key with its changelog."""
         from tidemark_airflow import oncall
 
         oncall.restore(context)
 
-    @task(**_RETRIES)
+    @task(**RETRIES)
     def verify(**context: Any) -> None:
         """Is every store there, equal, and where Kafka stands?"""
         from tidemark_airflow import oncall
 
         oncall.verify(context)
 
-    @task(**_RETRIES)
+    @task(**RETRIES)
     def swap(**context: Any) -> None:
         """Put the new state in place; the old one is kept aside."""
         from tidemark_airflow import oncall
 
         oncall.swap(context)
 
-    @task(**_RETRIES)
-    def relaunch(**context: Any) -> None:
-        """Release the hold, and wait until the instances run again."""
-        from tidemark_airflow import cases
-
-        cases.relaunch(context)
-
-    @task
-    def drain(**context: Any) -> None:
-        """Watch the lag until what waited is committed."""
-        from tidemark_airflow import cases
-
-        cases.drain(context)
-
-    @task(trigger_rule="one_failed", **_RETRIES)
+    @task(trigger_rule="one_failed", **RETRIES)
     def roll_back(**context: Any) -> None:
         """Bring the old state back."""
         from tidemark_airflow import oncall
 
         oncall.roll_back(context)
-
-    @task(trigger_rule="all_done", **_RETRIES)
-    def release(**context: Any) -> None:
-        """Whatever happened, the application is held no longer."""
-        from tidemark_airflow import cases
-
-        cases.release(context)
-
-    @task(trigger_rule="all_done", **_RETRIES)
-    def report(**context: Any) -> str:
-        """The page with the time line; fails where the restore did not end as somebody chose."""
-        from tidemark_airflow import cases
-
-        return cases.report(context)
 
     steps = [fence(), restore(), verify(), swap(), relaunch()]
     rolled_back, released, reported = roll_back(), release(), report()

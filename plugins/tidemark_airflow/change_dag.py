@@ -9,9 +9,8 @@ from airflow.sdk import DAG, Param, chain, task
 
 from tidemark.settings import Settings
 from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
+from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
 from tidemark_airflow.operations import case_params, operations_dag
-
-_RETRIES = {"retries": 3}
 
 
 def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
@@ -35,24 +34,19 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
     )
     with dag:
 
-        @task(**_RETRIES)
+        @task(**RETRIES)
         def preflight(**context: Any) -> None:
             """Can it be done at all?"""
             from tidemark_airflow import changes
 
             changes.preflight(context)
 
-        @task(**_RETRIES)
+        @task(**RETRIES)
         def plan(**context: Any) -> str:
             """What it would do now; the application runs on."""
             from tidemark_airflow import changes
 
             return changes.plan(context)
-
-        @task.short_circuit(ignore_downstream_trigger_rules=False)
-        def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
-            """A dry run ends here."""
-            return not (params or {})["dry_run"]
 
         approval = KeptApproval(
             task_id="approval",
@@ -62,47 +56,12 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
             **no_unless_answered(timedelta(hours=1)),
         )
 
-        @task(**_RETRIES)
-        def fence(**context: Any) -> None:
-            """Stop the instances; their DAG waits until the hold is released."""
-            from tidemark_airflow import cases
-
-            cases.fence(context)
-
-        @task(**_RETRIES)
+        @task(**RETRIES)
         def change(**context: Any) -> None:
             """In one transaction; tried again it finds what is done."""
             from tidemark_airflow import changes
 
             changes.change(context)
-
-        @task(**_RETRIES)
-        def relaunch(**context: Any) -> None:
-            """Release the hold, and wait until the instances run again."""
-            from tidemark_airflow import cases
-
-            cases.relaunch(context)
-
-        @task
-        def drain(**context: Any) -> None:
-            """Watch the lag until what waited is committed."""
-            from tidemark_airflow import cases
-
-            cases.drain(context)
-
-        @task(trigger_rule="all_done", **_RETRIES)
-        def release(**context: Any) -> None:
-            """Whatever happened, the application is held no longer."""
-            from tidemark_airflow import cases
-
-            cases.release(context)
-
-        @task(trigger_rule="all_done", **_RETRIES)
-        def report(**context: Any) -> str:
-            """The page with the time line; fails where the change did not end as somebody chose."""
-            from tidemark_airflow import cases
-
-            return cases.report(context)
 
         relaunched, reported = relaunch(), report()
         chain(preflight(), plan(), unless_dry_run(), approval, fence(), change(), relaunched, drain(), reported)

@@ -52,7 +52,13 @@ class TopicSpec:
         """The same, such that as many brokers may go at once; 0 asks for nothing."""
         if not brokers:
             return self
-        return replace(self, config={**self.config, _IN_SYNC: str(brokers + 1)}, replicas=2 * brokers + 1)
+        replicas, in_sync = needed_to_survive(brokers)
+        return replace(self, config={**self.config, _IN_SYNC: str(in_sync)}, replicas=replicas)
+
+
+def needed_to_survive(brokers: int) -> tuple[int, int]:
+    """Replicas, and how many of them must be in sync, with which as many brokers may go."""
+    return 2 * brokers + 1, brokers + 1
 
 
 def survived(replicas: int, min_in_sync: int) -> int:
@@ -278,12 +284,14 @@ def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) ->
 def verify_survives(topic: str, found: TopicFacts, config: Mapping[str, str], survives: int) -> None:
     """Whether a topic stands what the topology asks it to. Raises `PreflightFailed`."""
     in_sync = int(config.get(_IN_SYNC, "1"))
-    if survived(found.replicas, in_sync) < survives:
+    stands = survived(found.replicas, in_sync)
+    if stands < survives:
+        replicas, needed = needed_to_survive(survives)
         raise PreflightFailed(
-            f"topic {topic} has {found.replicas} replicas and {_IN_SYNC}={in_sync}, so it survives the loss of "
-            f"{survived(found.replicas, in_sync)} brokers, and the topology asks for {survives}: that takes {2 * survives + 1} "
-            f"replicas (`tidemark kafka reassign-partitions`) and {_IN_SYNC}={survives + 1} (`tidemark kafka configs --alter "
-            f"--entity-type topics --entity-name {topic} --add-config {_IN_SYNC}={survives + 1}`); or let it survive fewer"
+            f"topic {topic} has {found.replicas} replicas and {_IN_SYNC}={in_sync}, so it survives the loss of {stands} "
+            f"brokers, and the topology asks for {survives}: that takes {replicas} replicas (`tidemark kafka "
+            f"reassign-partitions`) and {_IN_SYNC}={needed} (`tidemark kafka configs --alter --entity-type topics "
+            f"--entity-name {topic} --add-config {_IN_SYNC}={needed}`); or let it survive fewer"
         )
 
 

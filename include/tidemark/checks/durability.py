@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tidemark.broker.topics import survived
+from tidemark.broker.topics import needed_to_survive, survived
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.names import TopicPartition
@@ -102,11 +102,12 @@ def _less_than_asked(topic: TopicDurability, found: ClusterDurability) -> tuple[
     stands = survived(topic.replication, topic.min_in_sync)
     if stands >= found.survives:
         return None
+    replicas, in_sync = needed_to_survive(found.survives)
     return (
         Verdict.FAILED,
         f"{topic.replication} replicas and min.insync.replicas={topic.min_in_sync} survive the loss of {stands} brokers, the "
-        f"topology asks for {found.survives}: that takes {2 * found.survives + 1} replicas (`tidemark kafka "
-        f"reassign-partitions`) and min.insync.replicas={found.survives + 1}",
+        f"topology asks for {found.survives}: that takes {replicas} replicas (`tidemark kafka reassign-partitions`) and "
+        f"min.insync.replicas={in_sync}",
     )
 
 
@@ -163,8 +164,8 @@ def _of_transaction_log(found: ClusterDurability) -> Finding:
     elif survived(replication, in_sync) < found.survives:
         verdict, message = (
             Verdict.FAILED,
-            f"{told}: the topology asks to survive the loss of {found.survives} brokers; that takes {2 * found.survives + 1} "
-            f"and {found.survives + 1}",
+            f"{told}: the topology asks to survive the loss of {found.survives} brokers; that takes "
+            f"{' and '.join(map(str, needed_to_survive(found.survives)))}",
         )
     elif found.is_single:
         verdict, message = Verdict.WARNING, f"{told}, on the only broker there is"

@@ -25,6 +25,7 @@ from tidemark.oncall.case import CaseFolder
 from tidemark.oncall.planning import START_STOP_S, head
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
 from tidemark.probe import Probe
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.when import parse_time
 from tidemark.settings import Settings
@@ -51,8 +52,8 @@ class Changing:
 
     def preflight(self) -> None:
         """Whether a change could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
-        kit = kit_of(self.topology, self.settings, self.clock)
-        found = self._stood()
+        kit = self._kit()
+        found = self._stood(kit)
         require_all_here(kit)
         require_nothing_else(kit, self.folder.case())
         waiting = sum(found.waiting.values())
@@ -70,7 +71,7 @@ class Changing:
             made = work.show()
         if isinstance(made, UpgradePlan):
             made.require_possible()
-        case, found = self.folder.case(), self._stood()
+        case, found = self.folder.case(), self._stood(self._kit())
         eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / MEASURED.changelog_offsets_per_s
         lines = [
             *head(case, self.topology),
@@ -97,8 +98,10 @@ class Changing:
             self.say(line)
         return True
 
-    def _stood(self) -> Stood:
-        kit = kit_of(self.topology, self.settings, self.clock)
+    def _kit(self) -> RestoreKit:
+        return kit_of(self.topology, self.settings, self.clock)
+
+    def _stood(self, kit: RestoreKit) -> Stood:
         return stood(kit, may_be_gone=self.folder.case().kind == RESET)
 
     def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset:
