@@ -22,9 +22,12 @@ __all__ = ["ArrowProcessor", "Context", "KeyValueStore", "Processor", "Punctuate
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `row` is its columns by name, or None where the record deletes its key. Times: epoch milliseconds."""
+    """One record. `row` is its columns by name, or None where the record has no value, which deletes its key.
 
-    key: str
+    `key` is None where the record has none. Times: epoch milliseconds.
+    """
+
+    key: str | None
     row: dict[str, Any] | None
     timestamp_ms: int
 
@@ -60,25 +63,32 @@ class Context(Protocol):
 
     @property
     def stream_time_ms(self) -> int:
-        """The task's stream time at the batch's start, which lateness is judged by; in callbacks at its end. -1: none yet."""
+        """The task's stream time; -1 if there is none yet.
+
+        In `Processor.process` with the record itself and those before it, as in Kafka Streams; in
+        `ArrowProcessor.process` at the batch's start; in callbacks at the batch's end.
+        """
 
     def store(self, name: str) -> KeyValueStore:
         """One of the processor's stores. Raises `InvalidTopology` for a name that the topology does not give it."""
 
-    def forward(self, key: str, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
-        """Emit a row to the nodes behind; None deletes the key there. Rows keep the order of the calls.
+    def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
+        """Emit a row to the nodes downstream; None deletes the key there. Rows keep the order of the calls.
 
-        `timestamp_ms` is the record's own unless given, in a callback the callback's, in `ArrowProcessor.process` the
-        stream time at the batch's end. A row that does not fit the processor's columns raises `InvalidTopology` when the
-        batch ends.
+        `timestamp_ms` is the record's own unless given, in a callback the callback's time, in `ArrowProcessor.process`
+        the stream time at the batch's end. Raises `InvalidTopology` for another key than the record's where the topology
+        says `keeps_key=True`. A row that does not fit the processor's columns raises `InvalidTopology` when the batch ends.
         """
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
-        """Call back at each multiple of `every_ms`, behind the batch's records; at most once per batch. Call it in `init`.
+        """Call back every `every_ms`, after the batch's records, with the time that it is then. Call it in `init`.
 
-        Stream time: called when the batch moves stream time over one or more multiples, with the newest of them; so no
-        restart loses or repeats one. The first batch with a record counts as having passed one. Wall clock: called when a
-        multiple has passed since this instance's last batch or tick, with that multiple; a restart begins to wait anew.
+        At most one call per batch; calls that were missed are not made up for. Stream time: due at 0 and its multiples,
+        so the first record calls back; called with the stream time at the batch's end. No restart loses or repeats a
+        call. Wall clock: first due `every_ms` after the task was opened, also without input; called with the clock. A
+        call counts as made when its batch is committed: a batch that is thrown away calls again.
+
+        Raises `InvalidTopology` after `init`.
         """
 
 
@@ -102,9 +112,10 @@ class ArrowProcessor:
     def process(self, rows: pa.Table) -> pa.Table | None:
         """A batch's rows, never empty, in the task's order; gives the rows to emit, or None.
 
-        `rows` has the columns of the input, and `__k` STRING, the key; `__ts` BIGINT, the timestamp in epoch milliseconds;
-        `__seq` BIGINT, ascending; `__deleted` BOOLEAN, the record deletes its key and its columns are null. What is given
-        back needs `__k`, `__ts` and the processor's columns; `__deleted` is false where it is missing, others are ignored.
-        The rows' order is kept. `InvalidTopology` if a column is missing or of another type.
+        `rows` has the columns of the input, and `__k` STRING, the key, null for a record without one; `__ts` BIGINT, the
+        timestamp in epoch milliseconds; `__seq` BIGINT, ascending; `__deleted` BOOLEAN, the record deletes its key and its
+        columns are null. What is given back needs `__k`, `__ts` and the processor's columns; `__deleted` is false where it
+        is missing, others are ignored. The rows' order is kept. `InvalidTopology` if a column is missing or of another
+        type, or a key is none of the batch's where the topology says `keeps_key=True`.
         """
         raise NotImplementedError(f"{type(self).__name__}.process")

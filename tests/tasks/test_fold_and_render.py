@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tidemark.errors import TaskCorrupted
 from tidemark.stores.layout import ValueLayout, slots_of, split_window_key, window_keys
 from tidemark.tasks.fold import fold_into, result_columns
+from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.render import json_records
 from tidemark.topology.plan import Aggregate, Fold, Number
 
@@ -32,6 +33,7 @@ def partial_of(values: list[int | None]) -> pa.Table:
     """What Spark gives for one key and these values."""
     known = [v for v in values if v is not None]
     columns = {
+        "max_ts": pa.array([len(values)], pa.int64()),
         "n": pa.array([len(values)], pa.int64()),
         "total": pa.array([sum(known) if known else None], pa.int64()),
         "least": pa.array([min(known) if known else None], pa.int64()),
@@ -73,13 +75,51 @@ def test_should_keep_what_was_known_when_a_batch_brings_only_nulls():
     assert (result["n"], result["total"], result["least"]) == (2, 3, 3)
 
 
-def test_should_lay_a_count_out_as_schema_mask_and_eight_bytes():
+def test_should_keep_the_newest_timestamp_of_all_batches():
+    stored = LAYOUT.empty(1)
+    for values in ([1, 2, 3], [4]):
+        stored = fold_into(LAYOUT, stored, partial_of(values))
+    assert stored["ts"].tolist() == [3]
+    both = np.concatenate([fold_into(LAYOUT, LAYOUT.empty(1), partial_of(values)) for values in ([1, 2], [3, 4, 5])])
+    assert merge_groups(LAYOUT, both, np.array([0]))["ts"].tolist() == [3]
+
+
+EXTREMES = (Aggregate("low", Fold.MIN, "x", Number.DOUBLE), Aggregate("high", Fold.MAX, "x", Number.DOUBLE))
+DOUBLES = st.lists(st.sampled_from([None, math.nan, math.inf, -math.inf, -0.0, 0.0, 1.5]), min_size=1, max_size=3)
+
+
+def in_sparks_order(value: float) -> tuple[bool, float]:
+    return (True, 0.0) if math.isnan(value) else (False, value)
+
+
+@given(st.lists(DOUBLES, min_size=1, max_size=4), st.booleans())
+def test_should_take_nan_for_the_greatest_number_however_values_are_cut_into_batches(batches, in_groups):
+    layout = ValueLayout(slots_of(EXTREMES))
+    partials = []
+    for batch in batches:
+        known = sorted((v for v in batch if v is not None), key=in_sparks_order)
+        low, high = (known[0], known[-1]) if known else (None, None)
+        columns = {"low": pa.array([low], pa.float64()), "high": pa.array([high], pa.float64())}
+        partials.append(pa.table({"max_ts": [1], **columns}))
+    if in_groups:
+        folded = np.concatenate([fold_into(layout, layout.empty(1), partial) for partial in partials])
+        merged = merge_groups(layout, folded, np.array([0]))
+    else:
+        merged = layout.empty(1)
+        for partial in partials:
+            merged = fold_into(layout, merged, partial)
+    known = sorted((v for batch in batches for v in batch if v is not None), key=in_sparks_order)
+    expected = [repr(v + 0.0) for v in (known[0], known[-1])] if known else ["None", "None"]
+    assert [repr(c[0].as_py()) for _, c in result_columns(layout, EXTREMES, merged)] == expected
+
+
+def test_should_lay_a_count_out_as_schema_mask_timestamp_and_eight_bytes():
     layout = ValueLayout(slots_of(AGGREGATES[:1]))
-    new = fold_into(layout, layout.decode([None]), pa.table({"n": pa.array([258], pa.int64())}))
-    assert layout.encode(new) == [b"\x01\x01\x02\x01\x00\x00\x00\x00\x00\x00"]
+    new = fold_into(layout, layout.decode([None]), pa.table({"max_ts": [515], "n": [258]}))
+    assert layout.encode(new) == [b"\x03\x01\x03\x02\x00\x00\x00\x00\x00\x00\x02\x01\x00\x00\x00\x00\x00\x00"]
 
 
-@pytest.mark.parametrize("value", [b"", b"\x01\x01", b"\x02\x01" + bytes(8)])
+@pytest.mark.parametrize("value", [b"", b"\x03\x01", b"\x01\x01" + bytes(8), b"\x02\x01" + bytes(16)])
 def test_should_refuse_values_of_another_width_or_schema(value):
     with pytest.raises(TaskCorrupted):
         ValueLayout(slots_of(AGGREGATES[:1])).decode([value])

@@ -161,11 +161,35 @@ def test_should_leave_out_a_row_whose_new_key_is_null(rows):
     assert keys(the_map(key="CAST(i AS STRING)"), rows.slice(2, 3)) == ["0", "2147483647"]
 
 
-def test_should_let_deletions_pass_a_condition_but_not_a_change_of_key(rows):
+@pytest.fixture
+def gone(rows) -> pa.Table:
     place = rows.column_names.index("__deleted")
-    gone = rows.slice(3, 1).set_column(place, rows.schema.field(place), pa.array([True]))
-    assert keys(the_map("i > 7"), gone) == ["k3"]
-    assert keys(the_map(key="CAST(i AS STRING)"), gone) == []
+    return rows.slice(3, 1).set_column(place, rows.schema.field(place), pa.array([True]))
+
+
+@pytest.mark.parametrize(("condition", "passes"), [("i > 7", False), ("i IS NULL", True), ("NOT (i > 7)", False)])
+def test_should_ask_conditions_of_a_deletion_with_nulls(gone, condition, passes):
+    assert keys(the_map(condition), gone) == ["k3"] * passes
+
+
+@pytest.mark.parametrize(("key", "found"), [("s", []), ("coalesce(s, 'none')", ["none"]), ("'all'", ["all"])])
+def test_should_hand_a_deletion_on_under_a_new_key_that_is_not_null(gone, key, found):
+    passed = the_map(key=key).run([gone], {}, BatchTime(0, 0, 0)).rows
+    assert (passed.column("__k").to_pylist(), passed.column("__deleted").to_pylist()) == (found, [True] * len(found))
+
+
+def test_should_leave_the_columns_of_a_deletion_null_whatever_is_selected(gone):
+    passed = a_map("coalesce(i, 1)").run([gone], {}, BatchTime(0, 0, 0)).rows
+    assert passed.select(["__k", "__deleted", "result"]).to_pylist() == [
+        {"__k": "k3", "__deleted": True, "result": None}
+    ]
+
+
+def test_should_leave_rows_of_one_place_in_their_order(rows):
+    place = rows.column_names.index("__seq")
+    same = pa.concat_tables([rows] * 50)
+    same = same.set_column(place, rows.schema.field(place), pa.array([7] * same.num_rows))
+    assert keys(the_map("i IS NULL OR i IS NOT NULL"), same) == [f"k{n}" for n in range(len(ROWS))] * 50
 
 
 def test_should_give_no_rows_for_no_rows(rows):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tidemark.errors import TaskCorrupted
 from tidemark.stores.layout import HLL_LG_K, KLL_K, ValueLayout, slots_of
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into, result_columns
 from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.nodes.sessions import SessionAggregateOperator
@@ -66,6 +66,7 @@ def partials(*batches, limit=LIMIT) -> pa.Table:
     """What Spark gives for one key per batch: HyperLogLog sketches have room for more, as Spark's have."""
     known = [[v for v in batch if v is not None] for batch in batches]
     columns = {
+        "max_ts": pa.array([1] * len(batches), pa.int64()),
         "n": pa.array([len(batch) for batch in batches], pa.int64()),
         "different": pa.array([distinct_sketch(k) for k in known], pa.binary()),
         "middle": pa.array([quantile_sketch(k) for k in known], pa.binary()),
@@ -131,7 +132,7 @@ def test_should_keep_any_text_whatever_characters_it_has(batches, limit):
     layout = ValueLayout(slots_of(aggregates))
     stored = None
     for batch in batches:
-        column = pa.table({"last": pa.array([batch[-limit:]], pa.list_(pa.string()))})
+        column = pa.table({"max_ts": [1], "last": pa.array([batch[-limit:]], pa.list_(pa.string()))})
         stored = layout.encode(fold_into(layout, layout.decode([stored]), column))[0]
     values = [text for batch in batches for text in batch]
     assert json.loads(read(stored, aggregates, layout)["last"]) == values[-limit:]
@@ -140,11 +141,12 @@ def test_should_keep_any_text_whatever_characters_it_has(batches, limit):
 def test_should_shorten_a_list_that_was_stored_under_a_larger_limit():
     smaller = tuple(Aggregate(a.name, a.fold, a.expression, a.number, 1) for a in AGGREGATES[-1:])
     larger = ValueLayout(slots_of(AGGREGATES[-1:]))
-    column = partials([1, 2, 3]).select(["last"])
+    column = partials([1, 2, 3]).select(["max_ts", "last"])
     stored = larger.encode(fold_into(larger, larger.empty(1), column))[0]
     layout = ValueLayout(slots_of(smaller))
     assert layout.signature == larger.signature
-    new = fold_into(layout, layout.decode([stored]), pa.table({"last": pa.array([None], pa.list_(pa.int64()))}))
+    nothing = pa.table({"max_ts": [1], "last": pa.array([None], pa.list_(pa.int64()))})
+    new = fold_into(layout, layout.decode([stored]), nothing)
     assert read(layout.encode(new)[0], smaller, layout) == {"last": "[3]"}
 
 
@@ -153,27 +155,27 @@ def test_should_lay_a_list_out_as_fixed_part_length_and_lines():
     layout = ValueLayout(slots_of(aggregates))
     new = fold_into(layout, layout.empty(2), partials([7, 8], [None]))
     assert layout.encode(new) == [
-        b"\x02\x03" + b"\x02" + bytes(7) + b"\x03\x00\x00\x00" + b"7\n8",
-        b"\x02\x02" + b"\x01" + bytes(7) + bytes(4),
+        b"\x04\x03" + b"\x01" + bytes(7) + b"\x02" + bytes(7) + b"\x03\x00\x00\x00" + b"7\n8",
+        b"\x04\x02" + b"\x01" + bytes(7) + b"\x01" + bytes(7) + bytes(4),
     ]
     assert layout.value_bytes is None
-    assert layout.signature == "2:last=collect:lines,n=count<i8"
+    assert layout.signature == "4:last=collect:lines,n=count<i8"
 
 
 def test_should_keep_a_small_distinct_count_small():
     layout = ValueLayout(slots_of(AGGREGATES[1:2]))
     new = fold_into(layout, layout.empty(1), partials([1, 2]))
-    assert len(layout.encode(new)[0]) < 30
+    assert len(layout.encode(new)[0]) < 38
 
 
-def test_should_leave_the_layout_of_fixed_fields_as_it_was():
+def test_should_lay_fixed_fields_out_without_lengths():
     layout = ValueLayout(slots_of((AGGREGATES[0],)))
-    assert (layout.signature, layout.value_bytes, layout.dtype) == ("1:n=count<i8", 10, layout.fixed)
+    assert (layout.signature, layout.value_bytes, layout.dtype) == ("3:n=count<i8", 18, layout.fixed)
 
 
 def test_should_not_let_the_rank_of_a_quantile_change_what_is_stored():
     ranks = [slots_of((Aggregate("p", Fold.QUANTILE, "x", Number.DOUBLE, rank),)) for rank in (0.5, 0.99)]
-    assert ValueLayout(ranks[0]).signature == ValueLayout(ranks[1]).signature == "2:p=quantile:kll400"
+    assert ValueLayout(ranks[0]).signature == ValueLayout(ranks[1]).signature == "4:p=quantile:kll400"
 
 
 WHOLE = folded([[1, 2, 3]])
@@ -181,7 +183,7 @@ WHOLE = folded([[1, 2, 3]])
 
 @pytest.mark.parametrize(
     "value",
-    [b"", WHOLE[:5], WHOLE[:-1], WHOLE + b"x", b"\x01" + WHOLE[1:], WHOLE[:20]],
+    [b"", WHOLE[:5], WHOLE[:-1], WHOLE + b"x", b"\x03" + WHOLE[1:], WHOLE[:28]],
     ids=["empty", "cut in the fixed part", "too short", "too long", "of fixed width", "cut before a length"],
 )
 def test_should_refuse_values_that_are_not_whole(value):
@@ -191,7 +193,7 @@ def test_should_refuse_values_that_are_not_whole(value):
 
 def test_should_refuse_bytes_that_are_no_sketch():
     layout = ValueLayout(slots_of(AGGREGATES[1:2]))
-    damaged = b"\x02\x01" + b"\x04\x00\x00\x00" + b"junk"
+    damaged = b"\x04\x01" + bytes(8) + b"\x04\x00\x00\x00" + b"junk"
     with pytest.raises(TaskCorrupted, match=r"distinct\(x\)"):
         read(damaged, AGGREGATES[1:2], layout)
     with pytest.raises(TaskCorrupted, match="different=distinct:hll12"):
@@ -217,9 +219,10 @@ class Runner:
     def batch(self, *events):
         table = partials(*[[value] for _, _, value in events])
         times = pa.array([at for _, at, _ in events], pa.int64())
-        named = {"k": pa.array([key for key, _, _ in events]), "w": times, "e": times, "max_ts": times}
+        named = {"k": pa.array([key for key, _, _ in events]), "w": times, "max_ts": times}
+        named["last_offset"] = pa.array(range(len(events)), pa.int64())
         named["rows"] = pa.array([1] * len(events), pa.int64())
-        table = pa.table({**named, **{name: table.column(name) for name in table.schema.names}})
+        table = pa.table({**named, **{name: table.column(name) for name in table.schema.names if name != "max_ts"}})
         pending = PendingStore(self.store)
         emitted = self.operator.run([table], {"s": pending}, BatchTime(NO_STREAM_TIME, NO_STREAM_TIME, 0))
         self.store.put_many(pending.writes(), None, None)
@@ -238,13 +241,13 @@ def test_should_merge_sessions_that_grow_together():
     assert runner.batch(("a", 20, 9)) == {(0, 20): (3, 5.0, [7, 5, 9]), (0, 18): None}
 
 
-def test_should_put_sliding_windows_together_in_the_order_of_time():
+def test_should_put_sliding_windows_together_in_the_order_of_arrival():
     runner = Runner(SlidingAggregateOperator(aggregation(SlidingWindow(10, 1000), StoreKind.WINDOW)))
     assert runner.batch(("a", 20, 5)) == {(10, 20): (1, 5.0, [5])}
     assert runner.batch(("a", 15, 7), ("a", 25, 7)) == {
         (5, 15): (1, 7.0, [7]),
-        (10, 20): (2, 5.0, [7, 5]),
-        (15, 25): (2, 7.0, [7, 5, 7]),
+        (10, 20): (2, 5.0, [5, 7]),
+        (15, 25): (2, 7.0, [5, 7, 7]),
         (16, 26): (2, 5.0, [5, 7]),
         (21, 31): (1, 7.0, [7]),
     }

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from tidemark.names import TaskId
+from tidemark.partitioning import partitions_of
 from tidemark.stores.directory import InstanceDirectory
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
@@ -20,23 +21,28 @@ GRACE = 5_000
 WALL = 1_700_000_000_000
 
 
-def a_plan():
+def a_plan(windowed_key=False):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
     windows = tumbling("60s").grace("5s")
-    stream.group_by_key().windowed_by(windows).count(name="n", store="counts", retention="6m").to("out")
+    stream.group_by_key().windowed_by(windows).count(name="n", store="counts", retention="6m").to(
+        "out", windowed_key=windowed_key
+    )
     return topology.plan()
+
+
+def a_task(plan, directory, stores=None):
+    return Task(
+        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
+        stores={"counts": MemoryStore()} if stores is None else stores, directory=directory.open_task(TaskId(0, 0)),
+        next_offsets={"in": 0}, stream_times=StreamTimes.none(), batch=0, sink_partitions={"out": 4}, wall_ms=WALL,
+    )  # fmt: skip
 
 
 @pytest.fixture
 def task(tmp_path):
-    plan = a_plan()
     directory = InstanceDirectory(tmp_path, "app", 0)
-    made = Task(
-        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
-        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)),
-        next_offsets={"in": 0}, stream_time_ms=NO_STREAM_TIME, batch=0, sink_partitions={"out": 4},
-    )  # fmt: skip
+    made = a_task(a_plan(), directory)
     yield made
     made.close()
     directory.close()
@@ -55,6 +61,7 @@ def rows(*given: tuple[str, int, int, int], bad: int = 0) -> TaskInput:
                     "status": pa.array([0] * good + [1] * (len(listed) - good), pa.int32()),
                     "rows": pa.array([g[2] for g in given] + ([bad] if bad else []), pa.int64()),
                     "max_ts": pa.array([g[3] for g in listed], pa.int64()),
+                    "last_offset": pa.array(range(len(listed)), pa.int64()),
                     "k": pa.array([g[0] for g in listed], pa.string()),
                     "w": pa.array([g[1] for g in listed], pa.int64()),
                     "n": pa.array([g[2] for g in listed], pa.int64()),
@@ -91,7 +98,7 @@ def test_should_judge_lateness_by_the_stream_time_of_the_batchs_start(task, stre
     commit(task, rows(("z", MINUTE, 1, stream_time)))
     update = task.prepare(rows(("a", 0, 7, 59_000), ("b", 10 * MINUTE, 1, 10 * MINUTE)), WALL)
     assert update.late_rows == late
-    assert update.stream_time_ms == 10 * MINUTE
+    assert update.stream_times.task_ms == 10 * MINUTE
 
 
 def test_should_accept_everything_in_the_batch_that_itself_moves_stream_time(task):
@@ -101,18 +108,18 @@ def test_should_accept_everything_in_the_batch_that_itself_moves_stream_time(tas
 
 def test_should_never_let_stream_time_go_back(task):
     commit(task, rows(("a", 5 * MINUTE, 1, 5 * MINUTE)))
-    assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000)), WALL).stream_time_ms == 5 * MINUTE
+    assert task.prepare(rows(("a", 5 * MINUTE, 1, 5 * MINUTE - 30_000)), WALL).stream_times.task_ms == 5 * MINUTE
 
 
 def test_should_not_move_stream_time_for_bad_records_and_count_them(task):
     update = task.prepare(rows(bad=4), WALL)
-    assert (update.bad_rows, update.rows, update.stream_time_ms) == (4, 0, NO_STREAM_TIME)
+    assert (update.bad_rows, update.rows, update.stream_times.task_ms) == (4, 0, NO_STREAM_TIME)
     assert update.sources == {"in": (0, 100)}
 
 
 def test_should_change_nothing_until_an_update_is_applied(task):
     task.prepare(rows(("a", 0, 2, 30_000)), WALL)
-    assert (task.next_offsets, task.batch, task.stream_time_ms) == ({"in": 0}, 0, NO_STREAM_TIME)
+    assert (task.next_offsets, task.batch, task.stream_times.task_ms) == ({"in": 0}, 0, NO_STREAM_TIME)
     assert outputs(task.prepare(rows(("a", 0, 2, 30_000)), WALL))[0]["n"] == 2
 
 
@@ -128,3 +135,40 @@ def test_should_write_the_marker_even_when_no_value_changed(task):
     commit(task, rows(bad=1))
     marker = task._stores["counts"].marker
     assert (marker.source_offsets, marker.changelog_offset, marker.batch) == ({"in": 100}, 5, 1)
+
+
+def test_should_place_records_whose_key_says_their_window_by_the_plain_key(tmp_path):
+    plan = a_plan(windowed_key=True)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(plan, directory)
+    keys = [f"k{n}" for n in range(9)]
+    update = commit(task, rows(*((key, 0, 1, 10) for key in keys), *((key, MINUTE, 1, 10) for key in keys)))
+    placed = {output.partition: {m["key"] for m in output.messages} for output in update.outputs}
+    expected = {}
+    for key, partition in zip(keys, partitions_of([key.encode() for key in keys], 4).tolist(), strict=True):
+        expected.setdefault(partition, set()).update(key.encode() + at.to_bytes(8, "big") for at in (0, MINUTE))
+    assert placed == expected
+    task.close()
+    directory.close()
+
+
+def test_should_make_a_callback_by_the_clock_until_one_is_committed(tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING", key="id")
+    stream.process("tests.tasks.nodes.used_processors:EveryTenSeconds", emits="n BIGINT").to("out")
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory, {})
+    tick = TaskInput(task.next_offsets, (), ())
+    assert not task.is_due(WALL + 9_999)
+    assert not task.prepare(tick, WALL + 9_999).changes_something
+    thrown_away = task.prepare(tick, WALL + 10_000)
+    assert [row["n"] for row in outputs(thrown_away)] == [WALL + 10_000]
+    committed = task.prepare(tick, WALL + 10_500)
+    assert [row["n"] for row in outputs(committed)] == [WALL + 10_500]
+    task.apply(committed, {}, 1)
+    assert not task.is_due(WALL + 19_999)
+    task.pass_clock(task.prepare(tick, WALL + 20_000))
+    assert not task.is_due(WALL + 29_999)
+    assert task.is_due(WALL + 30_000)
+    task.close()
+    directory.close()

@@ -62,11 +62,11 @@ Stores:
       changelog  patient-monitoring-patients-changelog
       columns    patient_id STRING, ward STRING
    high-pulse-and-temperature-this-store: window, RocksDB
-      retention  130001ms, in segments of 65s
+      retention  130s, in segments of 65s
       changelog  patient-monitoring-high-pulse-and-temperature-this-store-changelog
       columns    patient_id STRING, window_start BIGINT, window_end BIGINT, pulses BIGINT
    high-pulse-and-temperature-other-store: window, RocksDB
-      retention  130001ms, in segments of 65s
+      retention  130s, in segments of 65s
       changelog  patient-monitoring-high-pulse-and-temperature-other-store-changelog
       columns    patient_id STRING, measured_ms BIGINT, celsius DOUBLE"""
 

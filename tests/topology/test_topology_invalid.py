@@ -19,6 +19,12 @@ SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, at TIMESTAMP, weight DE
 SOURCE, FIRST, SECOND, THIRD = "KSTREAM-SOURCE-0000000000", "0000000001", "0000000002", "0000000003"
 
 
+OTHER_KEYS = ["KSTREAM-PROCESSOR-" + FIRST, "keys of other tasks", "repartition()", "keeps_key=True"]
+
+
+WINDOWED_KEY = ["KSTREAM-SINK-", "windowed_key=True"]
+
+
 def stream(topology: Topology, **changes: Any) -> Stream:
     arguments: dict[str, Any] = {"schema": SCHEMA, "key": "patient_id", "timestamp": "beat_ms"} | changes
     return topology.stream(arguments.pop("topic", "pulses"), **arguments)
@@ -51,8 +57,17 @@ def finals(topology: Topology, **settings: Any) -> Table:
     return windowed(topology).count().suppress(until_window_closes(), **settings)
 
 
+def sessions(topology: Topology) -> Table:
+    return stream(topology).group_by_key().windowed_by(session("1m")).count()
+
+
 def processed(topology: Topology, *stores: Any, emits: Any = "n INT", processor: Any = "a.b:C") -> Stream:
     return beats(topology).process(processor, emits=emits, stores=stores).to("out")
+
+
+def forwarded(topology: Topology) -> Stream:
+    """What a processor forwards that may do so under any key."""
+    return beats(topology).process("a.b:C", emits="patient_id STRING, n INT")
 
 
 def folded(topology: Topology, emits: str) -> Table:
@@ -454,9 +469,61 @@ STORES: list[Case] = [
         ["KSTREAM-PROCESSOR-" + FIRST, "nowhere"],
     ),
     ("nested to a processor", lambda t: stream(t).process("a.b:C", emits="n INT"), ["CAST(at AS STRING)"]),
+    ("other keys into a table", lambda t: forwarded(t).to_table(), OTHER_KEYS),
+    ("other keys, mapped, into a table", lambda t: forwarded(t).filter("n > 0").select("n").to_table(), OTHER_KEYS),
+    ("other keys into a fold", lambda t: forwarded(t).group_by_key(), OTHER_KEYS),
+    ("other keys into a table join", lambda t: forwarded(t).join(patients(t)), OTHER_KEYS),
+    ("other keys into a join", lambda t: forwarded(t).join(temperatures(t).select("celsius"), within="1m"), OTHER_KEYS),
+    (
+        "other keys from the right",
+        lambda t: temperatures(t).select("celsius").join(forwarded(t), within="1m"),
+        OTHER_KEYS[1:],
+    ),
+    (
+        "other keys into a processor with stores",
+        lambda t: forwarded(t).process("a.b:D", emits="n INT", stores=[store("s", "n INT")]),
+        OTHER_KEYS,
+    ),
+    (
+        "no key for a topic",
+        lambda t: beats(t).repartition(),
+        ["KSTREAM-REPARTITION-" + FIRST, "'pulses'", "another key"],
+    ),
 ]
 
 TOPICS: list[Case] = [
+    ("windowed key of a table", lambda t: patients(t).to("out", windowed_key=True), [*WINDOWED_KEY, "no windows"]),
+    ("windowed key of a stream", lambda t: beats(t).to("out", windowed_key=True), [*WINDOWED_KEY, "no windows"]),
+    (
+        "windowed key without windows",
+        lambda t: beats(t).group_by_key().count().to("out", windowed_key=True),
+        [*WINDOWED_KEY, "no windows", "windowed_by()"],
+    ),
+    (
+        "windowed key of a lost column",
+        lambda t: finals(t).to_stream().select("count").to("out", windowed_key=True),
+        [*WINDOWED_KEY, "window_start", "select"],
+    ),
+    (
+        "windowed key of a computed column",
+        lambda t: finals(t).to_stream().select("window_start + 1 AS window_start").to("out", windowed_key=True),
+        [*WINDOWED_KEY, "window_start", "select"],
+    ),
+    (
+        "windowed key of a session's lost end",
+        lambda t: sessions(t).to_stream().select("window_start", "count").to("out", windowed_key=True),
+        [*WINDOWED_KEY, "window_end", "select"],
+    ),
+    (
+        "windowed key of another key",
+        lambda t: finals(t).to_stream().repartition("count").to("out", windowed_key=True),
+        [*WINDOWED_KEY, "no windows"],
+    ),
+    (
+        "windowed key of a processor",
+        lambda t: finals(t).to_stream().process("a.b:C", emits="n INT").to("out", windowed_key=True),
+        [*WINDOWED_KEY, "no windows"],
+    ),
     (
         "key nested",
         lambda t: stream(t).group_by("tags"),
@@ -468,11 +535,6 @@ TOPICS: list[Case] = [
     ("repartition twice", two_repartitions_of_a_name, ["'r'", "KSTREAM-SOURCE-" + THIRD, "another name="]),
     ("repartition's name", lambda t: stream(t).group_by("ibi_ms", name="a b"), ["KSTREAM-REPARTITION-", "letters"]),
     ("repartition nowhere", lambda t: stream(t).repartition("ibi_ms"), ["KSTREAM-SOURCE-" + THIRD, "nowhere", ".to("]),
-    (
-        "the reserved time",
-        lambda t: stream(t, schema=SCHEMA + ", tidemark_event_ms BIGINT").group_by("ibi_ms"),
-        ["KSTREAM-REPARTITION-" + FIRST, "'tidemark_event_ms'", "rename"],
-    ),
     (
         "a repartition's topic read",
         lambda t: repartition_and(t, lambda t: stream(t, topic="app-r-repartition")),

@@ -17,6 +17,7 @@ from tidemark.topology.plan import (
     JoinKind,
     Map,
     Number,
+    Process,
     Reduce,
     Rekey,
     RowSink,
@@ -28,6 +29,7 @@ from tidemark.topology.plan import (
     TableTableJoin,
     WhenFull,
     Window,
+    WindowedKey,
 )
 from tidemark.topology.stores import Materialized, store
 from tidemark.topology.stream import Stream
@@ -314,8 +316,8 @@ def test_a_stream_join_should_keep_both_sides_for_twice_its_window_and_grace() -
     assert isinstance(join, StreamStreamJoin)
     assert (join.kind, join.before_ms, join.after_ms, join.grace_ms) == (JoinKind.LEFT, 60_000, 60_000, 10_000)
     assert [(s.name, s.kind, s.retention_ms) for s in sub.stores] == [
-        ("both-this-store", StoreKind.WINDOW, 130_001),
-        ("both-other-store", StoreKind.WINDOW, 130_001),
+        ("both-this-store", StoreKind.WINDOW, 130_000),
+        ("both-other-store", StoreKind.WINDOW, 130_000),
         ("both-outer-store", StoreKind.KEY_VALUE, None),
     ]
     assert [column.name for column in join.columns] == ["patient_id", "ibi_ms", "measured_ms", "celsius"]
@@ -357,8 +359,8 @@ def test_a_repartition_should_split_the_subtopology() -> None:
     assert branch.steps[-1].key == "ward"
     assert (sink.topic, sink.is_repartition) == ("app-by-ward-repartition", True)
     assert second.lead.topic == "app-by-ward-repartition"
-    assert (second.lead.key, second.lead.timestamp) == ("_key", "tidemark_event_ms")
-    assert second.lead.schema[-1] == Column("tidemark_event_ms", "BIGINT")
+    assert (second.lead.key, second.lead.timestamp) == ("_key", "_timestamp")
+    assert second.lead.schema == branch.columns
     assert second.aggregations[0].key_name == "ward"
     assert topology.plan().repartition_topics == ("app-by-ward-repartition",)
 
@@ -508,3 +510,45 @@ def test_the_plan_should_carry_the_guarantee(guarantee: Guarantee) -> None:
     beats(topology).to("out")
     assert topology.plan().guarantee is guarantee
     assert Topology("app").guarantee is Guarantee.EXACTLY_ONCE
+
+
+def test_a_processor_should_feed_state_through_repartition_or_with_the_promise_to_keep_the_key() -> None:
+    topology = Topology("app")
+    stream = beats(topology).select("ibi_ms")
+    stream.process("a.b:C", emits="n INT", keeps_key=True).to_table("kept")
+    stream.process("a.b:C", emits="n INT").filter("n > 0").repartition(name="forwarded").to_table("moved")
+    first, second = topology.plan().subtopologies
+    assert [node.keeps_key for node in first.nodes if isinstance(node, Process)] == [True, False]
+    (sent,) = [n for n in first.nodes if isinstance(n, RowSink)]
+    (rekeyed,) = [n for n in first.nodes if n.node == sent.inputs[0]]
+    assert isinstance(rekeyed, Map)
+    assert rekeyed.key == "_key"
+    assert second.source_topics == ("app-forwarded-repartition",) == (sent.sink.topic,)
+    assert [store.name for store in second.stores] == ["moved"]
+
+
+def test_a_processor_that_keeps_the_key_should_not_make_good_what_one_before_it_did() -> None:
+    stream = beats(Topology("app")).select("ibi_ms").process("a.b:C", emits="n INT")
+    assert stream.process("a.b:D", emits="n INT", keeps_key=True).rekeyed_by == stream.node
+    assert stream.repartition("n").rekeyed_by is None
+
+
+def test_a_sink_should_say_its_windows_in_the_key_on_request() -> None:
+    topology = Topology("app")
+    grouped = beats(topology).select("ibi_ms").group_by_key()
+    counts = grouped.windowed_by(tumbling("60s")).count().to("plain").to("updates", windowed_key=True)
+    finals = counts.suppress(until_window_closes()).to_stream()
+    finals.filter("count > 1").select("window_start", "count * 2 AS twice").to("finals", windowed_key=True)
+    grouped.windowed_by(session("60s")).count().to("sessions", windowed_key=True)
+    grouped.windowed_by(sliding("60s")).count().to("sliding", windowed_key=True)
+    patients = topology.table("patients", schema="patient_id STRING, ward STRING", key="patient_id")
+    finals.left_join(patients).to("joined", windowed_key=True)
+    (sub,) = topology.plan().subtopologies
+    assert {sink.topic: sink.windowed_key for sink in sub.sinks} == {
+        "plain": None,
+        "updates": WindowedKey.TIME,
+        "finals": WindowedKey.TIME,
+        "sessions": WindowedKey.SESSION,
+        "sliding": WindowedKey.TIME,
+        "joined": WindowedKey.TIME,
+    }

@@ -1,7 +1,9 @@
 """Merging partial results into stored values, whole columns at a time.
 
-Partials are Arrow columns named after the layout's slots; a null partial changes nothing. LONG sums wrap around as
-Java's do. Variable slots merge key by key (`tasks.sketches`).
+Partials are Arrow columns named after the layout's slots, and `max_ts`; a null partial changes nothing. LONG sums wrap
+around as Java's do. NaN is greater than every other number, as in Spark, and of the two zeros only the positive is kept
+as a least or greatest value: otherwise results would depend on where batches are cut. Variable slots merge key by key
+(`tasks.sketches`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from tidemark.topology.plan import Aggregate, Fold, Number
 def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
     """New values: `old` merged with `partials`, row by row. Both have the same number of rows; `old` is not changed."""
     new: Records = old.copy()
-    new["schema"] = layout.empty(1)["schema"][0]
+    new["schema"] = layout.schema_version
+    new["ts"] = np.maximum(old["ts"], partials.column("max_ts").to_numpy())
     mask_type = new["valid"].dtype.type
     for i, slot in enumerate(layout.slots):
         name, bit = f"f{i}", mask_type(1 << i)
@@ -37,10 +40,11 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
         if slot.fold in (Fold.COUNT, Fold.SUM):
             # Absent fields are zero, so that adding is right whichever of the two is there.
             new[name] = old[name] + update
-        elif slot.fold is Fold.MIN:
-            new[name] = np.where(both, np.minimum(old[name], update), np.where(has_new, update, old[name]))
         else:
-            new[name] = np.where(both, np.maximum(old[name], update), np.where(has_new, update, old[name]))
+            # fmin takes the number where one of the two is NaN, maximum the NaN. Adding zero makes -0.0 to 0.0.
+            merge = np.fmin if slot.fold is Fold.MIN else np.maximum
+            update = update + zero
+            new[name] = np.where(both, merge(old[name], update), np.where(has_new, update, old[name]))
         new["valid"] |= np.where(has_new, bit, mask_type(0))
     return new
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.errors import TidemarkError
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
 from tidemark.tasks.nodes.expiry import expire
 from tidemark.tasks.nodes.map import MapOperator
@@ -22,7 +24,10 @@ from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.nodes.suppress import SuppressOperator
 from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.operator import BatchTime, Operator
-from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
+from tidemark.tasks.order import RecordOrder, placed
+from tidemark.tasks.rows import KEY, TIMESTAMP, Rows, no_rows, rows_schema
+from tidemark.tasks.update import Message
+from tidemark.topology.keyless import needs_key_of
 from tidemark.topology.plan import (
     Aggregation,
     Branch,
@@ -43,15 +48,25 @@ from tidemark.topology.plan import (
     TaskNode,
 )
 
-SinkRecords = tuple[Sink, list[tuple[bytes, bytes | None]]]
+SinkRecords = tuple[Sink, list[Message]]
+
+
+@dataclass(frozen=True)
+class GraphResult:
+    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves."""
+
+    sinks: list[SinkRecords]
+    late_rows: int
+    times: StreamTimes
 
 
 class TaskGraph:
     """Runs one batch through a sub-topology's stateful nodes. Holds no state of its own."""
 
-    def __init__(self, subtopology: SubTopology) -> None:
-        """Raises `InvalidTopology` where a user's code cannot be imported."""
+    def __init__(self, subtopology: SubTopology, wall_ms: int) -> None:
+        """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` where a user's code cannot be imported."""
         self._subtopology = subtopology
+        self._order = RecordOrder(subtopology)
         self._columns: dict[str, Sequence[Column]] = {
             **{branch.end: branch.columns for branch in subtopology.branches if branch.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
@@ -60,51 +75,107 @@ class TaskGraph:
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns) for node in subtopology.nodes if not isinstance(node, RowSink)
+            node.node: _operator(node, self._columns, self._order, wall_ms)
+            for node in subtopology.nodes
+            if not isinstance(node, RowSink)
         }
+        self._processors = [o for o in self._operators.values() if isinstance(o, ProcessOperator)]
 
     def run(
-        self, tables: Sequence[tuple[Branch, pa.Table]], stores: Mapping[str, PendingStore], at: BatchTime
-    ) -> tuple[list[SinkRecords], int]:
-        """What goes to each sink, and how many records were too late. `tables` are the good rows of each branch.
+        self,
+        tables: Sequence[tuple[Branch, pa.Table]],
+        stores: Mapping[str, PendingStore],
+        task_time: BatchTime,
+        before: StreamTimes,
+        least_ms: int = NO_STREAM_TIME,
+    ) -> GraphResult:
+        """Run the batch through every node. `tables` are the good rows of each branch, `before` the times at its start.
 
-        Changes `stores`. Raises what a user's code raises as `TidemarkError`.
+        `task_time` is that of the task; no node's time is left below `least_ms`. Changes `stores`. Raises what a user's
+        code raises as `TidemarkError`.
         """
+        times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
         emitted: dict[str, Rows] = {}
         late_rows = 0
-        for branch, table in tables:
-            if branch.aggregation is not None:
-                done = self._aggregations[branch.aggregation.node].run([table], stores, at)
-                emitted[branch.aggregation.node] = done.rows
+        entered = [
+            (branch, entering_rows(table, [c.name for c in branch.columns], rows_schema(branch.columns)))
+            for branch, table in tables
+            if branch.enters
+        ]
+        partials = [(branch, table) for branch, table in tables if branch.aggregation is not None]
+        numbered, newest = self._order.number(entered, partials)
+        emitted.update((branch.end, rows) for (branch, _), rows in zip(entered, numbered, strict=True))
+        for (branch, table), places in zip(partials, newest, strict=True):
+            aggregation = branch.aggregation
+            if aggregation is not None:
+                at = times.advance(aggregation, [table.column("max_ts")])
+                done = self._aggregations[aggregation.node].run([table], stores, at)
+                emitted[aggregation.node] = placed(done.rows, places)
                 late_rows += done.late_rows
-            elif branch.enters:
-                rows = entering_rows(table, [c.name for c in branch.columns], rows_schema(branch.columns))
-                emitted[branch.end] = _in_order([rows])[0]
         sinks: list[SinkRecords] = []
         for node in self._subtopology.nodes:
             inputs = [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs]
             if isinstance(node, RowSink):
                 sinks.append((node.sink, records_of(node, inputs[0])))
                 continue
-            if len(inputs) > 1:
-                inputs = _in_order(inputs)
-            found = self._operators[node.node].run(inputs, stores, at)
+            # A stream join's time is moved by rows without a key, too.
+            if not isinstance(node, StreamStreamJoin):
+                inputs = [_with_keys(rows) if needs_key_of(node, side) else rows for side, rows in enumerate(inputs)]
+            at = times.advance(node, [rows.column(TIMESTAMP) for rows in inputs])
+            found = self._operators[node.node].run(inputs, stores, task_time if isinstance(node, Process) else at)
+            times.mark(found.marks_ms)
             emitted[node.node] = found.rows
             late_rows += found.late_rows
-        self._expire(stores, at)
-        return sinks, late_rows
+        self._expire(stores, times)
+        return GraphResult(sinks, late_rows, times.after(task_time.after_ms))
 
-    def _expire(self, stores: Mapping[str, PendingStore], at: BatchTime) -> None:
+    def _expire(self, stores: Mapping[str, PendingStore], times: _Times) -> None:
         """Age and number bounds, once all nodes have written."""
         specs = self._subtopology.stores
         for spec, order in itertools.pairwise(specs):
             if spec.ttl_ms is not None or spec.max_entries is not None:
-                expire(spec, stores[spec.name], stores[order.name], at)
+                expire(spec, stores[spec.name], stores[order.name], times.of(spec.name))
 
-    @property
-    def ticks(self) -> bool:
-        """Whether the clock alone can make a node act (rule 25)."""
-        return any(isinstance(node, Process) for node in self._subtopology.nodes)
+    def is_due(self, wall_ms: int) -> bool:
+        """Whether the clock alone makes a node act (rule 25)."""
+        return any(processor.is_due(wall_ms) for processor in self._processors)
+
+    def committed(self, wall_ms: int) -> None:
+        """What was run with this clock is committed."""
+        for processor in self._processors:
+            processor.committed(wall_ms)
+
+
+class _Times:
+    """The stream times of a batch: each node's moves on as rows reach it."""
+
+    def __init__(self, before: StreamTimes, wall_ms: int, least_ms: int, subtopology: SubTopology) -> None:
+        self._before = before
+        self._wall_ms = wall_ms
+        self._nodes = {store.name: max(before.node(store.name), least_ms) for store in subtopology.stores}
+        self._marks = dict(before.marks)
+
+    def advance(self, node: Aggregation | TaskNode, arriving: Sequence[pa.ChunkedArray]) -> BatchTime:
+        """The node's times, once rows with these timestamps have reached it. A node without stores judges no time."""
+        if not node.stores:
+            return BatchTime(NO_STREAM_TIME, NO_STREAM_TIME, self._wall_ms)
+        newest = [pc.max(column).as_py() for column in arriving if len(column)]
+        for store in node.stores:
+            self._nodes[store.name] = max([self._nodes[store.name], *newest])
+        return self.of(node.stores[0].name)
+
+    def of(self, store: str) -> BatchTime:
+        """Stream times of the node that keeps `store`."""
+        return BatchTime(self._before.node(store), self._nodes[store], self._wall_ms, self._before.marks)
+
+    def mark(self, marks_ms: Mapping[str, int]) -> None:
+        """Take over the times that a node keeps of single stores."""
+        self._marks |= marks_ms
+
+    def after(self, task_ms: int) -> StreamTimes:
+        """The times to commit."""
+        nodes = {store: time_ms for store, time_ms in self._nodes.items() if time_ms != NO_STREAM_TIME}
+        return StreamTimes(task_ms, nodes, self._marks)
 
 
 def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
@@ -115,7 +186,7 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
     return WindowedAggregateOperator(aggregation, emits)
 
 
-def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]]) -> Operator:
+def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], order: RecordOrder, wall_ms: int) -> Operator:
     match node:
         case Suppress():
             return SuppressOperator(node)
@@ -124,35 +195,18 @@ def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]]) -> Operat
         case TableSource():
             return TableSourceOperator(node)
         case StreamTableJoin():
-            return StreamTableJoinOperator(node)
+            return StreamTableJoinOperator(node, order.met(node))
         case TableTableJoin():
-            return TableTableJoinOperator(node)
+            return TableTableJoinOperator(node, order.met(node))
         case StreamStreamJoin():
-            return StreamStreamJoinOperator(node)
+            return StreamStreamJoinOperator(node, order.met(node))
         case Process():
-            return ProcessOperator(node)
+            return ProcessOperator(node, wall_ms)
         case Map():
             return MapOperator(node, columns[node.inputs[0]])
     raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is a fault of Tidemark's")
 
 
-def _in_order(inputs: Sequence[Rows]) -> list[Rows]:
-    """The rows of all inputs numbered in one order: timestamp, input, then the order they had (rule 20)."""
-    lengths = [rows.num_rows for rows in inputs]
-    if not sum(lengths):
-        return list(inputs)
-    at = np.concatenate([rows.column(TIMESTAMP).to_numpy() for rows in inputs])
-    before = np.concatenate([rows.column(SEQUENCE).to_numpy() for rows in inputs])
-    side = np.repeat(np.arange(len(inputs)), lengths)
-    order = np.lexsort((before, side, at))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    numbered: list[Rows] = []
-    start = 0
-    for rows, length in zip(inputs, lengths, strict=True):
-        ranks = rank[start : start + length]
-        start += length
-        index = rows.schema.get_field_index(SEQUENCE)
-        taken = rows.set_column(index, SEQUENCE, pa.array(ranks, type=pa.int64()))
-        numbered.append(taken.take(pa.array(np.argsort(ranks))) if length else taken)
-    return numbered
+def _with_keys(rows: Rows) -> Rows:
+    keys = rows.column(KEY)
+    return rows.filter(keys.is_valid()) if keys.null_count else rows

@@ -19,6 +19,7 @@ def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[
     if not len(first_rows):
         return merged
     merged["valid"] = np.bitwise_or.reduceat(records["valid"], first_rows)
+    merged["ts"] = np.maximum.reduceat(records["ts"], first_rows)
     mask_type = records["valid"].dtype.type
     for i, slot in enumerate(layout.slots):
         name, bit = f"f{i}", mask_type(1 << i)
@@ -32,7 +33,8 @@ def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[
             continue
         is_least = slot.fold is Fold.MIN
         present = np.where((records["valid"] & bit) != 0, values, _neutral(slot.number, is_least))
-        found = (np.minimum if is_least else np.maximum).reduceat(present, first_rows)
+        # NaN is the greatest number, as in `fold_into`.
+        found = (np.fmin if is_least else np.maximum).reduceat(present, first_rows)
         merged[name] = np.where((merged["valid"] & bit) != 0, found, 0)
     return merged
 
@@ -44,7 +46,8 @@ def _objects(values: list[bytes | None]) -> npt.NDArray[np.object_]:
 
 
 def _neutral(number: Number, is_least: bool) -> float | int:
+    """What changes nothing when it is merged."""
     if number is Number.DOUBLE:
-        return np.inf if is_least else -np.inf
+        return np.nan if is_least else -np.inf
     limits = np.iinfo(np.int64)
     return int(limits.max if is_least else limits.min)

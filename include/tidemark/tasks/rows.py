@@ -1,11 +1,15 @@
 """Records inside the task loop: an Arrow table of hidden columns and value columns, and its bytes in a store.
 
-Hidden columns: `__k` STRING, the key; `__ts` BIGINT, the record's timestamp in epoch milliseconds; `__seq` BIGINT, the
-order in which a task takes the records of a batch (rule 20): by timestamp, then source, then offset; `__deleted` BOOLEAN,
-the record deletes its key, its values are null. Value columns have the names that the topology gives them.
+Hidden columns: `__k` STRING, the key, which may be null; `__ts` BIGINT, the record's timestamp in epoch milliseconds;
+`__seq` BIGINT, the place in the batch of the record that is behind the row (rule 20, `tasks.order`); `__deleted` BOOLEAN,
+the record has no value, so that it deletes its key, and the value columns are null. Value columns have the names that the
+topology gives them.
+
+The results that one record leads to have the same `__seq`, so that a node downstream of an aggregation knows the results of
+one record from those of several; their order among each other is that of the rows.
 
 A stored row is its value columns as one JSON object, UTF-8, the columns in order: readable in a changelog, and what a
-table's source topic may hold already. The columns' types are in `ROW_TYPES`.
+table's source topic may hold already. In tables `STORED_TIME` stands behind them. The columns' types are in `ROW_TYPES`.
 """
 
 from __future__ import annotations
@@ -35,6 +39,12 @@ ROW_TYPES = {
     "STRING": pa.string(),
 }
 """Spark's names of the types that a value column may have in the task loop."""
+
+STORED_TIME = Column(TIMESTAMP, "BIGINT")
+"""Last field of a row in a table's store: the timestamp of the row. A source topic that is a changelog has none."""
+
+UNKNOWN_MS = -1
+"""Timestamp of a stored row that has none."""
 
 Rows: TypeAlias = pa.Table
 """A table with the schema of `rows_schema`."""

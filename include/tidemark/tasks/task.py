@@ -1,4 +1,4 @@
-"""An active task: one sub-topology on one source partition, with its stores and its stream time."""
+"""An active task: one sub-topology on one source partition, with its stores and its stream times."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from tidemark.partitioning import Placer, placer
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import bytes_list
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.graph import TaskGraph
+from tidemark.tasks.nodes.sink import plain_keys
 from tidemark.tasks.operator import BatchTime
-from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
+from tidemark.tasks.update import NO_KEY, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
+from tidemark.topology.keyless import takes_keyless
 from tidemark.topology.plan import Branch, Sink, StoreSpec, SubTopology
 
 
@@ -29,6 +32,8 @@ class Status:
     GOOD = 0
     BAD = 1
     FILTERED = 2
+    NO_KEY = 3
+    """Good, but for the key that something needs which the branch leads to: what needs none takes it."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +62,34 @@ class Task:
         stores: Mapping[str, Store],
         directory: TaskDirectory,
         next_offsets: Mapping[str, int],
-        stream_time_ms: int,
+        stream_times: StreamTimes,
         batch: int,
         sink_partitions: Mapping[str, int],
+        wall_ms: int,
     ) -> None:
-        """`next_offsets` and `sink_partitions` are by topic. Raises `InvalidTopology` for code that cannot be loaded."""
+        """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock, from which wall-clock schedules count.
+
+        Raises `InvalidTopology` for code that cannot be loaded.
+        """
         self.application_id = application_id
         self.topology_version = topology_version
         self.id = task_id
         self.epoch = epoch
         self.subtopology = subtopology
         self.next_offsets = dict(next_offsets)
-        self.stream_time_ms = stream_time_ms
+        self.stream_times = stream_times
         self.batch = batch
+        self.wall_ms = wall_ms
+        """The clock of the last committed update: what was due up to then has been done."""
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
-        self._graph = TaskGraph(subtopology)
+        self._graph = TaskGraph(subtopology, wall_ms)
+        self._takes_keyless = [takes_keyless(subtopology, branch) for branch in subtopology.branches]
         self._placers: dict[str, Placer] = {
-            sink.node: placer(sink.partitioner, task_id.partition) for sink in subtopology.sinks if sink.partitioner
+            sink.node: placer(sink.partitioner, task_id.partition)
+            for sink in subtopology.sinks
+            if sink.partitioner or sink.windowed_key
         }
         layouts = value_layouts(subtopology)
         self._signatures = {spec.name: value_signature(spec, layouts[spec.name]) for spec in subtopology.stores}
@@ -104,22 +118,24 @@ class Task:
         """Its open stores by name."""
         return self._stores
 
-    @property
-    def ticks(self) -> bool:
-        """Whether the clock alone can change something."""
-        return self._graph.ticks
+    def is_due(self, wall_ms: int) -> bool:
+        """Whether the clock alone can change something (rule 25)."""
+        return self._graph.is_due(wall_ms)
 
     def prepare(self, given: TaskInput, wall_ms: int, least_stream_time_ms: int = NO_STREAM_TIME) -> TaskUpdate:
         """What a batch changes. Reads the stores, changes nothing: an update may be thrown away.
 
         `least_stream_time_ms` is for tests that move stream time without a record.
         """
-        stream_time_ms = max(self.stream_time_ms, least_stream_time_ms)
-        rows = bad_rows = filtered_rows = 0
+        task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
+        rows = filtered_rows = 0
+        # Several branches may need the key that a record has not; it is one dead letter.
+        bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
         tables: list[tuple[Branch, pa.Table]] = []
         outputs: list[Output] = []
         seen: set[int] = set()
-        for branch, table in zip(self.subtopology.branches, given.branches, strict=bool(given.branches)):
+        branches = zip(self.subtopology.branches, self._takes_keyless, given.branches, strict=bool(given.branches))
+        for branch, has_keyless, table in branches:
             status = table.column("status").to_numpy()
             row_counts = table.column("rows").to_numpy()
             if branch.source not in seen:
@@ -127,30 +143,35 @@ class Task:
                 seen.add(branch.source)
                 bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())
-            good = table.filter(pa.array(status == Status.GOOD))
-            rows += int(row_counts[status == Status.GOOD].sum())
+            # A record that a filter took out was processed: it moves the task's stream time, but that of no node.
+            processed = table.column("max_ts").filter(pa.array(status != Status.BAD))
+            newest_ms = pc.max(processed).as_py()
+            task_ms = task_ms if newest_ms is None else max(task_ms, newest_ms)
+            is_good = (status == Status.GOOD) | (has_keyless & (status == Status.NO_KEY))
+            good = table.filter(pa.array(is_good))
+            rows += int(row_counts[is_good].sum())
             if good.num_rows == 0:
                 continue
-            stream_time_ms = max(stream_time_ms, pc.max(good.column("max_ts")).as_py())
             tables.append((branch, good))
             outputs += self._forward(branch, good)
         pending = {name: PendingStore(store) for name, store in self._stores.items()}
-        at = BatchTime(self.stream_time_ms, stream_time_ms, wall_ms)
-        sinks, late_rows = self._graph.run(tables, pending, at)
-        for sink, records in sinks:
+        at = BatchTime(self.stream_times.task_ms, task_ms, wall_ms)
+        done = self._graph.run(tables, pending, at, self.stream_times, least_stream_time_ms)
+        for sink, records in done.sinks:
             outputs += self._outputs(sink, records)
         return TaskUpdate(
             task=self.id,
             batch=self.batch + 1,
             sources={topic: (start, given.ends.get(topic, start)) for topic, start in self.next_offsets.items()},
-            stream_time_ms=stream_time_ms,
+            stream_times=done.times,
             rows=rows,
-            late_rows=late_rows,
+            late_rows=done.late_rows,
             bad_rows=bad_rows,
             filtered_rows=filtered_rows,
             stores=tuple(self._store_update(spec, pending[spec.name]) for spec in self.subtopology.stores),
             outputs=tuple(outputs),
             dead_letters=given.dead_letters,
+            wall_ms=wall_ms,
         )
 
     def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
@@ -162,26 +183,37 @@ class Task:
         )
 
     def _forward(self, branch: Branch, good: pa.Table) -> list[Output]:
-        """Records of a road without state, in the source's order."""
+        """Records of a road without state, in the source's order, with the source's headers."""
         if not branch.sinks:
             return []
         ordered = good.sort_by("record_offset")
-        values = ordered.column("value").cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
-        records = list(zip(bytes_list(ordered.column("k")), values, strict=True))
-        return [output for sink in branch.sinks for output in self._outputs(sink, records)]
+        columns = (
+            bytes_list(ordered.column("k")),
+            bytes_list(ordered.column("value")),
+            ordered.column("max_ts").to_pylist(),
+        )
+        messages: list[Message] = [
+            {"key": key, "value": value, "timestamp": at} for key, value, at in zip(*columns, strict=True)
+        ]
+        headers = ordered.column("headers")
+        if headers.null_count < len(headers):
+            for message, found in zip(messages, headers.to_pylist(), strict=True):
+                if found:
+                    message["headers"] = [(header["key"], header["value"]) for header in found]
+        return [output for sink in branch.sinks for output in self._outputs(sink, messages)]
 
-    def _outputs(self, sink: Sink, records: Sequence[tuple[bytes, bytes | None]]) -> list[Output]:
+    def _outputs(self, sink: Sink, messages: Sequence[Message]) -> list[Output]:
         """The records of one sink; where librdkafka does not choose the partition, one output per partition."""
-        if not records:
+        if not messages:
             return []
-        if sink.partitioner is None:
-            return [Output(sink.topic, [{"key": key, "value": value} for key, value in records])]
-        keys, values = zip(*records, strict=True)
-        chosen = self._placers[sink.node](keys, values, self._sink_partitions[sink.topic])
-        messages: dict[int, list[dict[str, bytes | None]]] = {}
-        for (key, value), partition in zip(records, chosen.tolist(), strict=True):
-            messages.setdefault(partition, []).append({"key": key, "value": value})
-        return [Output(sink.topic, placed, partition) for partition, placed in sorted(messages.items())]
+        if sink.node not in self._placers:
+            return [Output(sink.topic, messages)]
+        keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
+        chosen = self._placers[sink.node](plain_keys(sink, keys), values, self._sink_partitions[sink.topic])
+        placed: dict[int, list[Message]] = {}
+        for message, partition in zip(messages, chosen.tolist(), strict=True):
+            placed.setdefault(partition, []).append(message)
+        return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
 
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
         """Step 7: write values and markers. `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""
@@ -196,14 +228,20 @@ class Task:
                 batch=update.batch,
                 commit_time_ms=commit_time_ms,
                 source_offsets={topic: end for topic, (_, end) in update.sources.items()},
-                stream_time_ms=update.stream_time_ms,
+                stream_time_ms=update.stream_times.of(spec.name),
                 changelog_offset=changelog_offset(self.application_id, spec, update, changelog_offsets),
             )
             writes = store_update.writes if store_update else ()
-            self._stores[spec.name].put_many(writes, marker, first_live_segment(spec, update.stream_time_ms))
+            self._stores[spec.name].put_many(writes, marker, first_live_segment(spec, marker.stream_time_ms))
         self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
-        self.stream_time_ms = update.stream_time_ms
+        self.stream_times = update.stream_times
         self.batch = update.batch
+        self.pass_clock(update)
+
+    def pass_clock(self, update: TaskUpdate) -> None:
+        """The update's callbacks count as made: it is committed, or is a tick that changed nothing, which needs no commit."""
+        self.wall_ms = update.wall_ms
+        self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
         """Mirror the markers to `.checkpoint`, close the stores, release the folder."""

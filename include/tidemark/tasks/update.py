@@ -8,6 +8,7 @@ from typing import Any
 
 from tidemark.names import TaskId
 from tidemark.stores.protocol import Writes
+from tidemark.stream_times import StreamTimes
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,24 @@ class StoreUpdate:
         return sum(len(write.keys) for write in self.writes)
 
 
+UNPARSABLE = "unparsable"
+KEY_NOT_TEXT = "key is not UTF-8"
+NO_KEY = "no key"
+IMPOSSIBLE_TIMESTAMP = "impossible timestamp"
+"""Reasons of dead letters."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+Message = dict[str, Any]
+"""A record of a topic: `key` and `value` (bytes or None), `timestamp` (epoch milliseconds), `headers` where it has some."""
+
+
 @dataclass(frozen=True)
 class Output:
-    """Records for one sink topic. Messages are `{"key": …, "value": …}`, as produce_batch takes them.
-
-    They go to `partition`, or where murmur2 of the key says.
-    """
+    """Records for one sink topic. They go to `partition`, or where murmur2 of the key says, without a key to any."""
 
     topic: str
-    messages: Sequence[dict[str, Any]]
+    messages: Sequence[Message]
     partition: int | None = None
 
 
@@ -46,17 +56,20 @@ class DeadLetter:
     offset: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+    headers: Headers
 
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """Everything one batch changes for one task. `sources` are [start, end) offsets of the task's partition by topic."""
+    """Everything one batch changes for one task. `sources` are [start, end) offsets of the task's partition by topic.
+
+    `wall_ms` is the clock that it was prepared with.
+    """
 
     task: TaskId
     batch: int
     sources: Mapping[str, tuple[int, int]]
-    stream_time_ms: int
+    stream_times: StreamTimes
     rows: int
     late_rows: int
     bad_rows: int
@@ -64,6 +77,12 @@ class TaskUpdate:
     stores: tuple[StoreUpdate, ...]
     outputs: tuple[Output, ...]
     dead_letters: tuple[DeadLetter, ...]
+    wall_ms: int
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether there is anything to commit for a tick: a record to send, or a write to a store, logged or not."""
+        return bool(self.records or self.writes)
 
     @property
     def records(self) -> int:

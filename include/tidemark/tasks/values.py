@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.stores.layout import SCHEMA_VERSION, WINDOW_START_BYTES, ValueLayout, slots_of
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
 
 _GENERATION = "generation "

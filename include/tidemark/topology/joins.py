@@ -67,7 +67,8 @@ def _stream_stream(
     columns = _joined(left.columns, right.columns, left.key_name, right.key_name, node)
     left.enter(node)
     right.enter(node)
-    retention_ms = 2 * within_ms + grace_ms + 1
+    # As Kafka Streams' JoinWindows: the window's size and the grace.
+    retention_ms = 2 * within_ms + grace_ms
     label = name or node
     stores = [
         StoreSpec(
@@ -96,7 +97,9 @@ def _stream_stream(
             right.columns,
         )
     )
-    return replace(left, topics=left.topics | right.topics, node=node, columns=columns, source=None, steps=())
+    return replace(
+        left, topics=left.topics | right.topics, node=node, columns=columns, source=None, steps=(), window=None
+    )
 
 
 def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
@@ -128,6 +131,9 @@ def _shown(given: object) -> str:
 
 def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
     """Same application, same type of key; the same tasks read both from now on."""
+    for side in (left, right):
+        if isinstance(side, Stream):
+            side.check_key(node)
     if left.draft is not right.draft:
         raise InvalidTopology(f"{node}: the two sides belong to two applications; join inside one Topology")
     if left.node == right.node:

@@ -34,7 +34,8 @@ class Expected:
 class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
 
-    `timestamp` yields BIGINT epoch milliseconds. In a table's source (`is_table`) a record without a value deletes its key.
+    `timestamp` yields BIGINT epoch milliseconds. A record without a value keeps its Kafka key and timestamp; in a table's
+    source (`is_table`) it deletes its key.
     `expects` is its contract.
     """
 
@@ -180,20 +181,35 @@ class StoreSpec:
 
     @property
     def uncopied(self) -> str | None:
-        """Why no copy of it outside its instance makes sense, in two words; None where one does."""
+        """Why no copy of it outside its instance makes sense, in a few words; None where one does."""
         if self.in_memory:
             return "in memory"
         if self.custom is not None:
             return "custom"
-        return None if self.is_logged else "not logged"
+        if not self.is_logged:
+            return "not logged"
+        return None if self.source_topic is None else f"kept by its source topic {self.source_topic}"
+
+
+class WindowedKey(Enum):
+    """How a record's key says its window: the bytes that follow the key, as Kafka Streams' `WindowedSerdes` write them.
+
+    The value is their number. Each part is epoch milliseconds, eight bytes big-endian.
+    """
+
+    TIME = 8
+    """The window's start (`TimeWindowedSerializer`)."""
+    SESSION = 16
+    """The session's end, then its start (`SessionWindowedSerializer`)."""
 
 
 @dataclass(frozen=True)
 class Sink:
     """A topic that receives JSON records, by murmur2 of the key unless `partitioner` says otherwise.
 
-    `partitioner` is `sticky` or the import path of a function. A repartition topic's records carry their timestamp as
-    the field `EVENT_TIME`. `expects` is its contract.
+    `partitioner` is `sticky` or the import path of a function. Records carry their event time as Kafka timestamp.
+    `expects` is its contract. With `windowed_key` the record's key says its window, too; the partition goes by the key
+    without it.
     """
 
     node: str
@@ -201,10 +217,7 @@ class Sink:
     partitioner: str | None = None
     is_repartition: bool = False
     expects: tuple[Expected, ...] = ()
-
-
-EVENT_TIME = "tidemark_event_ms"
-"""Field of a repartition topic's records: the timestamp, epoch milliseconds."""
+    windowed_key: WindowedKey | None = None
 
 
 @dataclass(frozen=True)
@@ -330,19 +343,28 @@ class Punctuate(Enum):
 
 @dataclass(frozen=True)
 class Process(TaskNode):
-    """A user's processor, by import path; `is_batched`: it takes Arrow tables instead of records."""
+    """A user's processor, by import path; `is_batched`: it takes Arrow tables instead of records.
+
+    `keeps_key`: it forwards each record's own key only, which the task loop enforces.
+    """
 
     processor: str
     is_batched: bool
+    keeps_key: bool = False
 
 
 @dataclass(frozen=True)
 class Map(TaskNode):
-    """Stateless SQL behind a stateful node: keep the rows where `condition` is true, compute `selected`, set the key."""
+    """Stateless SQL behind a stateful node: keep the rows where `condition` is true, compute `selected`, set the key.
+
+    `key` is SQL over the columns, or `_key` for a repartition under the keys that the rows have.
+    `window_columns` say with the key which window's result a row is: a deleted row keeps them.
+    """
 
     condition: str | None
     selected: tuple[tuple[str, str], ...] | None
     key: str | None
+    window_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

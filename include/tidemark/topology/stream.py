@@ -17,7 +17,6 @@ from tidemark.topology.behind import duck_sql
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft, check_row_columns
 from tidemark.topology.plan import (
-    EVENT_TIME,
     Column,
     Expected,
     Filter,
@@ -26,19 +25,21 @@ from tidemark.topology.plan import (
     Rekey,
     RowSink,
     Select,
+    SessionWindow,
     Sink,
     Source,
     Step,
     StoreSpec,
+    WindowedKey,
 )
-from tidemark.topology.schema import KEY, RESERVED, parse_schema
+from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import UNKNOWN, bare_column, expression_type, quoted
 from tidemark.topology.stores import DeclaredStore, declared_store, import_path, with_order
 
 if TYPE_CHECKING:
     from tidemark.topology.durations import Duration
     from tidemark.topology.grouped import GroupedStream
-    from tidemark.topology.stores import Materialized
+    from tidemark.topology.stores import AnyWindow, Materialized
     from tidemark.topology.table import Table
 
 
@@ -58,6 +59,10 @@ class Stream:
     key_type: str
     source: Source | None = None
     steps: tuple[Step, ...] = ()
+    rekeyed_by: str | None = None
+    """The `process()` node that may have forwarded other keys than its records'."""
+    window: AnyWindow | None = None
+    """The windows of the results, as far as their columns are there."""
 
     @property
     def available(self) -> tuple[Column, ...]:
@@ -76,7 +81,8 @@ class Stream:
             )
         if self.source is None:
             duck_sql(condition, self.columns, f"{node}: filter condition")
-            return self._mapped(Map(node, (self.node,), self.columns, (), condition.strip(), None, None))
+            own = self._window_columns
+            return self._mapped(Map(node, (self.node,), self.columns, (), condition.strip(), None, None, own))
         return self._then(Filter(node, condition.strip()), self.columns)
 
     def select(self, *columns: str, **named: str) -> Stream:
@@ -110,31 +116,59 @@ class Stream:
             check_row_columns(emitted, f"{node}: select")
             for name, text in chosen:
                 duck_sql(text, self.columns, f"{node}: select {name}")
-            return self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None))
+            own = self._window_columns if self._keeps_window(chosen) else ()
+            mapped = self._mapped(Map(node, (self.node,), emitted, (), None, chosen, None, own))
+            return mapped if own else replace(mapped, window=None)
         return self._then(Select(node, chosen), emitted)
 
+    def _keeps_window(self, chosen: Sequence[tuple[str, str]]) -> bool:
+        """Whether a select leaves the columns of the window as they are."""
+        left = {name for name, text in chosen if (bare := bare_column(text, self.columns)) and bare.name == name}
+        return set(self._window_columns) <= left
+
+    @property
+    def _window_columns(self) -> tuple[str, ...]:
+        """The columns that a windowed key is made of."""
+        if self.window is None:
+            return ()
+        return ("window_start", "window_end") if isinstance(self.window, SessionWindow) else ("window_start",)
+
     def group_by_key(self) -> GroupedStream:
-        """Group by the records' key; what follows is stateful."""
+        """Group by the records' key; what follows is stateful. Raises `InvalidTopology` after `process()`, see there."""
         from tidemark.topology.grouped import GroupedStream
 
+        self.check_key("group_by_key()")
         return GroupedStream(self, None)
 
     def group_by(self, key: str, name: str | None = None) -> GroupedStream:
         """Group by another key, through a repartition topic: `repartition(key, name).group_by_key()`."""
         return self.repartition(key, name).group_by_key()
 
-    def repartition(self, key: str, name: str | None = None) -> Stream:
+    def repartition(self, key: str | None = None, name: str | None = None) -> Stream:
         """Give the records another key, SQL over the columns, through the topic `<app>-<name>-repartition`.
 
-        Records whose new key is null are left out, as in Kafka Streams. What follows is a sub-topology of its own. Raises
-        `InvalidTopology`.
+        Without `key` they keep the keys that they have, such as those a processor forwarded; only for a stream out of the
+        task loop. Records whose new key is null are left out; a record without a value stays one. What follows is a
+        sub-topology of its own, in which `_timestamp` is the event's time. Raises `InvalidTopology`.
         """
         draft = self.draft
         node = draft.node_name("KSTREAM-REPARTITION")
-        found = expression_type(key, self.available, f"{node}: key")
-        if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == "NULL":
-            raise InvalidTopology(f"{node}: key: {quoted(key)} is {found}; a key is one value that is not always null")
-        expression = key.strip() if found == "STRING" else f"CAST({key.strip()} AS STRING)"
+        if key is None:
+            if self.source is not None:
+                raise InvalidTopology(
+                    f"{node}: the records come from topic '{self._topic}' and lie where their keys say; name another key"
+                )
+            named = ("key", "STRING") if self.rekeyed_by else (self.key_name, self.key_type)
+            expression = KEY.name
+        else:
+            found = expression_type(key, self.available, f"{node}: key")
+            if found.startswith(("ARRAY", "MAP", "STRUCT")) or found == "NULL":
+                raise InvalidTopology(
+                    f"{node}: key: {quoted(key)} is {found}; a key is one value that is not always null"
+                )
+            expression = key.strip() if found == "STRING" else f"CAST({key.strip()} AS STRING)"
+            bare = bare_column(key, self.columns)
+            named = (bare.name if bare else "key", found)
         shared = f"{self.node}\n{expression}"
         if draft.is_optimised and shared in draft.repartitions:
             topic = draft.repartitions[shared]
@@ -142,10 +176,7 @@ class Stream:
             topic = self._repartition_topic(node, expression, name or node)
             draft.repartitions[shared] = topic
         source = draft.sources[topic]
-        bare = bare_column(key, self.columns)
-        return Stream(
-            draft, frozenset([topic]), source.node, self.columns, bare.name if bare else "key", found, source, ()
-        )
+        return Stream(draft, frozenset([topic]), source.node, self.columns, *named, source, ())
 
     def _repartition_topic(self, node: str, key: str, name: str) -> str:
         draft = self.draft
@@ -156,27 +187,26 @@ class Stream:
                 f"{node}: repartition '{name}' exists already: {draft.sources[topic].node} reads topic '{topic}'; "
                 f"give another name="
             )
-        if any(column.name.casefold() == EVENT_TIME for column in self.columns):
-            raise InvalidTopology(f"{node}: column '{EVENT_TIME}' is reserved for the record's time; rename it")
         sink = Sink(draft.node_name("KSTREAM-SINK"), topic, is_repartition=True)
         if self.source is None:
-            duck_sql(key, self.columns, f"{node}: key")
+            if key != KEY.name:
+                duck_sql(key, self.columns, f"{node}: key")
             mapped = Map(node, (self.node,), self.columns, (), None, None, key)
             draft.add_node(mapped)
             draft.add_node(RowSink(sink.node, (node,), self.columns, (), sink), is_end=True)
         else:
             draft.dead_ends.pop(self.node, None)
             draft.branch(self._topic, node, (*self.steps, Rekey(node, key)), self.columns).sinks.append(sink)
-        schema = (*self.columns, Column(EVENT_TIME, "BIGINT"))
-        source = Source(draft.node_name("KSTREAM-SOURCE"), topic, schema, KEY.name, EVENT_TIME)
+        source = Source(draft.node_name("KSTREAM-SOURCE"), topic, self.columns, KEY.name, TIMESTAMP.name)
         draft.add_source(source)
         draft.dead_ends[source.node] = topic
         return topic
 
     def to_table(self, store: str | Materialized | None = None) -> Table:
-        """The last record of each key as a table. Raises `InvalidTopology`."""
+        """The last record of each key as a table. Raises `InvalidTopology`, also after `process()`, see there."""
         from tidemark.topology.table import table_of
 
+        self.check_key("to_table()")
         return table_of(self, store)
 
     def join(
@@ -210,11 +240,20 @@ class Stream:
         return join_stream(self, other, JoinKind.OUTER, within, grace, name)
 
     def process(
-        self, processor: str, *, emits: str, stores: Sequence[DeclaredStore] = (), batched: bool = False
+        self,
+        processor: str,
+        *,
+        emits: str,
+        stores: Sequence[DeclaredStore] = (),
+        batched: bool = False,
+        keeps_key: bool = False,
     ) -> Stream:
         """Run your own `tidemark.processors.Processor`, given by import path, on the task loop.
 
-        `emits` is the schema of what it forwards. `batched`: it is an `ArrowProcessor`. Raises `InvalidTopology`.
+        `emits` is the schema of what it forwards. `batched`: it is an `ArrowProcessor`. `keeps_key` promises that it
+        forwards under each record's own key only, as Kafka Streams' `processValues`; another key then stops the instance
+        with an error. Without the promise, what is stateful downstream needs `repartition()` first, because a record
+        under another key belongs to another task. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-PROCESSOR")
         path = import_path(processor, f"{node}: processor")
@@ -228,15 +267,26 @@ class Stream:
         for declared in stores:
             spec = declared_store(self.draft, declared, node)
             kept += with_order(spec, self.draft, node)
+        if kept:
+            self.check_key(f"{node} with its stores")
         self.enter(node)
-        return self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched))
+        after = self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key))
+        return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None)
 
-    def to(self, topic: str, *, partitioner: str | None = None, expects: Sequence[Expected] = ()) -> Stream:
+    def to(
+        self,
+        topic: str,
+        *,
+        partitioner: str | None = None,
+        expects: Sequence[Expected] = (),
+        windowed_key: bool = False,
+    ) -> Stream:
         """Write each record as JSON to a topic, under its key.
 
         `partitioner`: `sticky`, or the import path of a function `(key, value, partitions) -> partition`; murmur2 of the
-        key otherwise, as Java clients do. `expects`: a contract of `expect(...)` that the audit looks after. Raises
-        `InvalidTopology`.
+        key otherwise, as Java clients do. `expects`: a contract of `expect(...)` that the audit looks after.
+        `windowed_key`: the record's key is the key and its window, as Kafka Streams' `WindowedSerdes` write it, so that a
+        compacted topic keeps every window; the partition still goes by the key alone. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
         sink = Sink(
@@ -244,12 +294,29 @@ class Stream:
             self.draft.topic(topic, f"{node}: to()"),
             checked_partitioner(partitioner, node),
             expects=checked_expects(expects, self.columns, f"{node}: expects"),
+            windowed_key=self._windowed_key(node) if windowed_key else None,
         )
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         else:
             self.draft.branch(self._topic, self.node, self.steps, self.columns).sinks.append(sink)
         return self
+
+    def _windowed_key(self, node: str) -> WindowedKey:
+        if self.window is None:
+            raise InvalidTopology(
+                f"{node}: windowed_key=True: the records of {self.node} have no windows in them; use windowed_by() before "
+                f"the aggregation, and let every select() keep window_start and window_end as they are, or leave it out"
+            )
+        return WindowedKey.SESSION if isinstance(self.window, SessionWindow) else WindowedKey.TIME
+
+    def check_key(self, what: str) -> None:
+        """Raises `InvalidTopology` where the records may lie in another task than their keys say."""
+        if self.rekeyed_by is not None:
+            raise InvalidTopology(
+                f"{self.node}: {what} keeps state by key, and {self.rekeyed_by} may forward records under keys of other "
+                f"tasks; put repartition() in between, or promise process(..., keeps_key=True)"
+            )
 
     def enter(self, where: str) -> None:
         """The records themselves go on in the task loop, under the name of this node. Raises `InvalidTopology`."""

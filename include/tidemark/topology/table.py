@@ -6,14 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft
 from tidemark.topology.plan import (
     Column,
     Expected,
     JoinKind,
-    RowSink,
-    Sink,
     StoreKind,
     StoreSpec,
     Suppress,
@@ -21,7 +18,7 @@ from tidemark.topology.plan import (
     WhenFull,
 )
 from tidemark.topology.stores import AnyWindow, Materialized, key_value_store, materialized, with_order
-from tidemark.topology.stream import Stream, checked_partitioner
+from tidemark.topology.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -67,24 +64,26 @@ class Table:
     window: AnyWindow | None = None
     is_final: bool = False
 
-    def to(self, topic: str, *, partitioner: str | None = None, expects: Sequence[Expected] = ()) -> Table:
+    def to(
+        self,
+        topic: str,
+        *,
+        partitioner: str | None = None,
+        expects: Sequence[Expected] = (),
+        windowed_key: bool = False,
+    ) -> Table:
         """Write each updated result as JSON to a topic, under its key; a deleted one as a tombstone.
 
-        `partitioner` and `expects` as in `Stream.to`. Raises `InvalidTopology`.
+        `partitioner`, `expects` and `windowed_key` as in `Stream.to`. Raises `InvalidTopology`.
         """
-        node = self.draft.node_name("KSTREAM-SINK")
-        sink = Sink(
-            node,
-            self.draft.topic(topic, f"{node}: to()"),
-            checked_partitioner(partitioner, node),
-            expects=checked_expects(expects, self.columns, f"{node}: expects"),
-        )
-        self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
+        self.to_stream().to(topic, partitioner=partitioner, expects=expects, windowed_key=windowed_key)
         return self
 
     def to_stream(self) -> Stream:
         """Every update as a record."""
-        return Stream(self.draft, self.topics, self.node, self.columns, self.key_name, self.key_type)
+        return Stream(
+            self.draft, self.topics, self.node, self.columns, self.key_name, self.key_type, window=self.window
+        )
 
     def suppress(self, until: UntilWindowCloses, *, store: str | Materialized | None = None) -> Table:
         """Hold a window's result back until the window closes: one final result per window and key.

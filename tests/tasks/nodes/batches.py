@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.nodes.process import ProcessOperator
 from tidemark.tasks.operator import BatchTime, Emitted, Operator
 from tidemark.topology.plan import StoreSpec
 
@@ -45,6 +47,8 @@ class Batches:
                 live = (self.stream_time_ms - spec.retention_ms) // spec.segment_ms
             self.written[name] = {k: v for w in store.writes() for k, v in zip(w.keys, w.values, strict=True)}
             self.stores[name].put_many(store.writes(), MARKER, live)
+        if isinstance(self.operator, ProcessOperator):
+            self.operator.committed(self.wall_ms)
         return emitted
 
     def contents(self, name: str) -> dict[bytes, bytes]:

@@ -1,19 +1,21 @@
 """Runs one operator over several batches of dictionaries, committing what each batch wrote before the next.
 
-A row is `{"k": …, "ts": …}` with its value columns; `seq` (by timestamp, then input, then place, unless given) and
-`deleted` may be left out. What comes out has all of them.
+A row is `{"k": …, "ts": …}` with its value columns; `seq` (by the newest timestamp of the input up to the row, then input,
+then place, unless given) and `deleted` may be left out. What comes out has all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, rows_schema
 from tidemark.topology.plan import Column, StoreSpec
@@ -42,6 +44,7 @@ class Harness:
         self.stores = {spec.name: MemoryStore() for spec in store_specs}
         self.upstream = upstream or {}
         self.late_rows = 0
+        self.marks: dict[str, int] = {}
         self.written: dict[str, dict[bytes, bytes | None]] = {}
         self._columns = input_columns or _columns_of(op.node)
 
@@ -50,15 +53,16 @@ class Harness:
     ) -> list[Row]:
         """Rows that the operator emits for a batch with these stream times; what it wrote is committed."""
         pending = {name: PendingStore(store) for name, store in self.stores.items()}
-        at = BatchTime(before, after, 0)
+        at = BatchTime(before, after, 0, dict(self.marks))
         tables = [rows_of(rows, columns) for rows, columns in zip(numbered(inputs), self._columns, strict=True)]
         for i, op in self.upstream.items():
             tables[i] = op.run([tables[i]], pending, at).rows
         emitted = self.op.run(tables, pending, at)
         self.late_rows += emitted.late_rows
+        self.marks |= emitted.marks_ms
         for name, store in pending.items():
             self.written[name] = {k: v for w in store.writes() for k, v in zip(w.keys, w.values, strict=True)}
-            self.stores[name].put_many(store.writes(), MARKER, self._first_live(name, after))
+            self.stores[name].put_many(store.writes(), MARKER, self._first_live(name, self.marks.get(name, after)))
         return dicts_of(emitted.rows)
 
     def contents(self, name: str) -> dict[bytes, bytes]:
@@ -75,7 +79,8 @@ class Harness:
 
 def numbered(inputs: Sequence[Sequence[Row]]) -> list[list[Row]]:
     """The rows with `seq`, each input in its order."""
-    order = sorted((row["ts"], i, j) for i, rows in enumerate(inputs) for j, row in enumerate(rows))
+    newest = [list(accumulate((row["ts"] for row in rows), max)) for rows in inputs]
+    order = sorted((newest[i][j], i, j) for i, rows in enumerate(inputs) for j in range(len(rows)))
     places = {(i, j): seq for seq, (_, i, j) in enumerate(order)}
     given = [[{"seq": places[i, j], **row} for j, row in enumerate(rows)] for i, rows in enumerate(inputs)]
     return [sorted(rows, key=lambda row: row["seq"]) for rows in given]

@@ -7,6 +7,10 @@ def keep_larger(old, new):
     return new if new["x"] > old["x"] else old
 
 
+def keep_larger_of_what_is_there(old, new):
+    return old if new is None else keep_larger(old, new)
+
+
 def append(key, row, aggregate):
     return {"seen": aggregate["seen"] + f"{key}{row['x']};"}
 

@@ -31,13 +31,14 @@ PLAIN = Aggregation(
 
 
 def partials(*given: tuple[str, int, int, int]) -> pa.Table:
-    """(key, window start, records, newest timestamp); the mean's values are all 2.0."""
+    """(key, window start, records, newest timestamp), in the order of offsets; the mean's values are all 2.0."""
     return pa.table(
         {
             "k": pa.array([g[0] for g in given], pa.string()),
             "w": pa.array([g[1] for g in given], pa.int64()),
             "rows": pa.array([g[2] for g in given], pa.int64()),
             "max_ts": pa.array([g[3] for g in given], pa.int64()),
+            "last_offset": pa.array(range(len(given)), pa.int64()),
             "n": pa.array([g[2] for g in given], pa.int64()),
             "mean.sum": pa.array([2.0 * g[2] for g in given], pa.float64()),
             "mean.count": pa.array([g[2] for g in given], pa.int64()),
@@ -52,7 +53,7 @@ def batches(aggregation: Aggregation = WINDOWED, emits: bool = True) -> Batches:
 def test_should_emit_the_merged_result_of_each_touched_window_with_the_plans_columns():
     node = batches()
     node.run(partials(("a", 0, 2, 30_000)), newest_ms=30_000)
-    emitted = node.run(partials(("b", 0, 1, 41_000), ("a", 0, 3, 40_000)), newest_ms=41_000)
+    emitted = node.run(partials(("a", 0, 3, 40_000), ("b", 0, 1, 41_000)), newest_ms=41_000)
     assert emitted.rows.schema == rows_schema(WINDOWED.columns)
     assert emitted.rows.to_pylist() == [
         {"__k": "a", "__ts": 40_000, "__seq": 0, "__deleted": False, "id": "a",
@@ -62,13 +63,29 @@ def test_should_emit_the_merged_result_of_each_touched_window_with_the_plans_col
     ]  # fmt: skip
 
 
-def test_should_order_rows_by_time_then_key_then_window_across_segments():
-    rows = partials(("b", 4 * MINUTE, 1, 9), ("b", 0, 1, 9), ("a", 4 * MINUTE, 1, 9), ("z", 0, 1, 3))
+def test_should_order_rows_by_the_last_record_of_each_window_across_segments():
+    rows = partials(("b", 4 * MINUTE, 1, 9), ("b", 0, 1, 3), ("a", 4 * MINUTE, 1, 9), ("z", 0, 1, 1))
     emitted = batches().run(rows, newest_ms=9).rows
     assert list(zip(emitted["__k"].to_pylist(), emitted["window_start"].to_pylist(), strict=True)) == [
-        ("z", 0), ("a", 4 * MINUTE), ("b", 0), ("b", 4 * MINUTE),
+        ("b", 4 * MINUTE), ("b", 0), ("a", 4 * MINUTE), ("z", 0),
     ]  # fmt: skip
-    assert emitted["__seq"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_should_emit_the_windows_of_one_record_from_the_earliest_on_under_its_number():
+    rows = partials(("a", MINUTE, 1, 70_000), ("a", 30_000, 1, 70_000), ("b", 0, 1, 5))
+    rows = rows.set_column(rows.schema.get_field_index("last_offset"), "last_offset", pa.array([7, 7, 8]))
+    emitted = batches().run(rows, newest_ms=70_000).rows
+    assert emitted["window_start"].to_pylist() == [30_000, MINUTE, 0]
+    assert emitted["__seq"].to_pylist() == [7, 7, 8]
+
+
+@pytest.mark.parametrize("aggregation", [WINDOWED, PLAIN], ids=["windowed", "plain"])
+def test_should_emit_the_newest_timestamp_that_the_value_ever_had(aggregation):
+    node = batches(aggregation)
+    node.run(partials(("a", 0, 1, 50_000)), newest_ms=50_000)
+    node.restart()
+    emitted = node.run(partials(("a", 0, 1, 20_000), ("b", 0, 1, 10_000)), newest_ms=50_000)
+    assert emitted.rows["__ts"].to_pylist() == [50_000, 10_000]
 
 
 @pytest.mark.parametrize(

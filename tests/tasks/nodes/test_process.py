@@ -12,7 +12,6 @@ from tidemark.errors import InvalidTopology
 from tidemark.processors import Punctuate
 from tidemark.tasks.nodes.context import Schedule
 from tidemark.tasks.nodes.process import ProcessOperator
-from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
 
@@ -22,16 +21,23 @@ X = Column("x", "BIGINT")
 STORE = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=COLUMNS)
 
 
-def a_node(name: str, is_batched: bool = False, store: StoreSpec = STORE) -> Process:
-    return Process("PROC", ("in",), COLUMNS, (store,), name if ":" in name else f"{HERE}:{name}", is_batched)
+OPENED_MS = 1_050
+"""The clock when a processor's task is opened: its wall-clock schedules begin here."""
 
 
-def processing(name: str, is_batched: bool = False, store: StoreSpec = STORE) -> Batches:
-    node = a_node(name, is_batched, store)
-    return Batches(lambda: ProcessOperator(node), node.stores)
+def a_node(name: str, is_batched: bool = False, store: StoreSpec = STORE, keeps_key: bool = False) -> Process:
+    path = name if ":" in name else f"{HERE}:{name}"
+    return Process("PROC", ("in",), COLUMNS, (store,), path, is_batched, keeps_key)
 
 
-def rows(*given: tuple[str, int, int | None]) -> pa.Table:
+def processing(name: str, is_batched: bool = False, store: StoreSpec = STORE, keeps_key: bool = False) -> Batches:
+    node = a_node(name, is_batched, store, keeps_key)
+    batches = Batches(lambda: ProcessOperator(node, OPENED_MS), node.stores)
+    batches.wall_ms = OPENED_MS
+    return batches
+
+
+def rows(*given: tuple[str | None, int, int | None]) -> pa.Table:
     """(key, timestamp, x) in the order of `__seq`; x None is a deleted row."""
     keys, times, xs = zip(*given, strict=True) if given else ((), (), ())
     return pa.table([keys, times, range(len(given)), [x is None for x in xs], xs], rows_schema([X]))
@@ -39,7 +45,7 @@ def rows(*given: tuple[str, int, int | None]) -> pa.Table:
 
 def seen(emitted) -> list[tuple]:
     found = emitted.rows.to_pylist()
-    assert [r["__seq"] for r in found] == list(range(len(found)))
+    assert [r["__seq"] for r in found] == sorted(r["__seq"] for r in found)
     return [(r["__k"], r["__ts"], r["n"]) for r in found]
 
 
@@ -96,7 +102,7 @@ def test_should_see_in_a_range_what_the_batch_put_before_and_give_copies():
 def test_should_take_the_table_that_a_batched_processor_gives_back_and_then_what_it_forwards():
     node = processing("SumInColumns", is_batched=True)
     assert seen(node.run(rows(("a", 5, 1), ("b", 6, 2), ("a", 7, 3)), newest_ms=7)) == [
-        ("a", 7, 2), ("b", 6, 1), ("tick", 0, 0),
+        ("a", 7, 2), ("b", 6, 1), ("tick", 7, 7),
     ]  # fmt: skip
     emitted = node.run(rows(("a", 8, 1)), newest_ms=8)
     assert emitted.rows.schema.names == rows_schema(COLUMNS).names
@@ -110,45 +116,137 @@ def test_should_not_call_a_batched_processor_without_rows():
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "due"),
-    [(-1, -1, None), (-1, 0, 0), (-1, 25, 20), (0, 9, None), (0, 10, 10), (9, 10, 10), (10, 19, None), (10, 45, 40)],
-)
-def test_should_call_back_with_the_newest_multiple_that_stream_time_passed(before, after, due):
-    schedule = Schedule(10, Punctuate.STREAM_TIME, print)
-    assert schedule.due_ms(BatchTime(before, after, 0), None) == due
+    ("before", "after", "is_due"),
+    [(-1, -1, False), (-1, 0, True), (-1, 25, True), (0, 9, False), (0, 10, True), (9, 10, True), (10, 19, False),
+     (10, 45, True)],
+)  # fmt: skip
+def test_should_call_back_when_stream_time_passed_a_multiple(before, after, is_due):
+    assert (Schedule(10, Punctuate.STREAM_TIME, print, 0).next_ms(before) <= after) == is_due
+
+
+def test_should_call_back_by_stream_time_as_kafka_streams_does_with_a_commit_after_every_record():
+    # Kafka Streams' TopologyTestDriver prints the same calls for these records: with the stream time, not the multiple,
+    # and of two schedules the one that was due first.
+    node, called = processing("TwoSchedules"), []
+    for timestamp in (3, 9, 12, 5, 45, 46, 50):
+        found = seen(node.run(rows(("k", timestamp, 1)), newest_ms=timestamp))
+        called.append([(key, at) for key, at, _ in found])
+    assert called == [
+        [("k", 3), ("every 10", 3), ("every 15", 3)], [("k", 9)], [("k", 12), ("every 10", 12)], [("k", 5)],
+        [("k", 45), ("every 15", 45), ("every 10", 45)], [("k", 46)], [("k", 50), ("every 10", 50)],
+    ]  # fmt: skip
+
+
+def test_should_call_back_once_for_all_multiples_that_a_batch_passes():
+    node = processing("TwoSchedules")
+    node.run(rows(("k", 3, 1)), newest_ms=3)
+    found = seen(node.run(rows(("k", 12, 1), ("k", 45, 1)), newest_ms=45))
+    assert [(key, at) for key, at, _ in found] == [("k", 12), ("k", 45), ("every 10", 45), ("every 15", 45)]
+
+
+def test_should_call_back_by_the_clock_as_kafka_streams_does():
+    # Opened at 1050 with a schedule of 100 ms; the steps and the calls are those of Kafka Streams' TopologyTestDriver.
+    node, called = processing("Clocked"), []
+    for by in (99, 1, 50, 270, 29, 1, 100):
+        node.wall_ms += by
+        called.append([at for _, at, _ in seen(node.run(rows()))])
+    assert called == [[], [1150], [], [1470], [], [], [1600]]
 
 
 @given(st.lists(st.integers(0, 50), max_size=12))
-def test_should_neither_lose_nor_repeat_a_multiple_over_batches_and_restarts(steps):
-    node, called = processing("Clocked"), []
+def test_should_neither_lose_nor_repeat_a_call_by_stream_time_over_batches_and_restarts(steps):
+    node, called, passed = processing("Clocked"), [], []
     for step in steps:
-        called += [n for key, _, n in seen(node.run(rows(), newest_ms=max(node.stream_time_ms, 0) + step))]
+        before = node.stream_time_ms
+        called += [n for key, _, n in seen(node.run(rows(), newest_ms=max(before, 0) + step))]
+        if before // 10 != node.stream_time_ms // 10:
+            passed.append(node.stream_time_ms)
         node.restart()
-    assert called == sorted(set(called))
-    assert not called or called[-1] == node.stream_time_ms // 10 * 10
-
-
-@pytest.mark.parametrize(
-    ("last", "now", "due"), [(None, 250, None), (199, 199, None), (199, 200, 200), (150, 420, 400), (200, 299, None)]
-)
-def test_should_call_back_when_the_clock_passed_a_multiple_since_the_last_batch(last, now, due):
-    schedule = Schedule(100, Punctuate.WALL_CLOCK, print)
-    assert schedule.due_ms(BatchTime(-1, -1, now), last) == due
+    assert called == passed
 
 
 def test_should_call_back_by_the_clock_without_any_record():
     node = processing("Clocked")
-    node.wall_ms = 150
+    node.wall_ms = OPENED_MS + 99
     assert seen(node.run(rows())) == []
-    node.wall_ms = 201
-    assert seen(node.run(rows())) == [("wall", 200, 200)]
+    node.wall_ms = OPENED_MS + 100
+    assert seen(node.run(rows())) == [("wall", node.wall_ms, node.wall_ms)]
     assert seen(node.run(rows())) == []
 
 
-def test_should_show_records_the_stream_time_of_the_batchs_start():
+def test_should_call_back_again_by_the_clock_after_a_batch_that_was_thrown_away():
+    node = processing("Clocked")
+    node.wall_ms = OPENED_MS + 130
+    assert seen(node.prepare(rows())) == [("wall", node.wall_ms, node.wall_ms)]
+    node.wall_ms += 5
+    assert seen(node.run(rows())) == [("wall", node.wall_ms, node.wall_ms)]
+    assert seen(node.run(rows())) == []
+
+
+def test_should_say_when_the_clock_alone_would_call_back():
+    operator = ProcessOperator(a_node("Clocked"), OPENED_MS)
+    assert not operator.is_due(OPENED_MS + 99)
+    assert operator.is_due(OPENED_MS + 100)
+    operator.committed(OPENED_MS + 130)
+    assert not operator.is_due(OPENED_MS + 199)
+    assert operator.is_due(OPENED_MS + 200)
+    assert not ProcessOperator(a_node("CountPerKey"), OPENED_MS).is_due(OPENED_MS + 1_000_000)
+
+
+def test_should_refuse_to_schedule_while_a_batch_is_processed():
+    with pytest.raises(InvalidTopology, match=r"PROC: .*schedule.*in init"):
+        processing("SchedulesLate").run(rows(("a", 1, 1)))
+
+
+def test_should_show_records_the_stream_time_that_they_move_as_kafka_streams_does():
     node = processing("Clocked")
     node.run(rows(("a", 3, 1)), newest_ms=3)
-    assert seen(node.run(rows(("a", 9, 1)), newest_ms=9)) == [("a", 9, 3)]
+    assert seen(node.run(rows(("a", 9, 1)), newest_ms=9)) == [("a", 9, 9)]
+    assert [n for _, _, n in seen(node.run(rows(("a", 5, 1), ("a", 8, 1)), newest_ms=9))] == [9, 9]
+    # A later record of the batch does not make the ones before it look late.
+    backlog = node.run(rows(("a", 11, 1), ("a", 10, 1), ("a", 19, 1)), newest_ms=19)
+    assert [n for _, _, n in seen(backlog)][:3] == [11, 11, 19]
+
+
+def test_should_not_show_a_stream_time_beyond_the_tasks():
+    node = processing("Clocked")
+    assert [n for _, _, n in seen(node.run(rows(("a", 500, 1)), newest_ms=3))][:1] == [3]
+
+
+def test_should_hand_records_without_key_to_a_processor_and_forward_them():
+    node = processing("PassesOn")
+    assert seen(node.run(rows((None, 5, 7), ("a", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("a", 6, 8)]
+
+
+def test_should_take_rows_without_key_from_a_batched_processor():
+    emitted = processing("GivesNoKeys", is_batched=True).run(rows((None, 1, 1), ("a", 2, 2)))
+    assert seen(emitted) == [(None, 1, 1), (None, 2, 2)]
+
+
+def test_should_refuse_a_store_key_that_is_null():
+    with pytest.raises(InvalidTopology, match="store 's': key None is NoneType"):
+        processing("CountPerKey").run(rows((None, 5, 7)))
+
+
+def test_should_let_a_processor_that_keeps_the_key_forward_under_it():
+    node = processing("PassesOn", keeps_key=True)
+    assert seen(node.run(rows((None, 5, 7), ("a", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("a", 6, 8)]
+    batched = processing("PassesOnInColumns", is_batched=True, keeps_key=True)
+    assert seen(batched.run(rows((None, 5, 7), ("b", 6, 8)), newest_ms=6)) == [(None, 5, 7), ("b", 6, 8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_batched", "message"),
+    [
+        ("ForwardsAnotherKey", False, "'another' while it processes key 'a'.*keeps_key=True"),
+        ("CountPerKey", False, "'held:a' in a callback.*keeps_key=True"),
+        ("ForwardsAnotherKeyInColumns", True, "'another', which none of the batch's records has.*keeps_key=True"),
+        ("GivesAnotherKey", True, "'another', which none of the batch's records has.*keeps_key=True"),
+    ],
+)
+def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name, is_batched, message):
+    with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
+        processing(name, is_batched, keeps_key=True).run(rows(("a", 50, 1)), newest_ms=50)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +256,7 @@ def test_should_show_records_the_stream_time_of_the_batchs_start():
         ("PutsWrongType", False, "store 's': column n is int64"),
         ("GivesAList", True, "gave list; return a pyarrow.Table"),
         ("ForgetsColumns", True, "the table has no column __ts, mean, n"),
-        ("GivesNoKeys", True, "rows without __k or __ts"),
+        ("GivesNoTimes", True, "rows without __ts"),
     ],
 )
 def test_should_say_what_a_processor_did_wrong(name, is_batched, message):
@@ -182,12 +280,12 @@ def test_should_let_a_processors_error_through_with_a_note_of_node_and_record():
 )
 def test_should_refuse_a_processor_of_the_other_form_or_with_a_store_it_was_not_given(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=message):
-        ProcessOperator(a_node(name, is_batched))
+        ProcessOperator(a_node(name, is_batched), OPENED_MS)
 
 
 def test_should_refuse_to_read_a_store_before_there_is_a_batch():
     with pytest.raises(RuntimeError, match="outside of process"):
-        ProcessOperator(a_node("UsesStoreInInit"))
+        ProcessOperator(a_node("UsesStoreInInit"), OPENED_MS)
 
 
 @pytest.mark.parametrize(
@@ -195,4 +293,4 @@ def test_should_refuse_to_read_a_store_before_there_is_a_batch():
 )
 def test_should_refuse_a_store_that_holds_no_rows_by_key(store):
     with pytest.raises(InvalidTopology, match="no key-value store of rows"):
-        ProcessOperator(a_node("CountPerKey", store=store))
+        ProcessOperator(a_node("CountPerKey", store=store), OPENED_MS)

@@ -25,8 +25,8 @@ def columns(**types: str) -> tuple[Column, ...]:
 
 
 def processing(name: str, store: StoreSpec, emitted: tuple[Column, ...], is_batched: bool) -> Batches:
-    node = Process("PROC", ("in",), emitted, (store,), f"processors_page:{name}", is_batched)
-    return Batches(lambda: ProcessOperator(node), node.stores)
+    node = Process("PROC", ("in",), emitted, (store,), f"processors_page:{name}", is_batched, False)
+    return Batches(lambda: ProcessOperator(node, 0), node.stores)
 
 
 def rows(*given: tuple[str, int, int]) -> pa.Table:

@@ -49,8 +49,33 @@ def test_should_emit_each_changed_key_once_with_the_newest_time_of_its_rows():
     node = largest()
     node.run(rows(("a", 5, 3)), newest_ms=5)
     emitted = node.run(rows(("b", 9, 1), ("a", 7, 4), ("a", 6, 2)), newest_ms=9).rows.to_pylist()
-    assert [(r["id"], r["__ts"], r["x"]) for r in emitted] == [("a", 7, 4), ("b", 9, 1)]
-    assert node.contents("s") == {b"a": b'{"x":4}', b"b": b'{"x":1}'}
+    # In the place of its last row each.
+    assert [(r["id"], r["__ts"], r["__seq"], r["x"]) for r in emitted] == [("b", 9, 0, 1), ("a", 7, 2, 4)]
+    assert node.contents("s") == {b"a": b'{"x":4,"__ts":7}', b"b": b'{"x":1,"__ts":9}'}
+
+
+def test_should_emit_the_result_of_each_row_that_the_last_record_has_come_as():
+    given = rows(("a", 5, 1), ("a", 5, 2), ("a", 6, 3), ("a", 6, 4))
+    places = given.set_column(2, "__seq", pa.array([0, 0, 1, 1], pa.int64()))
+    emitted = largest().run(places, newest_ms=6).rows.to_pylist()
+    assert [(r["__ts"], r["__seq"], r["x"]) for r in emitted] == [(6, 1, 3), (6, 1, 4)]
+
+
+def test_should_emit_the_newer_of_the_rows_and_the_stored_timestamp_however_batches_fall():
+    split, whole = largest(), largest()
+    split.run(rows(("a", 100, 3)), newest_ms=100)
+    (late,) = split.run(rows(("a", 50, 4)), newest_ms=100).rows.to_pylist()
+    (both,) = whole.run(rows(("a", 100, 3), ("a", 50, 4)), newest_ms=100).rows.to_pylist()
+    assert (late["__ts"], late["x"]) == (both["__ts"], both["x"]) == (100, 4)
+    assert split.contents("s") == whole.contents("s") == {b"a": b'{"x":4,"__ts":100}'}
+
+
+def test_should_begin_the_timestamp_anew_behind_a_deletion():
+    for cuts in ([slice(0, 3)], [slice(0, 1), slice(1, 2), slice(2, 3)]):
+        node, given_rows = largest("forget_at_nine"), rows(("a", 100, 1), ("a", 90, 9), ("a", 50, 2))
+        emitted = [node.run(given_rows.slice(c.start, c.stop - c.start)).rows.to_pylist()[-1] for c in cuts]
+        assert [r["__ts"] for r in emitted] == [100, 100, 50][-len(cuts) :]
+        assert node.contents("s") == {b"a": b'{"x":2,"__ts":50}'}
 
 
 def test_should_fold_in_the_order_of_the_sequence_whatever_order_the_table_has():
@@ -69,6 +94,27 @@ def test_should_delete_a_key_when_the_function_returns_none_and_begin_again():
     assert [(r["id"], r["x"], r["__deleted"]) for r in emitted.rows.to_pylist()] == [("a", None, True)]
     assert node.contents("s") == {}
     assert node.run(rows(("a", 3, 4))).rows["x"].to_pylist() == [4]
+
+
+def test_should_pass_over_rows_without_a_key():
+    emitted = largest().run(rows(("a", 1, 1), (None, 2, 2)))
+    assert emitted.rows["id"].to_pylist() == ["a"]
+
+
+def test_should_give_a_windows_function_no_row_where_the_value_is_deleted():
+    node = largest("keep_larger_of_what_is_there", window=Window(10, 10, 90))
+    (first,) = node.run(rows(("a", 5, None)), newest_ms=5).rows.to_pylist()
+    assert (first["__deleted"], first["window_start"], node.contents("s")) == (True, 0, {})
+    (second,) = node.run(rows(("a", 5, 7), ("a", 6, None)), newest_ms=6).rows.to_pylist()
+    assert (second["x"], second["__ts"]) == (7, 6)
+
+
+def test_should_emit_the_windows_of_a_row_in_their_order_whatever_their_timestamps():
+    node = largest(window=Window(20, 10, 90))
+    node.run(rows(("a", 15, 1)), newest_ms=15)
+    node.run(rows(("a", 25, 1)), newest_ms=25)
+    emitted = node.run(rows(("a", 17, 1)), newest_ms=25).rows.to_pylist()
+    assert [(r["window_start"], r["__ts"]) for r in emitted] == [(0, 17), (10, 25)]
 
 
 def test_should_pass_over_deleted_rows():

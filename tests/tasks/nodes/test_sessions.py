@@ -45,26 +45,22 @@ def merged_into(sessions: list[Session], start: int, end: int, values: list[int]
     return [s for s in sessions if s not in reached] + [merged]
 
 
-def sessions_of(records: list[tuple[str, int, int]]) -> dict[str, list[Session]]:
-    found: dict[str, list[Session]] = defaultdict(list)
-    for key, ts, value in records:
-        found[key] = merged_into(found[key], ts, ts, [value])
-    return found
-
-
-def partials(*chunks: list[tuple[str, int, int]]) -> pa.Table:
-    """Each chunk of (key, timestamp, value) records becomes partial sessions of its own, as Spark's tasks make them."""
-    rows = [(key, *s) for chunk in chunks for key, sessions in sessions_of(chunk).items() for s in sessions]
+def partials(*chunks: list[tuple[str, int, int]], one_by_one: bool = False) -> pa.Table:
+    """(key, timestamp, value) records in the order of their offsets, those of a key and time in one row as Spark has them."""
+    groups: dict[tuple, list[tuple[int, int]]] = defaultdict(list)
+    for offset, (key, ts, value) in enumerate(record for chunk in chunks for record in chunk):
+        groups[(key, ts, offset) if one_by_one else (key, ts)].append((offset, value))
+    values = [[value for _, value in rows] for rows in groups.values()]
     return pa.table(
         {
-            "k": pa.array([r[0] for r in rows], pa.string()),
-            "w": pa.array([r[1] for r in rows], pa.int64()),
-            "e": pa.array([r[2] for r in rows], pa.int64()),
-            "rows": pa.array([len(r[3]) for r in rows], pa.int64()),
-            "max_ts": pa.array([r[2] for r in rows], pa.int64()),
-            "n": pa.array([len(r[3]) for r in rows], pa.int64()),
-            "least": pa.array([min(r[3]) for r in rows], pa.int64()),
-            "most": pa.array([float(max(r[3])) for r in rows], pa.float64()),
+            "k": pa.array([at[0] for at in groups], pa.string()),
+            "w": pa.array([at[1] for at in groups], pa.int64()),
+            "rows": pa.array([len(v) for v in values], pa.int64()),
+            "max_ts": pa.array([at[1] for at in groups], pa.int64()),
+            "last_offset": pa.array([rows[-1][0] for rows in groups.values()], pa.int64()),
+            "n": pa.array([len(v) for v in values], pa.int64()),
+            "least": pa.array([min(v) for v in values], pa.int64()),
+            "most": pa.array([float(max(v)) for v in values], pa.float64()),
         }
     )
 
@@ -99,18 +95,53 @@ def test_should_join_two_stored_sessions_by_a_record_between_them_and_delete_bot
     node = batches()
     node.run(partials([("a", 0, 5), ("a", 20, 9)]), newest_ms=20)
     emitted = node.run(partials([("a", 10, 1)]), newest_ms=20)
-    assert seen(emitted) == [("a", 0, 0, None, True), ("a", 0, 20, 3, False), ("a", 20, 20, None, True)]
-    assert emitted.rows.filter(pa.array([False, True, False])).select(["least", "most"]).to_pylist() == [
+    assert seen(emitted) == [("a", 0, 0, None, True), ("a", 20, 20, None, True), ("a", 0, 20, 3, False)]
+    assert emitted.rows.filter(pa.array([False, False, True])).select(["least", "most"]).to_pylist() == [
         {"least": 1, "most": 9.0}
     ]
     assert [split_session_key(key) for key in node.contents("s")] == [(b"a", 0, 20)]
     assert list(node.written["s"].values()).count(None) == 2
 
 
-def test_should_not_delete_a_session_that_keeps_its_window():
+def test_should_delete_a_session_that_keeps_its_window_before_it_updates_it_as_kafka_streams_does():
     node = batches()
     node.run(partials([("a", 0, 1), ("a", 4, 1)]), newest_ms=4)
-    assert seen(node.run(partials([("a", 2, 1)]), newest_ms=4)) == [("a", 0, 4, 3, False)]
+    assert seen(node.run(partials([("a", 2, 1)]), newest_ms=4)) == [("a", 0, 4, None, True), ("a", 0, 4, 3, False)]
+    assert [split_session_key(key) for key in node.contents("s")] == [(b"a", 0, 4)]
+
+
+def test_should_delete_nothing_when_all_records_of_a_session_have_one_time():
+    node = batches()
+    node.run(partials([("a", 4, 1)]), newest_ms=4)
+    assert seen(node.run(partials([("a", 4, 1)]), newest_ms=4)) == [("a", 4, 4, 2, False)]
+
+
+def test_should_delete_a_session_before_its_successor_that_ends_at_the_same_time():
+    node = batches()
+    node.run(partials([("k", 100, 1)]), newest_ms=100)
+    emitted = node.run(partials([("k", 90, 1)]), newest_ms=100)
+    assert seen(emitted) == [("k", 100, 100, None, True), ("k", 90, 100, 2, False)]
+    assert emitted.rows["__ts"].to_pylist() == [100, 100]
+    assert emitted.rows["__seq"].to_pylist() == [0, 0]
+
+
+def test_should_emit_sessions_in_the_order_of_their_last_records():
+    emitted = batches().run(partials([("a", 50, 1), ("b", 60, 1), ("a", 0, 1)]), newest_ms=60)
+    assert [(key, start) for key, start, *_ in seen(emitted)] == [("a", 50), ("b", 60), ("a", 0)]
+
+
+def test_should_not_let_a_chain_of_late_records_reach_a_session_that_is_open():
+    node = batches()
+    node.run(partials([("k", 40, 1)]), newest_ms=40)
+    emitted = node.run(partials([("k", ts, 1) for ts in (5, 14, 23, 32)]), newest_ms=40)
+    assert (seen(emitted), emitted.late_rows) == ([("k", 40, 40, None, True), ("k", 32, 40, 2, False)], 3)
+
+
+def test_should_take_late_records_in_where_those_before_them_have_brought_the_session_near():
+    node = batches()
+    node.run(partials([("k", 40, 1)]), newest_ms=40)
+    emitted = node.run(partials([("k", ts, 1) for ts in (32, 23, 14, 5)]), newest_ms=40)
+    assert (seen(emitted), emitted.late_rows) == ([("k", 40, 40, None, True), ("k", 5, 40, 5, False)], 0)
 
 
 @pytest.mark.parametrize(("stream_time", "late"), [(GAP + GRACE - 1, 0), (GAP + GRACE, 0), (GAP + GRACE + 1, 2)])
@@ -125,7 +156,7 @@ def test_should_take_an_old_record_in_when_it_reaches_a_session_that_is_still_op
     node = batches()
     node.run(partials([("a", 8, 1), ("z", 20, 1)]), newest_ms=20)
     emitted = node.run(partials([("a", 0, 1)]), newest_ms=20)
-    assert (seen(emitted), emitted.late_rows) == ([("a", 0, 8, 2, False), ("a", 8, 8, None, True)], 0)
+    assert (seen(emitted), emitted.late_rows) == ([("a", 8, 8, None, True), ("a", 0, 8, 2, False)], 0)
 
 
 def test_should_leave_a_stored_session_alone_when_a_late_record_reaches_it():
@@ -136,14 +167,14 @@ def test_should_leave_a_stored_session_alone_when_a_late_record_reaches_it():
     assert node.contents("s") == before
 
 
-@pytest.mark.parametrize(("stream_time", "merges"), [(404, True), (405, True), (406, False)])
+@pytest.mark.parametrize(("stream_time", "merges"), [(403, True), (404, True), (405, False)])
 def test_should_not_count_on_an_expired_session_whose_segment_is_still_there(stream_time, merges):
     node = batches()
     node.run(partials([("a", 205, 1)]), newest_ms=205)
     node.run(partials([("z", stream_time, 1)]), newest_ms=stream_time)
     assert b"a" in {split_session_key(key)[0] for key in node.contents("s")}
     # A long session within one batch reaches back further than any record alone could.
-    emitted = node.run(partials([("a", ts, 1) for ts in range(210, 401, 10)]), newest_ms=stream_time)
+    emitted = node.run(partials([("a", ts, 1) for ts in range(400, 209, -10)]), newest_ms=stream_time)
     live = [row for row in emitted.rows.to_pylist() if not row["__deleted"]]
     assert [row["window_start"] for row in live] == [205 if merges else 210]
 
@@ -175,29 +206,46 @@ def test_should_refuse_a_window_of_another_kind():
         )
 
 
+def in_kafka_streams(sessions: list[Session], record: tuple[int, int], first_open_end: int) -> list[Session]:
+    """`KStreamSessionWindowAggregate.process` for one record of a key, at the stream time of the batch's start."""
+    time, value = record
+    merged = merged_into(sessions, time, time, [value])
+    return sessions if merged[-1][1] < first_open_end else merged
+
+
 RECORDS = st.lists(st.tuples(st.sampled_from(["a", "ab", ""]), st.integers(0, 120), st.integers(-9, 9)), max_size=6)
+BATCHES = st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.booleans()), max_size=6)
 
 
-@given(st.lists(st.tuples(st.lists(RECORDS, max_size=3), st.booleans()), max_size=6))
-def test_should_hold_after_any_cut_into_batches_the_sessions_of_all_records(cuts):
+@pytest.mark.parametrize("depends_on_order", [False, True])
+@given(BATCHES, st.booleans(), st.booleans())
+def test_should_hold_after_any_cut_into_batches_what_kafka_streams_holds(depends_on_order, cuts, stands, one_by_one):
     node = batches()
-    node.stream_time_ms = -1
-    view, records = {}, []
+    node.operator._depends_on_order = depends_on_order
+    view, expected = {}, defaultdict(list)
     for chunks, restarts in cuts:
         if restarts:
             node.restart()
-        # Stream time stands still, so that nothing is late.
-        for row in node.run(partials(*chunks)).rows.to_pylist():
+            node.operator._depends_on_order = depends_on_order
+        records = [record for chunk in chunks for record in chunk]
+        first_open_end = -1 if node.stream_time_ms == -1 else node.stream_time_ms - GAP - GRACE
+        if not one_by_one:
+            # Spark has the records of a key and time in one row, at the place of the last.
+            places = {record[:2]: i for i, record in enumerate(records)}
+            records = [r for _, r in sorted(enumerate(records), key=lambda each: places[each[1][:2]])]
+        for key, ts, value in records:
+            expected[key] = in_kafka_streams(expected[key], (ts, value), first_open_end)
+        newest = -1 if stands else max([ts for _, ts, _ in records], default=-1)
+        for row in node.run(partials(*chunks, one_by_one=one_by_one), newest_ms=newest).rows.to_pylist():
             window = (row["id"], row["window_start"], row["window_end"])
             if row["__deleted"]:
                 del view[window]
             else:
                 view[window] = (row["n"], row["least"], row["most"])
-        records += [record for chunk in chunks for record in chunk]
-    expected = {
+    found = {
         (key, start, end): (len(values), min(values), max(values))
-        for key, sessions in sessions_of(records).items()
+        for key, sessions in expected.items()
         for start, end, values in sessions
     }
-    assert view == expected
-    assert {split_session_key(key) for key in node.contents("s")} == {(k.encode(), s, e) for k, s, e in expected}
+    assert view == found
+    assert {split_session_key(key) for key in node.contents("s")} == {(k.encode(), s, e) for k, s, e in found}

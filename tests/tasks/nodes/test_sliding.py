@@ -1,4 +1,4 @@
-"""Sliding windows against Kafka Streams' definition of them, applied to all records at once."""
+"""Sliding windows against their definition, and against Kafka Streams' account of them record by record."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.tasks.nodes import test_sessions as sessions
 from tests.tasks.nodes.batches import Batches
 
+from tidemark.stores.layout import ValueLayout, slots_of, split_window_key
 from tidemark.tasks.nodes import sliding
 from tidemark.tasks.nodes.sliding import SlidingAggregateOperator
 from tidemark.tasks.rows import rows_schema
@@ -25,21 +26,64 @@ Records = list[tuple[str, int, int]]
 
 
 def partials(records: Records) -> pa.Table:
-    """Per key and timestamp of (key, timestamp, value) records."""
-    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for key, ts, value in records:
-        groups[key, ts].append(value)
-    return pa.table(
-        {
-            "k": pa.array([key for key, _ in groups], pa.string()),
-            "w": pa.array([ts for _, ts in groups], pa.int64()),
-            "rows": pa.array([len(v) for v in groups.values()], pa.int64()),
-            "max_ts": pa.array([ts for _, ts in groups], pa.int64()),
-            "n": pa.array([len(v) for v in groups.values()], pa.int64()),
-            "least": pa.array([min(v) for v in groups.values()], pa.int64()),
-            "most": pa.array([float(max(v)) for v in groups.values()], pa.float64()),
-        }
-    )
+    """(key, timestamp, value) records in the order of their offsets."""
+    return sessions.partials(records, one_by_one=True)
+
+
+class KafkaStreams:
+    """One key of `KStreamSlidingWindowAggregate`: by window start the values in it and the newest timestamp."""
+
+    def __init__(self) -> None:
+        self.windows: dict[int, tuple[list[int], int]] = {}
+
+    def process(self, time: int, value: int, first_open_end: int) -> None:
+        if time + DIFFERENCE < first_open_end:
+            return
+        if time < DIFFERENCE:
+            self._process_early(time, value, first_open_end)
+        else:
+            self._process(time, value, first_open_end)
+
+    def _process(self, time: int, value: int, first_open_end: int) -> None:
+        known = dict(self.windows)
+        previous = left = right = None
+        for start in sorted((s for s in known if time - 2 * DIFFERENCE <= s <= time), reverse=True):
+            end, newest = start + DIFFERENCE, known[start][1]
+            if end < time:
+                left, previous = known[start], newest
+                break
+            self._update(start, known[start], time, value, first_open_end)
+            if end > time:
+                right = right or known[start]
+            elif newest < time:
+                previous = newest
+            else:
+                return
+        if previous is not None and previous + 1 not in known and previous + 1 + DIFFERENCE >= time:
+            self._update(previous + 1, ([], time), time, value, first_open_end)
+        if time - DIFFERENCE not in known:
+            has_more = left is not None and time - DIFFERENCE <= previous
+            self._update(time - DIFFERENCE, (left[0] if has_more else [], time), time, value, first_open_end)
+        if time + 1 not in known and right is not None and right[1] > time:
+            self.windows[time + 1] = right
+
+    def _process_early(self, time: int, value: int, first_open_end: int) -> None:
+        known = dict(self.windows)
+        combined, right = known.get(0), None
+        for start in sorted(s for s in known if 0 < s <= time):
+            right = known[start]
+            self._update(start, right, time, value, first_open_end)
+        if right is None and combined is not None and combined[1] > time:
+            right = combined
+        if time + 1 not in known and right is not None and right[1] > time:
+            self.windows[time + 1] = right
+        if combined is not None and combined[1] < time and combined[1] + 1 not in known:
+            self._update(combined[1] + 1, ([], time), time, value, first_open_end)
+        self._update(0, combined or ([], time), time, value, first_open_end)
+
+    def _update(self, start: int, window: tuple[list[int], int], time: int, value: int, first_open_end: int) -> None:
+        if start + DIFFERENCE >= first_open_end:
+            self.windows[start] = ([*window[0], value], max(window[1], time))
 
 
 def windows_of(records: Records) -> dict[tuple[str, int], tuple[int, int, float, int]]:
@@ -92,8 +136,8 @@ def test_should_make_the_window_behind_a_record_only_if_something_falls_into_it(
     assert ((21, 31, 1) in seen(node.run(partials([("a", 20 + after, 1)]), newest_ms=20))) == is_made
 
 
-@pytest.mark.parametrize(("stream_time", "late"), [(35, 0), (36, 2), (37, 2)])
-def test_should_count_a_record_as_late_when_the_window_behind_it_is_closed(stream_time, late):
+@pytest.mark.parametrize(("stream_time", "late"), [(25, 0), (26, 2), (35, 2), (36, 2)])
+def test_should_count_a_record_as_late_when_all_its_windows_are_closed(stream_time, late):
     node = batches()
     node.run(partials([("z", stream_time, 1)]), newest_ms=stream_time)
     emitted = node.run(partials([("a", 20, 1), ("a", 20, 1)]), newest_ms=stream_time)
@@ -108,6 +152,38 @@ def test_should_leave_a_window_as_it_is_when_it_ended_before_the_grace(stream_ti
     assert ((10, 20, 1) in emitted) == is_emitted
     assert (21, 31, 1) in emitted
     assert (15, 25, 2) in emitted
+
+
+def test_should_forget_a_record_all_of_whose_windows_were_closed_when_it_came():
+    node = batches()
+    node.run(partials([("z", 30, 1)]), newest_ms=30)
+    emitted = node.run(partials([("a", 20, 1)]), newest_ms=30)
+    assert (seen(emitted), emitted.late_rows, len(node.contents("s"))) == ([], 1, 1)
+    # It would be in this record's window, and have a window of its own behind it, had it been kept.
+    assert seen(node.run(partials([("a", 28, 1)]), newest_ms=30)) == [(18, 28, 1)]
+
+
+def test_should_not_add_a_late_record_to_what_is_made_of_a_closed_window():
+    node = batches()
+    node.run(partials([("a", 20, 1), ("a", 24, 1), ("z", 31, 1)]), newest_ms=31)
+    # [14, 24] closed at 26; the record at 22 is in [21, 31] alone, and makes [23, 33] for the record at 24.
+    assert seen(node.run(partials([("a", 22, 1)]), newest_ms=31)) == [(21, 31, 2), (23, 33, 1)]
+
+
+def test_should_emit_the_windows_of_one_record_in_the_order_in_which_kafka_streams_makes_them():
+    node = batches()
+    node.run(partials([("a", 20, 1), ("a", 28, 1)]), newest_ms=28)
+    rows = node.run(partials([("a", 25, 1)]), newest_ms=28).rows.to_pylist()
+    assert [r["window_start"] for r in rows] == [21, 18, 15, 26]
+    assert [r["__ts"] for r in rows] == [28, 28, 25, 28]
+    assert [r["__seq"] for r in rows] == [0, 0, 0, 0]
+
+
+def test_should_emit_a_window_twice_that_is_left_of_the_record_and_right_of_the_one_before():
+    node = batches()
+    node.run(partials([("a", 20, 1), ("a", 21, 1)]), newest_ms=21)
+    rows = node.run(partials([("a", 32, 5)]), newest_ms=32).rows.to_pylist()
+    assert [(r["window_start"], r["n"], r["least"]) for r in rows] == [(22, 1, 5), (22, 1, 5)]
 
 
 def test_should_not_mix_keys_of_which_one_begins_with_the_other():
@@ -130,6 +206,7 @@ def test_should_come_to_the_same_in_small_portions(monkeypatch):
     whole = batches().run(partials(records)).rows
     monkeypatch.setattr(sliding, "_ROWS_AT_ONCE", 7)
     assert batches().run(partials(records)).rows == whole
+    assert whole.num_rows > 20
 
 
 def test_should_emit_nothing_when_nothing_comes_in():
@@ -142,9 +219,10 @@ def test_should_refuse_a_window_of_another_kind():
 
 
 BATCH = st.lists(st.tuples(st.sampled_from(["a", "ab"]), st.integers(0, 60), st.integers(-9, 9)), max_size=5)
+CUTS = st.lists(st.tuples(BATCH, st.booleans()), max_size=6)
 
 
-@given(st.lists(st.tuples(BATCH, st.booleans()), max_size=6))
+@given(CUTS)
 def test_should_emit_for_any_cut_into_batches_the_changed_windows_and_only_those(cuts):
     node, records = batches(), []
     for batch, restarts in cuts:
@@ -156,6 +234,27 @@ def test_should_emit_for_any_cut_into_batches_the_changed_windows_and_only_those
         rows = node.run(partials(batch)).rows.to_pylist()
         emitted = {(r["id"], r["window_start"]): (r["n"], r["least"], r["most"], r["__ts"]) for r in rows}
         after = windows_of(records)
-        assert len(emitted) == len(rows)
         assert emitted == {at: window for at, window in after.items() if before.get(at) != window}
         assert Counter(r["window_end"] - r["window_start"] for r in rows).keys() <= {DIFFERENCE}
+
+
+@given(CUTS)
+def test_should_hold_with_late_records_what_kafka_streams_holds(cuts):
+    node, streams = batches(), defaultdict(KafkaStreams)
+    for batch, _ in cuts:
+        first_open_end = node.stream_time_ms - GRACE
+        newest = max((ts for _, ts, _ in batch), default=-1)
+        node.run(partials(batch), newest_ms=newest)
+        for key, ts, value in batch:
+            streams[key].process(ts, value, first_open_end)
+    layout = ValueLayout(slots_of(AGGREGATION.aggregates))
+    held = {}
+    for key, value in node.contents("s").items():
+        name, start = split_window_key(key)
+        record = layout.decode([value])[0]
+        held[name.decode(), start] = (record["f0"], record["f1"], record["f2"], record["ts"])
+    assert held == {
+        (key, start): (len(values), min(values), max(values), newest)
+        for key, of_key in streams.items()
+        for start, (values, newest) in of_key.windows.items()
+    }

@@ -58,17 +58,31 @@ def test_should_emit_every_update_of_a_table_in_order_and_keep_the_last_of_each_
     table = a_table()
     rows = table.batch([[left("b", 1), left("a", 2), left("b", 3)]])
     assert [(r["k"], r["x"], r["seq"]) for r in rows] == [("b", 1, 0), ("a", 2, 1), ("b", 3, 2)]
-    assert table.contents("lefts") == {b"a": b'{"id":"a","x":2}', b"b": b'{"id":"b","x":3}'}
+    assert table.contents("lefts") == {b"a": b'{"id":"a","x":2,"__ts":0}', b"b": b'{"id":"b","x":3,"__ts":0}'}
 
 
-def test_should_emit_deletions_of_keys_that_are_there_only():
+def test_should_keep_the_last_row_of_a_key_by_its_place_though_it_is_older():
+    for cut in (False, True):
+        table, rows = a_table(), [left("a", 1, ts=100), left("a", 2, ts=50)]
+        given = table.batch([rows[:1]]) + table.batch([rows[1:]]) if cut else table.batch([rows])
+        assert [(r["x"], r["ts"]) for r in given] == [(1, 100), (2, 50)]
+        assert table.contents("lefts") == {b"a": b'{"id":"a","x":2,"__ts":50}'}
+
+
+def test_should_emit_deletions_of_keys_that_are_not_there_too():
     table = a_table()
     table.batch([[left("a", 1)]])
-    rows = table.batch(
-        [[left("b", None), left("a", None), left("a", None), left("c", 1), left("c", None), left("d", 1)]]
-    )
-    assert [(r["k"], r["deleted"]) for r in rows] == [("a", True), ("c", False), ("c", True), ("d", False)]
-    assert table.contents("lefts") == {b"d": b'{"id":"d","x":1}'}
+    rows = table.batch([[left("b", None), left("a", None), left("a", None), left("c", 1), left("c", None)]])
+    assert [(r["k"], r["deleted"]) for r in rows] == [
+        ("b", True), ("a", True), ("a", True), ("c", False), ("c", True)
+    ]  # fmt: skip
+    assert table.contents("lefts") == {}
+
+
+def test_should_pass_over_a_tables_row_without_a_key():
+    table = a_table()
+    assert table.batch([[left("a", 1) | {"k": None}]]) == []
+    assert table.contents("lefts") == {}
 
 
 def test_should_log_no_deletion_of_what_was_never_stored():
@@ -109,25 +123,48 @@ def test_should_take_a_shared_column_from_the_left_and_where_it_is_null_from_the
     assert [r["id"] for r in harness.batch([stream, [right("a", 7) | {"seq": -1}]])] == ["a", "mine"]
 
 
-def test_should_delete_a_result_only_where_there_was_one():
+@pytest.mark.parametrize(("kind", "expected"), [
+    (JoinKind.INNER, []), (JoinKind.LEFT, [("a", 1, None), ("null", 1, None)]),
+])  # fmt: skip
+def test_should_join_a_record_without_a_key_with_nothing(kind, expected):
+    harness = stream_table(kind)
+    rows = harness.batch([[left("a", 1), left("null", 1) | {"k": None}], [right("", 7, ts=-1)]])
+    assert [("null" if r["k"] is None else r["k"], r["x"], r["y"]) for r in rows] == expected
+
+
+def test_should_delete_a_result_where_the_other_side_has_a_row():
     harness = table_table(JoinKind.INNER)
     assert harness.batch([[left("a", 1)], []]) == []
     assert harness.batch([[left("a", None)], []]) == []
     assert seen(harness.batch([[left("a", 2)], [right("a", 7, ts=1)]])) == [("a", 2, 7)]
     (deleted,) = harness.batch([[], [right("a", None)]])
     assert (deleted["deleted"], deleted["id"], deleted["x"], deleted["y"]) == (True, None, None, None)
+    # Of a key that is not there too.
+    assert seen(harness.batch([[], [right("a", None)]])) == [("a", "deleted")]
     assert harness.batch([[left("a", None)], []]) == []
 
 
-def test_should_give_the_joined_row_the_newer_timestamp_of_both_sides():
-    (_, joined) = table_table(JoinKind.LEFT).batch([[left("a", 1, ts=9) | {"seq": 0}], [right("a", 7) | {"seq": 1}]])
+@pytest.mark.parametrize("cut", [False, True])
+def test_should_give_the_joined_row_the_newer_timestamp_of_both_sides(cut):
+    harness, lefts, rights = table_table(JoinKind.LEFT), [left("a", 1, ts=9)], [right("a", 7, ts=3)]
+    if cut:
+        harness.batch([lefts, []])
+        (joined,) = harness.batch([[], rights])
+    else:
+        (_, joined) = harness.batch([[lefts[0] | {"seq": 0}], [rights[0] | {"seq": 1}]])
     assert joined["ts"] == 9
 
 
-def has_result(kind: JoinKind, one: dict | None, other: dict | None) -> bool:
+def joined_as_kafka_streams(kind: JoinKind, side: int, own: tuple, other: tuple | None) -> bool | None:
+    """Whether a row (True), a deletion (False) or nothing (None) is handed on. `own`: the side's row before and now."""
+    was, now = own
     if kind is JoinKind.INNER:
-        return one is not None and other is not None
-    return one is not None or (kind is JoinKind.OUTER and other is not None)
+        return None if other is None else now is not None
+    if kind is JoinKind.LEFT and side == 1:
+        return None if other is None else True
+    if other is None and was is None and now is None:
+        return None
+    return now is not None or (kind is JoinKind.OUTER and other is not None)
 
 
 UPDATE = st.tuples(st.sampled_from(["a", "b", "a\0", "é"]), st.integers(0, 9) | st.none(), st.integers(0, 5))
@@ -163,18 +200,15 @@ def test_should_join_two_tables_as_record_by_record(batches, kind):
         inputs = [[left(k, x, ts) for k, x, ts in lefts], [right(k, y, ts) for k, y, ts in rights]]
         expected = []
         for side, row in in_order(inputs):
-            key, own = row["k"], tables[side]
-            if row.get("deleted") and key not in own:
-                continue
-            was = has_result(kind, tables[0].get(key), tables[1].get(key))
+            key, own, was = row["k"], tables[side], tables[side].get(row["k"])
             own.pop(key, None) if row.get("deleted") else own.update({key: row})
             one, other = tables[0].get(key), tables[1].get(key)
-            if has_result(kind, one, other):
-                expected.append((key, one and one["x"], other and other["y"]))
-            elif was:
-                expected.append((key, "deleted"))
+            given = joined_as_kafka_streams(kind, side, (was, own.get(key)), (other, one)[side])
+            at = max([row["ts"], *(r["ts"] for r in [(other, one)[side]] if r)])
+            if given is not None:
+                expected.append(((key, one and one["x"], other and other["y"]) if given else (key, "deleted"), at))
         rows = harness.batch(inputs)
-        assert seen(rows) == expected
+        assert list(zip(seen(rows), (r["ts"] for r in rows), strict=True)) == expected
         assert all(r["id"] == r["k"] for r in rows if not r["deleted"])
         harness.op = TableTableJoinOperator(harness.op.node)
 

@@ -57,6 +57,55 @@ class Clocked(Processor):
         self.context.forward(record.key, {"n": self.context.stream_time_ms})
 
 
+class TwoSchedules(Processor):
+    def init(self, context):
+        self.context = context
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: context.forward("every 10", {"n": time_ms}))
+        context.schedule(15, Punctuate.STREAM_TIME, lambda time_ms: context.forward("every 15", {"n": time_ms}))
+
+    def process(self, record):
+        self.context.forward(record.key, {"n": record.row["x"]})
+
+
+class SchedulesLate(Processor):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.schedule(10, Punctuate.STREAM_TIME, print)
+
+
+class PassesOn(Processor):
+    def init(self, context):
+        self.context = context
+
+    def process(self, record):
+        self.context.forward(record.key, {"n": record.row["x"]})
+
+
+class ForwardsAnotherKey(PassesOn):
+    def process(self, record):
+        self.context.forward("another", {"n": 1})
+
+
+class PassesOnInColumns(ArrowProcessor):
+    def init(self, context):
+        self.context = context
+
+    def process(self, rows):
+        return pa.table({"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
+
+
+class ForwardsAnotherKeyInColumns(PassesOnInColumns):
+    def process(self, rows):
+        self.context.forward("another", {"n": 1})
+
+
+class GivesAnotherKey(PassesOnInColumns):
+    def process(self, rows):
+        return super().process(rows).set_column(0, "__k", [["another"] * rows.num_rows])
+
+
 class Prefixes(Processor):
     """Key `?p` forwards what is stored under the prefix p; other keys are put; read back in the same batch."""
 
@@ -112,3 +161,37 @@ class GivesNoKeys(ArrowProcessor):
     def process(self, rows):
         nothing = pa.nulls(rows.num_rows, pa.string())
         return pa.table({"__k": nothing, "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
+
+
+class GivesNoTimes(ArrowProcessor):
+    def process(self, rows):
+        nothing = pa.nulls(rows.num_rows, pa.int64())
+        return pa.table({"__k": rows["__k"], "__ts": nothing, "n": rows["x"], "mean": rows["x"]})
+
+
+class Every20(Processor):
+    every_ms = 20
+    time = Punctuate.STREAM_TIME
+
+    def init(self, context):
+        self.context = context
+        name = f"every {self.every_ms}"
+        context.schedule(self.every_ms, self.time, lambda time_ms: context.forward(name, {"n": time_ms}))
+
+    def process(self, record):
+        self.context.forward(record.key, {"n": 0})
+
+
+class Every15(Every20):
+    every_ms = 15
+
+
+class EveryTenSeconds(Every20):
+    every_ms, time = 10_000, Punctuate.WALL_CLOCK
+
+
+class UnderTheWard(PassesOn):
+    def process(self, record):
+        if record.row is None:
+            return self.context.forward("ward 3", None)
+        return self.context.forward(record.row["ward"], {"id": record.key})

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.stores.layout import Records, ValueLayout, bytes_list, slots_of, window_keys
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.nodes.results import Results, result_rows
 from tidemark.tasks.operator import BatchTime, Emitted
@@ -24,8 +24,12 @@ class WindowedAggregateOperator:
     """An `Operator` over one input: partial results with unique (k, w).
 
     Columns: `k` STRING; `w` BIGINT, the window's start, where there are windows; `rows` BIGINT, the records in it;
-    `max_ts` BIGINT, the newest of them; one column per slot of `slots_of(aggregates)`. With `emits` False the rows that
-    nobody reads are not built, and `Emitted.rows` is empty.
+    `max_ts` BIGINT, the newest timestamp among them; `last_offset` BIGINT, the offset of the last of them; one column per
+    slot of `slots_of(aggregates)`.
+
+    Emits each touched window in the order in which its last record came, the windows of one record from the earliest on,
+    as Kafka Streams' `KStreamWindowAggregate` does. `__ts` is the newest timestamp that the window ever had. With `emits`
+    False the rows that nobody reads are not built, and `Emitted.rows` is empty.
     """
 
     def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
@@ -49,12 +53,17 @@ class WindowedAggregateOperator:
         records = self._merge(layout, partials, starts, stores[aggregation.store.name])
         if not self.emits:
             return Emitted(no_rows(aggregation.columns), late)
+        offsets = partials.column("last_offset").to_numpy()
+        order = np.argsort(offsets, kind="stable") if starts is None else np.lexsort((starts, offsets))
+        records = records[order]
+        starts = None if starts is None else starts[order]
         results = Results(
-            keys=_whole(partials.column("k")),
-            timestamps=partials.column("max_ts").to_numpy(),
+            keys=_whole(partials.column("k")).take(pa.array(order)),
+            timestamps=np.ascontiguousarray(records["ts"]),
             starts=starts,
             ends=None if window is None or starts is None else starts + window.size_ms,
             records=records,
+            offsets=offsets[order],
         )
         return Emitted(result_rows(aggregation, layout, results), late)
 

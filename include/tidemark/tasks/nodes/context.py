@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,52 +10,55 @@ import pyarrow as pa
 
 from tidemark.errors import InvalidTopology
 from tidemark.processors import KeyValueStore, Punctuate
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.records import from_dicts, rows_of
-from tidemark.tasks.rows import Rows
+from tidemark.tasks.rows import SEQUENCE, Rows
 from tidemark.topology.plan import Process
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """One call of `Context.schedule`."""
+    """One call of `Context.schedule`: due at `since_ms` and every `every_ms` from then on, as in Kafka Streams.
+
+    Kafka Streams' `StreamTask.schedule` counts stream time from 0, wall-clock time from when the schedule was made.
+    """
 
     every_ms: int
     time: Punctuate
     callback: Callable[[int], None]
+    since_ms: int
 
-    def due_ms(self, at: BatchTime, last_wall_ms: int | None) -> int | None:
-        """The time to call back with, or None. `last_wall_ms` is the clock at the instance's last batch, if it had one."""
-        if self.time is Punctuate.STREAM_TIME:
-            before, now = at.before_ms, at.after_ms
-            if now == NO_STREAM_TIME:
-                return None
-        else:
-            before, now = (at.wall_ms if last_wall_ms is None else last_wall_ms), at.wall_ms
-        multiple = now // self.every_ms
-        # Nothing has passed at NO_STREAM_TIME, -1: its multiple lies before the first, so the first batch calls back.
-        return multiple * self.every_ms if multiple > before // self.every_ms else None
+    def next_ms(self, last_ms: int) -> int:
+        """The first due time after `last_ms`, the time of the last commit. What was missed before is not made up for."""
+        # Nothing has passed at NO_STREAM_TIME, -1: the first due time is then 0, so the first record calls back.
+        return self.since_ms + ((last_ms - self.since_ms) // self.every_ms + 1) * self.every_ms
 
 
 class TaskContext:
     """Implements `tidemark.processors.Context`; the operator moves it from batch to batch."""
 
-    def __init__(self, node: Process) -> None:
+    def __init__(self, node: Process, wall_ms: int) -> None:
+        """`wall_ms` is the clock when the task is opened."""
         self._node = node
         self._where = f"{node.node}: {node.processor}"
         self._specs = {spec.name: spec for spec in node.stores}
         self._stores: dict[str, RowStore] = {}
         self._schedules: list[Schedule] = []
+        self._is_initialised = False
+        self._opened_ms = wall_ms
+        self._committed_wall_ms = wall_ms
         self._stream_time_ms = NO_STREAM_TIME
-        self._last_wall_ms: int | None = None
-        self._forwarded: list[tuple[str, int, Mapping[str, Any] | None]] = []
+        self._timestamp_ms = NO_STREAM_TIME
+        self._forwarded: list[tuple[str | None, int, int, Mapping[str, Any] | None]] = []
         self._bound: Mapping[str, PendingStore] | None = None
-        self._batch_keys: Sequence[str] = ()
-        self.timestamp_ms = NO_STREAM_TIME
-        """What `forward` takes where no timestamp is given."""
+        self._batch_keys: Sequence[str | None] = ()
+        self._own_keys: Collection[str | None] = ()
+        self._now = ""
+        self.place = 0
+        """`__seq` of the record that is at hand, and of what is forwarded."""
 
     @property
     def stream_time_ms(self) -> int:
@@ -71,41 +74,94 @@ class TaskContext:
                 self._stores[name].begin(self._bound[name], self._batch_keys)
         return self._stores[name]
 
-    def forward(self, key: str, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
-        if not isinstance(key, str):
-            raise InvalidTopology(f"{self._where}: forward() with key {key!r}; keys are str")
-        self._forwarded.append((key, self.timestamp_ms if timestamp_ms is None else timestamp_ms, row))
+    def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
+        if key is not None and not isinstance(key, str):
+            raise InvalidTopology(f"{self._where}: forward() with key {key!r}; keys are str, or None for no key")
+        if self._node.keeps_key and key not in self._own_keys:
+            raise self._another_key("forward() with", key)
+        at_ms = self._timestamp_ms if timestamp_ms is None else timestamp_ms
+        self._forwarded.append((key, at_ms, self.place, row))
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
+        if self._is_initialised:
+            # A batch may be thrown away and processed again, and a schedule that it made would then exist twice.
+            raise InvalidTopology(f"{self._where}: schedule() while records are processed; call it in init()")
         if every_ms <= 0:
             raise InvalidTopology(f"{self._where}: schedule() every {every_ms} ms; give a time above zero")
-        self._schedules.append(Schedule(every_ms, time, callback))
+        since_ms = self._opened_ms if time is Punctuate.WALL_CLOCK else 0
+        self._schedules.append(Schedule(every_ms, time, callback, since_ms))
 
-    def begin(self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str], at: BatchTime) -> None:
-        """A batch: bind the stores. Whatever a batch that failed left behind is gone."""
+    def initialised(self) -> None:
+        """The processor's `init` has returned: its schedules are complete."""
+        self._is_initialised = True
+
+    def is_due(self, wall_ms: int) -> bool:
+        """Whether the clock has reached the due time of a callback since the last commit."""
+        last_ms = self._committed_wall_ms
+        return any(s.time is Punctuate.WALL_CLOCK and s.next_ms(last_ms) <= wall_ms for s in self._schedules)
+
+    def committed(self, wall_ms: int) -> None:
+        """The update that was prepared at this clock is committed: its callbacks count as made."""
+        self._committed_wall_ms = wall_ms
+
+    def begin(self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str | None], at: BatchTime) -> None:
+        """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone."""
         self._forwarded = []
-        self._stream_time_ms, self.timestamp_ms = at.before_ms, at.after_ms
+        self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
         self._bound = stores
         self._batch_keys = batch_keys
         for name, store in self._stores.items():
             store.begin(stores[name], batch_keys)
 
+    def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int) -> None:
+        """The record that `process` gets next, and the stream time that it sees."""
+        self._timestamp_ms, self._stream_time_ms = timestamp_ms, stream_time_ms
+        self._own_keys = (key,)
+        self._now = f" while it processes key {key!r}"
+
+    def take_batch(self) -> None:
+        """An `ArrowProcessor` gets the whole batch next."""
+        self._own_keys = frozenset(self._batch_keys)
+        self._now = ", which none of the batch's records has"
+
+    def check_keys(self, keys: pa.ChunkedArray) -> None:
+        """Raises `InvalidTopology` for a key that is not the batch's, where the processor promises to keep keys."""
+        if self._node.keeps_key:
+            for key in keys.unique().to_pylist():
+                if key not in self._own_keys:
+                    raise self._another_key("the table has", key)
+
     def punctuate(self, at: BatchTime) -> None:
-        """Make the calls that are due."""
+        """Make the calls that are due, as Kafka Streams' `PunctuationQueue`: what was due first comes first."""
         self._stream_time_ms = at.after_ms
-        for schedule in self._schedules:
-            if (due_ms := schedule.due_ms(at, self._last_wall_ms)) is not None:
-                self.timestamp_ms = due_ms
-                schedule.callback(due_ms)
-        self._last_wall_ms = at.wall_ms
+        self._own_keys, self._now = (), " in a callback, where there is no record whose key it could keep"
+        for time, last_ms, now_ms in (
+            (Punctuate.STREAM_TIME, at.before_ms, at.after_ms),
+            (Punctuate.WALL_CLOCK, self._committed_wall_ms, at.wall_ms),
+        ):
+            due = [s for s in self._schedules if s.time is time and s.next_ms(last_ms) <= now_ms]
+            self._timestamp_ms = now_ms
+            for schedule in sorted(due, key=lambda s: s.next_ms(last_ms)):
+                try:
+                    schedule.callback(now_ms)
+                except Exception as error:
+                    error.add_note(f"{self._where}, callback by {time.value}, time {now_ms}")
+                    raise
 
     def end(self) -> Rows:
         """Write the stores; what was forwarded, in the calls' order."""
         for store in self._stores.values():
             store.end()
         self._bound = None
-        keys, times, rows = zip(*self._forwarded, strict=True) if self._forwarded else ((), (), ())
+        keys, times, places, rows = zip(*self._forwarded, strict=True) if self._forwarded else ((), (), (), ())
         self._forwarded = []
         values = from_dicts(rows, self._node.columns, f"{self._where}: forward()")
         deleted = pa.array([row is None for row in rows], pa.bool_())
-        return rows_of(pa.array(keys, pa.string()), pa.array(times, pa.int64()), deleted, values)
+        made = rows_of(pa.array(keys, pa.string()), pa.array(times, pa.int64()), deleted, values)
+        return made.set_column(made.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(places, pa.int64()))
+
+    def _another_key(self, what: str, key: str | None) -> InvalidTopology:
+        return InvalidTopology(
+            f"{self._where}: {what} key {key!r}{self._now}; the topology promises process(..., keeps_key=True): keep the "
+            f"record's own key, or remove keeps_key and put repartition() after process()"
+        )

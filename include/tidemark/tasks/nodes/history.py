@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.nodes.columns import Flags, Numbers, flags, key_codes, numbers, spans
-from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows, decode_rows, value_schema
+from tidemark.tasks.rows import (
+    DELETED,
+    KEY,
+    STORED_TIME,
+    TIMESTAMP,
+    UNKNOWN_MS,
+    Rows,
+    decode_rows,
+    value_schema,
+)
 from tidemark.topology.plan import Column
-
-UNKNOWN_MS = -1
-"""Timestamp of a row that was committed before the batch: stores keep none."""
 
 _EARLIEST = np.iinfo(np.int64).min
 
@@ -25,7 +32,7 @@ _EARLIEST = np.iinfo(np.int64).min
 class Versions:
     """One version of the table's row for each question; `present` says whether there was a row.
 
-    `timestamps` are epoch milliseconds, `UNKNOWN_MS` where the row is absent or older than the batch.
+    `timestamps` are epoch milliseconds, `UNKNOWN_MS` where the row is absent or was stored without one.
     """
 
     present: Flags
@@ -41,8 +48,9 @@ class Versions:
 class TableHistory:
     """Reads the store once, for every key that is asked about.
 
-    `keys` STRING, one per question; `updates` are the batch's, `places` their order in it; the store holds the batch
-    already, so that only its committed values count. Raises `TaskCorrupted` on a stored row that cannot be read.
+    `keys` STRING, one per question, null ones find nothing; `updates` are the batch's, `places` their order in it; the
+    store holds the batch already, so that only its committed values count. Raises `TaskCorrupted` on a stored row that
+    cannot be read.
     """
 
     def __init__(
@@ -54,16 +62,20 @@ class TableHistory:
         columns: Sequence[Column],
     ) -> None:
         self._places = places
+        self._has_key = pc.is_valid(keys).to_numpy()
+        keys = pc.fill_null(keys, "")
         self._codes, self._update_codes = key_codes(keys, updates.column(KEY))
         _, first, asked = np.unique(self._codes, return_index=True, return_inverse=True)
         held = store.get_committed_many(WHOLE, bytes_list(keys.take(pa.array(first))))
         is_held = np.array([value is not None for value in held], dtype=np.bool_)
-        committed = decode_rows([value for value in held if value is not None], columns)
+        stored = decode_rows([value for value in held if value is not None], (*columns, STORED_TIME))
+        committed = stored.select(value_schema(columns).names)
         in_batch = updates.select(committed.column_names).cast(value_schema(columns))
         self._rows = pa.concat_tables([in_batch, committed])
         self._committed = np.where(is_held, updates.num_rows + np.cumsum(is_held) - 1, -1)[asked]
         self._deleted = flags(updates, DELETED)
-        self._timestamps = numbers(updates, TIMESTAMP)
+        stored_ms = pc.fill_null(stored.column(TIMESTAMP), UNKNOWN_MS).to_numpy()
+        self._timestamps = np.concatenate([numbers(updates, TIMESTAMP), stored_ms])
 
     def before(self, moments: Numbers) -> Versions:
         """For each question the last version whose place is before its moment."""
@@ -72,8 +84,9 @@ class TableHistory:
         ).newest()
         updated = newest >= 0
         picks = np.where(updated, newest, self._committed).astype(np.int64)
-        timestamps = np.full(len(moments), UNKNOWN_MS, dtype=np.int64)
-        timestamps[updated] = self._timestamps[newest[updated]]
         present = picks >= 0
         present[updated] = ~self._deleted[newest[updated]]
-        return Versions(present, np.where(present, timestamps, UNKNOWN_MS), self._rows, picks)
+        present &= self._has_key
+        timestamps = np.full(len(moments), UNKNOWN_MS, dtype=np.int64)
+        timestamps[present] = self._timestamps[picks[present]]
+        return Versions(present, timestamps, self._rows, picks)

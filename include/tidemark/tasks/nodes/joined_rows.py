@@ -16,15 +16,12 @@ import pyarrow.compute as pc
 
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
-from tidemark.tasks.nodes.columns import TIME_BYTES, Numbers, big_endian, key_codes, make_rows, numbers
+from tidemark.tasks.nodes.columns import TIME_BYTES, Flags, Numbers, big_endian, key_codes, make_rows, numbers
 from tidemark.tasks.rows import KEY, TIMESTAMP, Rows, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import Column
 
 COUNTER_BYTES = 4
 _SUFFIX_BYTES = TIME_BYTES + COUNTER_BYTES + TIME_BYTES
-
-BEFORE_THE_BATCH = np.iinfo(np.int64).min
-"""`__seq` of a row that an earlier batch brought."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +69,14 @@ class JoinedRows:
             self.columns,
             keys=pa.array([key[:-_SUFFIX_BYTES] for key in keys], pa.binary()),
             timestamps=suffixes["ts"].astype(np.int64),
-            sequence=np.full(len(keys), BEFORE_THE_BATCH),
+            sequence=np.zeros(len(keys), dtype=np.int64),
             deleted=None,
             values={name: held.column(name) for name in value_schema(self.columns).names},
         )
         return Kept(kept, suffixes["counter"].astype(np.int64))
 
-    def add(self, rows: Rows) -> Kept:
-        """Keep new rows; gives them their counters."""
+    def add(self, rows: Rows, is_kept: Flags) -> Kept:
+        """Keep those new rows, gives all of them counters."""
         if not rows.num_rows:
             return Kept(rows, np.zeros(0, dtype=np.int64))
         keys, times = rows.column(KEY), numbers(rows, TIMESTAMP)
@@ -88,7 +85,9 @@ class JoinedRows:
         values = encode_rows(rows, self.columns)
         segments = times // self.segment_ms
         for segment in np.unique(segments).tolist():
-            chosen = np.flatnonzero(segments == segment).tolist()
+            chosen = np.flatnonzero((segments == segment) & is_kept).tolist()
+            if not chosen:
+                continue
             self.store.put_many(segment, [names[i] for i in chosen], [values[i] for i in chosen])
         return Kept(rows, counters)
 

@@ -12,44 +12,58 @@ import duckdb
 import pyarrow as pa
 
 from tidemark.stores.pending import PendingStore
+from tidemark.tasks.nodes.columns import in_sequence
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.topology.behind import DUCK_TYPE, duck_sql
 from tidemark.topology.plan import Column, Map
+from tidemark.topology.schema import KEY as RECORD_KEY
 
 
 class MapOperator:
     """Implements `Operator` for `Map`; `columns` are those of its input.
 
-    A deleted row keeps its key and has no values to ask for: it passes every condition, so that the table or topic behind
-    sees the deletion; where the key changes it is left out.
+    A deleted row has no values: conditions and new keys are asked with nulls, as Kafka Streams asks with a null value. What
+    passes is still a deletion, and its columns are null whatever was selected, those of its window aside: in Kafka Streams
+    they are part of the key. A row whose new key is null is left out.
     """
 
     def __init__(self, node: Map, columns: Sequence[Column]) -> None:
         self._node = node
-        key = f"CAST(({duck_sql(node.key, columns, node.node)}) AS VARCHAR)" if node.key is not None else KEY
+        key = KEY
+        if node.key is not None and node.key != RECORD_KEY.name:
+            key = f"CAST(({duck_sql(node.key, columns, node.node)}) AS VARCHAR)"
         selected = node.selected or tuple((column.name, f"`{column.name}`") for column in node.columns)
         types = {column.name: DUCK_TYPE[column.type] for column in node.columns}
-        values = ", ".join(
-            f'TRY_CAST(({duck_sql(expression, columns, node.node)}) AS {types[name]}) AS "{name}"'
+        found = [
+            (name, f"TRY_CAST(({duck_sql(expression, columns, node.node)}) AS {types[name]})")
             for name, expression in selected
+        ]
+        values = ", ".join(
+            f'{value} AS "{name}"'
+            if name in node.window_columns
+            else f'CASE WHEN NOT {DELETED} THEN {value} END AS "{name}"'
+            for name, value in found
         )
         kept = []
         if node.condition is not None:
-            kept.append(f"({DELETED} OR {duck_sql(node.condition, columns, node.node)})")
+            kept.append(f"({duck_sql(node.condition, columns, node.node)})")
         if node.key is not None:
             kept.append(f"({key}) IS NOT NULL")
         where = f" WHERE {' AND '.join(kept)}" if kept else ""
-        self._sql = (
-            f"SELECT {key} AS {KEY}, {TIMESTAMP}, {SEQUENCE}, {DELETED}, {values} FROM rows{where} ORDER BY {SEQUENCE}"
-        )
+        # Rows come in the order of __seq and leave in it: those of equal __seq would be mixed by sorting.
+        self._sql = f"SELECT {key} AS {KEY}, {TIMESTAMP}, {SEQUENCE}, {DELETED}, {values} FROM rows{where}"
         self._schema = rows_schema(node.columns)
+        # Opening a database takes as long as a small batch does.
+        self._session = duckdb.connect(":memory:", config={"threads": 1})
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        (rows,) = inputs
+        rows = in_sequence(inputs[0])
         if not rows.num_rows:
             return Emitted(no_rows(self._node.columns))
-        with duckdb.connect(":memory:", config={"threads": 1}) as session:
-            session.register("rows", rows)
-            table: pa.Table = session.sql(self._sql).to_arrow_table()
+        self._session.register("rows", rows)
+        try:
+            table: pa.Table = self._session.sql(self._sql).to_arrow_table()
+        finally:
+            self._session.unregister("rows")
         return Emitted(table.cast(self._schema))

@@ -12,6 +12,7 @@ from tidemark.errors import InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import load_code
+from tidemark.tasks.nodes.columns import next_sequence
 from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import rows_of, to_dicts
@@ -26,7 +27,8 @@ class ProcessOperator:
     those that it forwards. What the processor raises goes on, with a note of node and record.
     """
 
-    def __init__(self, node: Process) -> None:
+    def __init__(self, node: Process, wall_ms: int) -> None:
+        """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` for code that cannot be used."""
         self.node = node
         self._where = f"{node.node}: {node.processor}"
         made = load_code(node.processor, node.node)()
@@ -34,29 +36,48 @@ class ProcessOperator:
         if not isinstance(made, wanted):
             raise InvalidTopology(f"{self._where} is no {wanted.__name__}; derive the class from tidemark.processors")
         self._processor: Processor | ArrowProcessor = made
-        self._context = TaskContext(node)
+        self._context = TaskContext(node, wall_ms)
         self._processor.init(self._context)
+        self._context.initialised()
+
+    def is_due(self, wall_ms: int) -> bool:
+        """Whether the clock alone calls the processor back."""
+        return self._context.is_due(wall_ms)
+
+    def committed(self, wall_ms: int) -> None:
+        """What was run with this clock is committed, so its wall-clock callbacks are not made again."""
+        self._context.committed(wall_ms)
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """The batch's rows in the order of `__seq`, then the callbacks that are due."""
         rows = inputs[0].sort_by(SEQUENCE)
+        last = next_sequence(inputs) - 1
         self._context.begin(stores, rows.column(KEY).to_pylist(), at)
         given_back = None
         if isinstance(self._processor, Processor):
-            self._each(self._processor, rows)
+            self._each(self._processor, rows, at)
         elif rows.num_rows:
+            self._context.place = last
+            self._context.take_batch()
             given_back = self._whole(self._processor, rows)
+        self._context.place = last + 1
         self._context.punctuate(at)
         forwarded = self._context.end()
         if given_back is None:
             return Emitted(forwarded)
-        both = pa.concat_tables([given_back, forwarded])
-        return Emitted(both.set_column(2, SEQUENCE, pa.array(np.arange(both.num_rows))))
+        # What a whole batch gave comes with its last record.
+        given_back = given_back.set_column(2, SEQUENCE, pa.array(np.full(given_back.num_rows, last)))
+        return Emitted(pa.concat_tables([given_back, forwarded]))
 
-    def _each(self, processor: Processor, rows: Rows) -> None:
-        columns = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, DELETED))
-        for key, timestamp_ms, deleted, row in zip(*columns, to_dicts(rows), strict=True):
-            self._context.timestamp_ms = timestamp_ms
+    def _each(self, processor: Processor, rows: Rows, at: BatchTime) -> None:
+        columns = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
+        # As in Kafka Streams a record sees the stream time that it moves itself. What comes later in the batch does not
+        # count yet: else the records of a backlog would look late.
+        stream_time_ms = at.before_ms
+        for key, timestamp_ms, place, deleted, row in zip(*columns, to_dicts(rows), strict=True):
+            stream_time_ms = max(stream_time_ms, min(timestamp_ms, at.after_ms))
+            self._context.take_record(key, timestamp_ms, stream_time_ms)
+            self._context.place = place
             try:
                 processor.process(Record(key, None if deleted else row, timestamp_ms))
             except Exception as error:
@@ -82,8 +103,7 @@ class ProcessOperator:
             keys, times = given.column(KEY).cast(pa.string()), given.column(TIMESTAMP).cast(pa.int64())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidTopology(f"{self._where}: the table's columns are not {schema}: {error}") from error
-        if keys.null_count or times.null_count:
-            raise InvalidTopology(
-                f"{self._where}: the table has rows without {KEY} or {TIMESTAMP}; each row needs both"
-            )
+        if times.null_count:
+            raise InvalidTopology(f"{self._where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
+        self._context.check_keys(keys)
         return rows_of(keys, times, deleted, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,34 +12,70 @@ import pyarrow.compute as pc
 
 from tidemark.errors import InvalidTopology
 from tidemark.stores.layout import window_keys
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.code import load_code
+from tidemark.tasks.nodes.columns import in_sequence, make_rows
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.records import Row, from_dicts, rows_of, to_dicts
-from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, encode_rows, no_rows, value_schema
+from tidemark.tasks.records import Row, from_dicts, to_dicts
+from tidemark.tasks.rows import (
+    DELETED,
+    KEY,
+    SEQUENCE,
+    STORED_TIME,
+    TIMESTAMP,
+    UNKNOWN_MS,
+    Rows,
+    decode_rows,
+    encode_rows,
+    no_rows,
+    value_schema,
+)
 from tidemark.topology.plan import Reduce, Window
 from tidemark.topology.stores import window_span_ms
 
 
-@dataclass
-class _Fold:
-    """What one key, in one window, comes to: `row` None is no value."""
+@dataclass(frozen=True)
+class _Result:
+    """What one key, in one window, came to; `place` is that of the record, `number` counts the batch's results."""
 
     key: str
     start: int | None
     timestamp: int
+    place: int
+    number: int
+    row: Row | None
+
+
+@dataclass
+class _Fold:
+    """What one key, in one window, comes to: `row` None is no value. `results` are those that its last record led to."""
+
+    key: str
+    start: int | None
+    timestamp: int = UNKNOWN_MS
     row: Row | None = None
+    results: list[_Result] = field(default_factory=list)
+
+    def take(self, row: Row | None, timestamp: int, place: int, number: int) -> None:
+        """The next result; those of earlier records are not emitted any more."""
+        self.row, self.timestamp = row, timestamp
+        if self.results and self.results[-1].place != place:
+            self.results.clear()
+        self.results.append(_Result(self.key, self.start, timestamp, place, number, row))
 
 
 class ReduceOperator:
-    """An `Operator` over one input of rows; deleted rows are passed over, as Kafka Streams passes over null values.
+    """An `Operator` over one input of rows; rows without a key are passed over.
 
-    The function sees a key's rows in the order of `__seq`. The store keeps its results as rows (`StoreSpec.columns`).
-    One row per touched key and window is emitted at the batch's end, `__ts` the newest of the batch's rows in it, ordered
-    by `__ts`, key, window. A function that returns None deletes: the emitted row is deleted, and keeps its window. What
+    So are deleted rows, except in windows, where the function is given None, or a first value is None: as in Kafka
+    Streams' `KStreamReduce`, `KStreamAggregate` and `KStreamWindowAggregate`. The function sees a key's rows in the order
+    of `__seq`. The store keeps its results as rows (`StoreSpec.columns`) with their timestamps. Per touched key and window
+    the result of its last record is emitted, in the place of that record, `__ts` the newest behind the value; where that
+    record has come as several rows, as the pairs of a join do, the result of each, as Kafka Streams gives them. A function
+    that returns None deletes: the emitted row is deleted, and keeps its window; the next row begins again. What
     the function raises goes on, with a note of node and key; a result that is no row raises `InvalidTopology`.
     """
 
@@ -53,29 +89,31 @@ class ReduceOperator:
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Fold the rows that are in time; a row counts as late once for each closed window that it falls in."""
         (given,) = inputs
-        rows = given.filter(pc.invert(given.column(DELETED))).sort_by(SEQUENCE)
+        rows = in_sequence(given.filter(pc.is_valid(given.column(KEY))))
+        if self.node.window is None:
+            rows = rows.filter(pc.invert(rows.column(DELETED)))
         late = 0
         folds: dict[tuple[str, int | None], _Fold] = {}
-        work: list[tuple[_Fold, Row]] = []
-        listed = zip(rows.column(KEY).to_pylist(), rows.column(TIMESTAMP).to_pylist(), to_dicts(rows), strict=True)
-        for key, timestamp, row in listed:
+        work: list[tuple[_Fold, int, int, Row | None]] = []
+        hidden = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
+        for key, timestamp, place, deleted, row in zip(*hidden, to_dicts(rows), strict=True):
             for start in self._starts(timestamp):
                 if self._is_closed(start, at):
                     late += 1
                     continue
-                fold = folds.setdefault((key, start), _Fold(key, start, timestamp))
-                fold.timestamp = max(fold.timestamp, timestamp)
-                work.append((fold, row))
+                fold = folds.setdefault((key, start), _Fold(key, start))
+                work.append((fold, timestamp, place, None if deleted else row))
         if not work:
             return Emitted(no_rows(self.node.columns), late)
         store = stores[self._store.name]
         addresses = self._addresses(list(folds.values()))
         self._read(store, addresses)
-        for fold, row in work:
+        for number, (fold, timestamp, place, row) in enumerate(work):
+            newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
             # A row may be folded into several windows: each gets its own, in case the function changes it.
-            fold.row = self._next(fold, dict(row))
+            fold.take(self._next(fold, None if row is None else dict(row)), newest, place, number)
         self._write(store, addresses)
-        return Emitted(self._emitted(list(folds.values())), late)
+        return Emitted(self._emitted([result for fold in folds.values() for result in fold.results]), late)
 
     def _starts(self, timestamp: int) -> Iterator[int | None]:
         window = self.node.window
@@ -91,7 +129,7 @@ class ReduceOperator:
             return False
         return start + window_span_ms(window) <= at.before_ms
 
-    def _next(self, fold: _Fold, row: Row) -> Row | None:
+    def _next(self, fold: _Fold, row: Row | None) -> Row | None:
         try:
             if self._initializer is not None:
                 old = self._initializer() if fold.row is None else fold.row
@@ -122,29 +160,37 @@ class ReduceOperator:
     def _read(self, store: PendingStore, addresses: Mapping[int, list[tuple[bytes, _Fold]]]) -> None:
         for segment, pairs in addresses.items():
             values = store.get_many(segment, [key for key, _ in pairs])
-            old = to_dicts(decode_rows(values, self._store.columns))
-            for (_, fold), value, row in zip(pairs, values, old, strict=True):
-                fold.row = None if value is None else row
+            stored = decode_rows(values, (*self._store.columns, STORED_TIME))
+            times = pc.fill_null(stored.column(TIMESTAMP), UNKNOWN_MS).to_pylist()
+            for (_, fold), value, row, timestamp in zip(pairs, values, to_dicts(stored), times, strict=True):
+                fold.row, fold.timestamp = None if value is None else row, timestamp
 
     def _write(self, store: PendingStore, addresses: Mapping[int, list[tuple[bytes, _Fold]]]) -> None:
         for segment, pairs in addresses.items():
             rows = [fold.row for _, fold in pairs]
             values = from_dicts(rows, self._store.columns, self._where)
-            gone = pa.array([row is None for row in rows])
-            encoded = encode_rows(values.append_column(DELETED, gone), self._store.columns)
+            values = values.append_column(DELETED, pa.array([row is None for row in rows]))
+            values = values.append_column(TIMESTAMP, pa.array([fold.timestamp for _, fold in pairs], pa.int64()))
+            encoded = encode_rows(values, (*self._store.columns, STORED_TIME))
             store.put_many(segment, [key for key, _ in pairs], encoded)
 
-    def _emitted(self, folds: list[_Fold]) -> Rows:
-        folds.sort(key=lambda fold: (fold.timestamp, fold.key, fold.start or 0))
+    def _emitted(self, results: list[_Result]) -> Rows:
+        results.sort(key=lambda result: (result.place, result.number))
         window: Window | None = self.node.window
-        kept = from_dicts([fold.row for fold in folds], self._store.columns, self._where)
+        kept = from_dicts([result.row for result in results], self._store.columns, self._where)
         named: dict[str, Any] = dict(zip(kept.column_names, kept.columns, strict=True))
-        keys = pa.array([fold.key for fold in folds], pa.string())
-        gone = pa.array([fold.row is None for fold in folds])
+        keys = pa.array([result.key for result in results], pa.string())
         named[self.node.key_name] = keys
         if window is not None:
-            starts = np.array([fold.start for fold in folds], dtype=np.int64)
+            starts = np.array([result.start for result in results], dtype=np.int64)
             named |= {WINDOW_START: pa.array(starts), WINDOW_END: pa.array(starts + window.size_ms)}
         schema = value_schema(self.node.columns)
         values = pa.table([named[n].cast(t) for n, t in zip(schema.names, schema.types, strict=True)], schema)
-        return rows_of(keys, pa.array([fold.timestamp for fold in folds], pa.int64()), gone, values)
+        return make_rows(
+            self.node.columns,
+            keys=keys,
+            timestamps=np.array([result.timestamp for result in results], dtype=np.int64),
+            sequence=np.array([result.place for result in results], dtype=np.int64),
+            deleted=np.array([result.row is None for result in results]),
+            values={name: values.column(name) for name in schema.names},
+        )

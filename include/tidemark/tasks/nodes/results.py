@@ -22,9 +22,10 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 @dataclass(frozen=True)
 class Results:
-    """Results of one batch, all columns of the same length. `starts` and `ends` are None where there is no window.
+    """Results of one batch in the order in which they are emitted, all columns of the same length.
 
-    Where `deleted` is true, or None: nowhere, the window is gone and its `records` are not looked at.
+    `starts` and `ends` are None where there is no window. Where `deleted` is true (None: nowhere), the window is gone and
+    its `records` are not looked at. `offsets` are those of the records that led to the results, ascending.
     """
 
     keys: pa.Array
@@ -32,14 +33,14 @@ class Results:
     starts: Times | None
     ends: Times | None
     records: Records
+    offsets: Times
     deleted: npt.NDArray[np.bool_] | None = None
 
 
 def result_rows(aggregation: Aggregation, layout: ValueLayout, results: Results) -> Rows:
-    """Rows with `aggregation.columns`, ordered by timestamp, then key, then window start and end.
+    """Rows with `aggregation.columns`, in the order of `results`; their `__seq` are the records' offsets for now.
 
-    A deleted row keeps its key and its window, which say what is deleted; its aggregates are null. Of one window a
-    deleted row never stands beside a live one.
+    A deleted row keeps its key and its window, which say what is deleted; its aggregates are null.
     """
     count = len(results.keys)
     named: dict[str, pa.Array] = {aggregation.key_name: results.keys}
@@ -51,13 +52,8 @@ def result_rows(aggregation: Aggregation, layout: ValueLayout, results: Results)
     named |= {
         KEY: results.keys,
         TIMESTAMP: pa.array(results.timestamps),
-        SEQUENCE: pa.array(np.arange(count, dtype=np.int64)),
+        SEQUENCE: pa.array(results.offsets),
         DELETED: gone if gone is not None else pa.array(np.zeros(count, dtype=np.bool_)),
     }
     schema = rows_schema(aggregation.columns)
-    table = pa.table([named[name].cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)], schema)
-    order = [(TIMESTAMP, "ascending"), (KEY, "ascending")]
-    if results.starts is not None:
-        order += [(WINDOW_START, "ascending"), (WINDOW_END, "ascending")]
-    sorted_rows = table.take(pc.sort_indices(table, sort_keys=order))
-    return sorted_rows.set_column(table.schema.get_field_index(SEQUENCE), SEQUENCE, named[SEQUENCE])
+    return pa.table([named[name].cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)], schema)

@@ -38,11 +38,11 @@ class RowStore:
         self._read: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, Row | None] = {}
 
-    def begin(self, pending: PendingStore, batch_keys: Sequence[str]) -> None:
-        """Bind a batch; its keys are read in one go when the first of them is asked for."""
+    def begin(self, pending: PendingStore, batch_keys: Sequence[str | None]) -> None:
+        """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row."""
         self._pending = pending
         self._read, self._written, self._used = {}, {}, {}
-        self._ahead = list({key.encode(): None for key in batch_keys})
+        self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
 
     def end(self) -> None:
         """Write what the batch put and let go of it."""

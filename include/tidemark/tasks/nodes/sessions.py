@@ -1,51 +1,97 @@
-"""Aggregation in session windows: partial sessions merge with each other and with the stored ones in reach.
+"""Aggregation in session windows: records merge with each other and with the stored sessions in reach.
 
 The rules are those of Kafka Streams' `KStreamSessionWindowAggregate`: two sessions are one when at most the gap lies
-between them; a session that ends before stream time - grace - gap is closed, and what would make one is late.
+between them; a record is late when the session that it would make or grow ends before stream time - grace - gap.
+Stream time is that at the batch's start.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.stores.layout import ValueLayout, slots_of
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.session_keys import session_keys, sessions_between
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.nodes.results import Results, result_rows
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.rows import no_rows
-from tidemark.topology.plan import Aggregation, SessionWindow
+from tidemark.topology.plan import Aggregation, Fold, SessionWindow
+
+_BEGINNING = -1
+"""Before every time: nothing is late, nothing has expired."""
+
+Times = npt.NDArray[np.int64]
 
 
 @dataclass
 class _Session:
-    """One session being put together: `partials` are row numbers, `stored` the sessions that it takes in."""
+    """One session being put together.
+
+    `members` are what its value is merged from, in order: numbers of partials, or -1 - i for `_Sessions.values[i]`.
+    `replaced` are the stored sessions that it takes in, `last_offset` is that of its last record.
+    """
 
     key: bytes
     start: int
     end: int
-    partials: list[int]
-    stored: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    last_offset: int = -1
+    members: list[int] = field(default_factory=list)
+    replaced: list[tuple[int, int]] = field(default_factory=list)
 
-    def take(self, start: int, end: int) -> None:
-        self.start = min(self.start, start)
-        self.end = max(self.end, end)
+    def take(self, other: _Session) -> None:
+        self.start = min(self.start, other.start)
+        self.end = max(self.end, other.end)
+        self.last_offset = max(self.last_offset, other.last_offset)
+        self.members += other.members
+        self.replaced += other.replaced
+
+    def add(self, row: int, offset: int) -> None:
+        self.members.append(row)
+        self.last_offset = max(self.last_offset, offset)
+
+
+@dataclass(frozen=True)
+class _Partials:
+    """The partials' columns, sorted by key, time and offset."""
+
+    table: pa.Table
+    keys: pa.Array
+    first_rows: npt.NDArray[np.intp]
+    times: Times
+    offsets: Times
+    rows: Times
+
+    @classmethod
+    def of(cls, given: pa.Table) -> _Partials:
+        order = [("k", "ascending"), ("w", "ascending"), ("last_offset", "ascending")]
+        table = given.sort_by(order).combine_chunks()
+        codes = table.column("k").combine_chunks().dictionary_encode()
+        numbers = codes.indices.to_numpy(zero_copy_only=False)
+        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        times, offsets, rows = (table.column(name).to_numpy() for name in ("w", "last_offset", "rows"))
+        return cls(table, codes.dictionary.cast(pa.binary()), firsts, times, offsets, rows)
 
 
 class SessionAggregateOperator:
-    """An `Operator` over one input: partial sessions.
+    """An `Operator` over one input: partial results per key and timestamp.
 
-    Columns: `k` STRING; `w` and `e` BIGINT, the first and last record's timestamp; `rows`, `max_ts` BIGINT; one column per
-    slot. Several partials of a key may overlap. Rows that it emits have `__ts` = `window_end` = the last record's
-    timestamp. A session that was taken into a larger one is emitted as a deleted row which keeps its `window_start` and
-    `window_end`: with the key they say which session is gone. Its aggregates are null.
+    Columns: `k` STRING; `w` BIGINT, the records' timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
+    Several partials of a key and timestamp are taken by their offsets, the records of one at the last's.
+
+    Rows that it emits have `__ts` = `window_end` = the last record's timestamp. The stored sessions that a session takes
+    in, itself included where it keeps its window, are emitted before it as deleted rows which keep their `window_start`
+    and `window_end`: with the key they say which session is gone. Their aggregates are null. Sessions come in the order
+    of their last records.
     """
 
     def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
@@ -54,92 +100,58 @@ class SessionAggregateOperator:
         self.aggregation = aggregation
         self.emits = emits
         self._window = aggregation.window
+        self._depends_on_order = any(aggregate.fold is Fold.COLLECT for aggregate in aggregation.aggregates)
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Merge the partials that are in time, and emit each new or grown session and each that is gone."""
         aggregation = self.aggregation
-        partials = inputs[0].sort_by([("k", "ascending"), ("w", "ascending")]).combine_chunks()
-        store = stores[aggregation.store.name]
-        sessions: list[_Session] = []
-        late = 0
-        counts = partials.column("rows").to_pylist()
-        for session in self._merged(partials, store, at):
-            if self._is_closed(session, at):
-                late += sum(counts[row] for row in session.partials)
-            else:
-                sessions.append(session)
+        if not inputs[0].num_rows:
+            return Emitted(no_rows(aggregation.columns))
+        partials = _Partials.of(inputs[0])
+        merging = _Merging(aggregation, self._window, stores[aggregation.store.name], partials, at)
+        sessions, late = merging.sessions(self._depends_on_order)
         if not sessions:
             return Emitted(no_rows(aggregation.columns), late)
+        sessions.sort(key=lambda session: (session.last_offset, session.start))
         layout = ValueLayout(slots_of(aggregation.aggregates))
-        results = self._results(layout, partials, sessions)
-        self._write(layout, store, results)
+        results = self._results(layout, partials, merging.values, sessions)
+        self._write(layout, stores[aggregation.store.name], results)
         rows = result_rows(aggregation, layout, results) if self.emits else no_rows(aggregation.columns)
         return Emitted(rows, late)
 
-    def _is_closed(self, session: _Session, at: BatchTime) -> bool:
-        window = self._window
-        return at.before_ms != NO_STREAM_TIME and session.end < at.before_ms - window.grace_ms - window.gap_ms
-
-    def _merged(self, partials: pa.Table, store: PendingStore, at: BatchTime) -> Iterator[_Session]:
-        """The sessions that the partials make with each other and with the store's, by key and start."""
-        gap_ms = self._window.gap_ms
-        segments = store.segments()
-        current: _Session | None = None
-        columns = [partials.column("k").cast(pa.binary()), partials.column("w"), partials.column("e")]
-        for row, (key, start, end) in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
-            # Sorted by start: what the last session does not reach, none of the earlier ones can.
-            if current is not None and current.key == key and start <= current.end + gap_ms:
-                current.partials.append(row)
-                current.take(start, end)
-            else:
-                if current is not None:
-                    yield current
-                current = _Session(key, start, end, [row])
-            for old_start, old_end, value in self._stored(store, segments, key, start, end, at):
-                current.stored[old_start, old_end] = value
-                current.take(old_start, old_end)
-        if current is not None:
-            yield current
-
-    def _stored(
-        self, store: PendingStore, segments: Sequence[int], key: bytes, start: int, end: int, at: BatchTime
-    ) -> Iterator[tuple[int, int, bytes]]:
-        """Stored sessions at most the gap away from [start, end]."""
-        spec, gap_ms = self.aggregation.store, self._window.gap_ms
-        least_end = start - gap_ms
-        if spec.retention_ms is not None and at.before_ms != NO_STREAM_TIME:
-            # Whether an expired session is still there depends on when its segment is dropped: it never counts.
-            least_end = max(least_end, at.before_ms - spec.retention_ms)
-        for segment in segments:
-            if spec.segment_ms is None or segment >= least_end // spec.segment_ms:
-                yield from sessions_between(store, segment, key, least_end, end + gap_ms)
-
-    def _results(self, layout: ValueLayout, partials: pa.Table, sessions: Sequence[_Session]) -> Results:
-        """The sessions' new values, and behind them those that are gone."""
-        stored = [value for session in sessions for value in session.stored.values()]
-        rows = [row for session in sessions for row in session.partials]
-        taken = partials.take(pa.array(rows, pa.int64()))
-        values = np.concatenate([layout.decode(stored), fold_into(layout, layout.empty(len(rows)), taken)])
-        owners = [i for i, session in enumerate(sessions) for _ in session.stored]
-        owners += [i for i, session in enumerate(sessions) for _ in session.partials]
-        order = np.argsort(owners, kind="stable")
-        sizes = [len(session.stored) + len(session.partials) for session in sessions]
-        merged = merge_groups(layout, values[order], np.cumsum([0, *sizes[:-1]]))
-        gone = [
-            (session.key, start, end)
-            for session in sessions
-            for start, end in session.stored
-            if (start, end) != (session.start, session.end)
-        ]
-        named = [*((session.key, session.start, session.end) for session in sessions), *gone]
+    def _results(
+        self, layout: ValueLayout, partials: _Partials, stored: list[bytes], sessions: Sequence[_Session]
+    ) -> Results:
+        """The sessions' new values, and before each the sessions that it replaces."""
+        folded = fold_into(layout, layout.empty(partials.table.num_rows), partials.table)
+        values = np.concatenate([folded, layout.decode(stored[::-1])])
+        # Stored value i is member -1 - i, and so are stored values the last ones, in reverse.
+        members = np.array([member for session in sessions for member in session.members], dtype=np.int64)
+        sizes = np.array([len(session.members) for session in sessions], dtype=np.int64)
+        merged = merge_groups(layout, values[members], np.cumsum(sizes) - sizes)
+        named: list[tuple[bytes, int, int]] = []
+        places: list[int] = []
+        offsets: list[int] = []
+        for session in sessions:
+            # Kafka Streams deletes nothing where the merged session is no other than the record's own.
+            if session.start != session.end:
+                named += [(session.key, start, end) for end, start in sorted((e, s) for s, e in session.replaced)]
+            places.append(len(named))
+            named.append((session.key, session.start, session.end))
+            offsets += [session.last_offset] * (len(named) - len(offsets))
+        records = layout.empty(len(named))
+        records[places] = merged
+        deleted = np.ones(len(named), dtype=np.bool_)
+        deleted[places] = False
         ends = np.array([end for _, _, end in named], dtype=np.int64)
         return Results(
             keys=pa.array([key for key, _, _ in named], pa.binary()).cast(pa.string()),
             timestamps=ends,
             starts=np.array([start for _, start, _ in named], dtype=np.int64),
             ends=ends,
-            records=np.concatenate([merged, layout.empty(len(gone))]),
-            deleted=np.arange(len(named)) >= len(sessions),
+            records=records,
+            offsets=np.array(offsets, dtype=np.int64),
+            deleted=deleted,
         )
 
     def _write(self, layout: ValueLayout, store: PendingStore, results: Results) -> None:
@@ -151,4 +163,97 @@ class SessionAggregateOperator:
         segments = ends // (self.aggregation.store.segment_ms or np.iinfo(np.int64).max)
         for segment in np.unique(segments):
             chosen = np.flatnonzero(segments == segment)
+            # A session that keeps its window is deleted first: the last of two puts counts.
             store.put_many(int(segment), [keys[i] for i in chosen], [None if deleted[i] else values[i] for i in chosen])
+
+
+class _Merging:
+    """Puts the sessions of one batch together. `values` are the stored values that they take in."""
+
+    def __init__(
+        self, aggregation: Aggregation, window: SessionWindow, store: PendingStore, partials: _Partials, at: BatchTime
+    ) -> None:
+        self.values: list[bytes] = []
+        self._store = store
+        self._segments = store.segments()
+        self._segment_ms = aggregation.store.segment_ms
+        self._partials = partials
+        self._gap_ms = window.gap_ms
+        self._first_open_end = self._first_live_end = _BEGINNING
+        if at.before_ms != NO_STREAM_TIME:
+            self._first_open_end = at.before_ms - window.grace_ms - window.gap_ms
+            # Whether an expired session is still there depends on when its segment is dropped: it never counts.
+            if aggregation.store.retention_ms is not None:
+                self._first_live_end = at.before_ms - aggregation.store.retention_ms + 1
+
+    def sessions(self, depends_on_order: bool) -> tuple[list[_Session], int]:
+        """The new and grown sessions, and how many records are late."""
+        found: list[_Session] = []
+        late = 0
+        bounds = [*self._partials.first_rows.tolist(), len(self._partials.times)]
+        keys = self._partials.keys.to_pylist()
+        # By key, time is sorted: where a key's first record is in time by itself, all are.
+        firsts = self._partials.times[self._partials.first_rows]
+        one_by_one = np.ones(len(firsts), dtype=np.bool_) if depends_on_order else firsts < self._first_open_end
+        chain_rows = np.flatnonzero(np.diff(self._partials.times, prepend=0) > self._gap_ms)
+        for key, first, last, is_one_by_one in zip(keys, bounds[:-1], bounds[1:], one_by_one.tolist(), strict=True):
+            if is_one_by_one:
+                sessions, late_here = self._one_by_one(key, first, last)
+                found += sessions
+                late += late_here
+            else:
+                begin, end = np.searchsorted(chain_rows, (first + 1, last))
+                found += self._in_chains(key, [first, *chain_rows[begin:end].tolist(), last])
+        return found, late
+
+    def _in_chains(self, key: bytes, bounds: Sequence[int]) -> Iterator[_Session]:
+        """Sessions of records that are all in time; between two bounds no record is more than the gap from the next."""
+        times, offsets = self._partials.times, self._partials.offsets
+        current: _Session | None = None
+        for first, last in pairwise(bounds):
+            order = first + np.argsort(offsets[first:last], kind="stable")
+            chain = _Session(key, int(times[first]), int(times[last - 1]), int(offsets[order[-1]]), order.tolist())
+            stored = list(self._stored(key, chain.start - self._gap_ms, chain.end + self._gap_ms))
+            # Sorted by time: what the last session does not reach, none of the earlier ones can.
+            if current is not None and chain.start > current.end + self._gap_ms:
+                yield current
+                current = None
+            if current is None:
+                current = _Session(key, chain.start, chain.end)
+            for session in stored:
+                if session.replaced[0] not in current.replaced:
+                    current.take(session)
+            current.take(chain)
+        if current is not None:
+            yield current
+
+    def _one_by_one(self, key: bytes, first: int, last: int) -> tuple[list[_Session], int]:
+        """Sessions of records of which some may be late, taken in the order of their offsets."""
+        times, offsets = self._partials.times[first:last], self._partials.offsets[first:last]
+        gap_ms = self._gap_ms
+        # No two of them overlap, so that they are in the order of their starts and of their ends.
+        sessions = list(self._stored(key, int(times[0]) - gap_ms, int(times[-1]) + gap_ms))
+        starts, ends = [s.start for s in sessions], [s.end for s in sessions]
+        late = 0
+        for i in np.argsort(offsets, kind="stable").tolist():
+            time = int(times[i])
+            low, high = bisect_left(ends, time - gap_ms), bisect_right(starts, time + gap_ms)
+            merged = _Session(key, time, time)
+            for session in sessions[low:high]:
+                merged.take(session)
+            if merged.end < self._first_open_end:
+                late += int(self._partials.rows[first + i])
+                continue
+            merged.add(first + i, int(offsets[i]))
+            sessions[low:high], starts[low:high], ends[low:high] = [merged], [merged.start], [merged.end]
+        return [session for session in sessions if session.last_offset >= 0], late
+
+    def _stored(self, key: bytes, least_end: int, most_start: int) -> Iterator[_Session]:
+        """Stored sessions that reach into [least_end, most_start] and have not expired, by their ends."""
+        least_end = max(least_end, self._first_live_end)
+        for segment in self._segments:
+            if self._segment_ms is not None and segment < least_end // self._segment_ms:
+                continue
+            for start, end, value in sessions_between(self._store, segment, key, least_end, most_start):
+                self.values.append(value)
+                yield _Session(key, start, end, members=[-len(self.values)], replaced=[(start, end)])

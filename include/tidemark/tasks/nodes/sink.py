@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.stores.layout import bytes_list
+from tidemark.tasks.nodes.columns import big_endian, numbers
+from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.render import json_records
 from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows
-from tidemark.topology.plan import EVENT_TIME, RowSink
+from tidemark.tasks.update import Message
+from tidemark.topology.plan import RowSink, Sink, WindowedKey
 
 
-def records_of(node: RowSink, rows: Rows) -> list[tuple[bytes, bytes | None]]:
-    """Key and value of each record, in the rows' order; a deleted row's value is None, a tombstone."""
+def records_of(node: RowSink, rows: Rows) -> list[Message]:
+    """The rows as records, in their order; a deleted row's value is None, a tombstone."""
     if not rows.num_rows:
         return []
     columns = [(column.name, rows.column(column.name).combine_chunks()) for column in node.columns]
-    if node.sink.is_repartition:
-        columns.append((EVENT_TIME, rows.column(TIMESTAMP).combine_chunks()))
-    keys = bytes_list(rows.column(KEY))
-    values: list[bytes] = bytes_list(json_records(columns))
-    if not pc.any(rows.column(DELETED)).as_py():
-        return list(zip(keys, values, strict=True))
-    deleted = rows.column(DELETED).to_pylist()
-    return [(key, None if gone else value) for key, value, gone in zip(keys, values, deleted, strict=True)]
+    values = json_records(columns)
+    deleted = rows.column(DELETED).combine_chunks()
+    if deleted.true_count:
+        values = pc.if_else(deleted, None, values)
+    listed = zip(_keys(node.sink, rows), bytes_list(values), rows.column(TIMESTAMP).to_numpy().tolist(), strict=True)
+    return [{"key": key, "value": value, "timestamp": at} for key, value, at in listed]
+
+
+def plain_keys(sink: Sink, keys: Sequence[bytes]) -> Sequence[bytes]:
+    """The records' keys less what they say of their windows: these choose the partition."""
+    return keys if sink.windowed_key is None else [key[: -sink.windowed_key.value] for key in keys]
+
+
+def _keys(sink: Sink, rows: Rows) -> list[bytes]:
+    if sink.windowed_key is None:
+        return bytes_list(rows.column(KEY))
+    names = [WINDOW_END, WINDOW_START] if sink.windowed_key is WindowedKey.SESSION else [WINDOW_START]
+    if any(rows.column(name).null_count for name in names):
+        raise ValueError(f"{sink.node}: a row, deleted or not, must say its {' and '.join(names)}")
+    window = [big_endian(numbers(rows, name)) for name in names]
+    return bytes_list(pc.binary_join_element_wise(rows.column(KEY).combine_chunks().cast(pa.binary()), *window, b""))
 
 
 def entering_rows(table: pa.Table, names: list[str], schema: pa.Schema) -> Rows:

@@ -1,23 +1,26 @@
-"""Aggregation in sliding windows: partial results per timestamp are kept, windows are put together from them.
+"""Aggregation in sliding windows, kept and updated as Kafka Streams' `KStreamSlidingWindowAggregate` does.
 
-The windows are those of Kafka Streams' `KStreamSlidingWindowAggregate`: a record at t makes [t - difference, t], or
-[0, difference] where that would begin before the epoch, and [t + 1, t + 1 + difference] if a record falls into it.
+A record at t makes the window [t - difference, t], or [0, difference] where that would begin before the epoch, and
+[t + 1, t + 1 + difference] once a record falls into it. The store holds windows, not records: what a record meant for a
+window that was closed when it came is not known to the windows that are made later.
+
+Which windows a record changes is found for one record after the other, with numbers alone. Their values are merged at the
+end, whole columns at a time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.stores.layout import Records, ValueLayout, slots_of, split_window_key, window_keys
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.merge import merge_groups
 from tidemark.tasks.nodes.aggregate import by_segment
@@ -31,24 +34,153 @@ _TIME_BYTES = 8
 
 
 @dataclass
-class _Windows:
-    """Windows to put together: each is rows `first` to before `last` of `values`, the stored partials that were read."""
+class _Window:
+    """One window of a key. `members` are what its value is merged from: numbers of stored values, or -1 - i for partial i."""
 
-    values: list[bytes] = field(default_factory=list)
+    start: int
+    newest_ms: int
+    members: list[int]
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """A window as it was before the record came: its first `size` members."""
+
+    window: _Window
+    size: int
+    newest_ms: int
+
+
+@dataclass
+class _KeyWindows:
+    """The windows of one key within reach of a batch's records."""
+
+    difference_ms: int
+    first_open_end: int
+    starts: list[int]
+    windows: dict[int, _Window]
+    changed: dict[int, int] = field(default_factory=dict)
+    """By start, in the order of the last change: the offset of the record that made it."""
+    made_twice: dict[int, int] = field(default_factory=dict)
+    """By start: the offset of the record that made a window twice."""
+    _row: int = -1
+    _time: int = -1
+    _offset: int = -1
+
+    def take(self, row: int, time: int, offset: int) -> bool:
+        """Let a record into its windows; False where none of them is open."""
+        self._row, self._time, self._offset = row, time, offset
+        if time < self.difference_ms:
+            self._take_early()
+        else:
+            self._take()
+        return bool(self.changed) and self.changed[next(reversed(self.changed))] == offset
+
+    def _take(self) -> None:
+        """`processReverse`: the windows that hold the time, from the latest to the earliest, then the new ones."""
+        time, difference_ms = self._time, self.difference_ms
+        behind: _Snapshot | None = None
+        left: _Window | None = None
+        previous_ms: int | None = None
+        has_left = False
+        first = bisect_left(self.starts, max(0, time - 2 * difference_ms))
+        for start in reversed(self.starts[first : bisect_right(self.starts, time)]):
+            window = self.windows[start]
+            end = start + difference_ms
+            if end > time:
+                behind = behind or _Snapshot(window, len(window.members), window.newest_ms)
+                self._update(window)
+            elif end == time:
+                has_left = True
+                newest_ms = window.newest_ms
+                self._update(window)
+                if newest_ms >= time:
+                    return  # Another record of this time has made its windows.
+                previous_ms = newest_ms
+            else:
+                left, previous_ms = window, window.newest_ms
+                break
+        if previous_ms is not None and previous_ms + 1 + difference_ms >= time and previous_ms + 1 not in self.windows:
+            self._make(previous_ms + 1, [])
+        if not has_left:
+            # Where the two are one window, Kafka Streams makes it, and emits it, twice.
+            is_joined = left is not None and left.newest_ms >= time - difference_ms
+            self._make(time - difference_ms, left.members if left is not None and is_joined else [])
+        if behind is not None:
+            self._make_behind(behind)
+
+    def _take_early(self) -> None:
+        """`processEarly`: records before the first difference share the window that begins at 0."""
+        time = self._time
+        behind: _Snapshot | None = None
+        combined = self.windows.get(0)
+        for start in self.starts[bisect_left(self.starts, 1) : bisect_right(self.starts, time)]:
+            window = self.windows[start]
+            behind = _Snapshot(window, len(window.members), window.newest_ms)
+            self._update(window)
+        if behind is None and combined is not None:
+            behind = _Snapshot(combined, len(combined.members), combined.newest_ms)
+        if behind is not None:
+            self._make_behind(behind)
+        if combined is None:
+            self._make(0, [])
+            return
+        if combined.newest_ms < time and combined.newest_ms + 1 not in self.windows:
+            self._make(combined.newest_ms + 1, [])
+        self._update(combined)
+
+    def _make(self, start: int, members: list[int]) -> None:
+        """A window with the record in it, unless it is closed."""
+        if start + self.difference_ms >= self.first_open_end:
+            self._put(_Window(start, self._time, [*members, -1 - self._row]))
+
+    def _make_behind(self, behind: _Snapshot) -> None:
+        """The window that begins behind the record, which is open: else the record would be late."""
+        if behind.newest_ms > self._time and self._time + 1 not in self.windows:
+            self._put(_Window(self._time + 1, behind.newest_ms, behind.window.members[: behind.size]))
+
+    def _put(self, window: _Window) -> None:
+        if window.start not in self.windows:
+            insort(self.starts, window.start)
+        else:
+            self.made_twice[window.start] = self._offset
+        self.windows[window.start] = window
+        self._note(window)
+
+    def _update(self, window: _Window) -> None:
+        if window.start + self.difference_ms >= self.first_open_end:
+            window.members.append(-1 - self._row)
+            if window.newest_ms < self._time:
+                window.newest_ms = self._time
+            self._note(window)
+
+    def _note(self, window: _Window) -> None:
+        # Set again, it moves to the end.
+        self.changed.pop(window.start, None)
+        self.changed[window.start] = self._offset
+
+
+@dataclass
+class _Changed:
+    """Changed windows, once for each time that they are emitted, and the stored records that they are merged from."""
+
+    stored: Records
     keys: list[bytes] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
-    last: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    members: list[list[int]] = field(default_factory=list)
+    late_rows: int = 0
 
 
 class SlidingAggregateOperator:
-    """An `Operator` over one input: partial results with unique (k, w), `w` BIGINT being the records' timestamp.
+    """An `Operator` over one input: partial results of one record each.
 
-    Other columns as for `WindowedAggregateOperator`. The store (window keys of key and timestamp) holds the partials, so
-    that a window is right however late a record of it comes. It must retain the difference + the grace + 1 ms.
-    A record is late when t + 1 + difference <= stream time - grace; a window is left as it is when its end lies before
-    stream time - grace. Emits each window that a record of the batch fell into or made, `__ts` its newest record's.
+    Columns: `k` STRING; `w` BIGINT, the record's timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
+
+    A record is late when t + difference < stream time at the batch's start - grace, or when all of its windows end before
+    that; a window that does is left as it is. Emits each window that a record of the batch changed or made, in the order
+    of the last change, `__ts` the newest timestamp in it. The store (window keys) must retain twice the difference, the
+    grace and 1 ms.
     """
 
     def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
@@ -60,111 +192,100 @@ class SlidingAggregateOperator:
         self._grace_ms = aggregation.window.grace_ms
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Keep the partials that are in time, and emit the windows that they change."""
+        """Update and make the windows of the records that are in time, and emit these."""
         aggregation = self.aggregation
-        partials = inputs[0].sort_by([("k", "ascending"), ("w", "ascending")])
-        open_from = 0 if at.before_ms == NO_STREAM_TIME else max(0, at.before_ms - self._grace_ms)
-        is_late = partials.column("w").to_numpy() + 1 + self._difference_ms <= open_from
-        late = int(partials.column("rows").to_numpy()[is_late].sum())
-        partials = partials.filter(pa.array(~is_late)).combine_chunks()
-        if partials.num_rows == 0:
-            return Emitted(no_rows(aggregation.columns), late)
+        first_open_end = 0 if at.before_ms == NO_STREAM_TIME else max(0, at.before_ms - self._grace_ms)
+        is_late = inputs[0].column("w").to_numpy() + self._difference_ms < first_open_end
+        late = int(inputs[0].column("rows").to_numpy()[is_late].sum())
+        partials = inputs[0].filter(pa.array(~is_late))
+        partials = partials.sort_by([("k", "ascending"), ("last_offset", "ascending")]).combine_chunks()
         layout = ValueLayout(slots_of(aggregation.aggregates))
         store = stores[aggregation.store.name]
-        is_new = self._keep(layout, partials, store)
+        changed = self._changed(layout, partials, store, first_open_end)
+        late += changed.late_rows
+        if not changed.keys:
+            return Emitted(no_rows(aggregation.columns), late)
+        # The changes of one record stay in their order, which is that in which Kafka Streams makes them.
+        offsets = np.array(changed.offsets, dtype=np.int64)
+        order = np.argsort(offsets, kind="stable")
+        starts = np.array(changed.starts, dtype=np.int64)[order]
+        keys = pa.array(changed.keys, pa.binary()).take(pa.array(order))
+        records = _put_together(layout, partials, changed.stored, [changed.members[i] for i in order])
+        for segment, chosen in by_segment(aggregation.store, starts):
+            rows = slice(None) if chosen is None else chosen
+            some = keys if chosen is None else keys.take(pa.array(chosen))
+            store.put_many(segment, window_keys(some, starts[rows]), layout.encode(records[rows]))
         if not self.emits:
             return Emitted(no_rows(aggregation.columns), late)
-        windows = self._changed(partials, is_new, store, open_from)
-        starts = np.array(windows.starts, dtype=np.int64)
         results = Results(
-            keys=pa.array(windows.keys, pa.binary()).cast(pa.string()),
-            timestamps=np.array(windows.timestamps, dtype=np.int64),
+            keys=keys.cast(pa.string()),
+            timestamps=np.ascontiguousarray(records["ts"]),
             starts=starts,
             ends=starts + self._difference_ms,
-            records=_put_together(layout, windows),
+            records=records,
+            offsets=offsets[order],
         )
         return Emitted(result_rows(aggregation, layout, results), late)
 
-    def _keep(self, layout: ValueLayout, partials: pa.Table, store: PendingStore) -> npt.NDArray[np.bool_]:
-        """Merge the partials into the store; which of them have a timestamp that their key did not have before."""
-        is_new = np.empty(partials.num_rows, dtype=np.bool_)
-        for segment, chosen in by_segment(self.aggregation.store, partials.column("w").to_numpy()):
-            rows = partials if chosen is None else partials.take(pa.array(chosen))
-            keys = window_keys(rows.column("k").combine_chunks(), rows.column("w").to_numpy())
-            old = store.get_many(segment, keys)
-            store.put_many(segment, keys, layout.encode(fold_into(layout, layout.decode(old), rows)))
-            is_new[slice(None) if chosen is None else chosen] = [value is None for value in old]
-        return is_new
-
-    def _changed(
-        self, partials: pa.Table, is_new: npt.NDArray[np.bool_], store: PendingStore, open_from: int
-    ) -> _Windows:
-        found = _Windows()
+    def _changed(self, layout: ValueLayout, partials: pa.Table, store: PendingStore, first_open_end: int) -> _Changed:
         segments = store.segments()
-        difference_ms = self._difference_ms
         keys = partials.column("k").cast(pa.binary()).to_pylist()
-        listed = zip(keys, partials.column("w").to_pylist(), is_new.tolist(), strict=True)
-        for key, rows in groupby(listed, key=lambda row: row[0]):
-            changed = [(time, fresh) for _, time, fresh in rows]
-            # What lies before concerns closed windows only, and whether it is still stored depends on its segment.
-            least = max(0, changed[0][0] - difference_ms - 1, open_from - difference_ms - 1)
-            times, values = self._stored(store, segments, key, least, changed[-1][0] + difference_ms + 1)
-            offset = len(found.values)
-            found.values += values
-            for start in sorted(self._starts(times, changed)):
-                if start + difference_ms < open_from:
-                    continue
-                first, last = bisect_left(times, start), bisect_right(times, start + difference_ms)
-                found.keys.append(key)
-                found.starts.append(start)
-                found.timestamps.append(times[last - 1])
-                found.first.append(offset + first)
-                found.last.append(offset + last)
+        times, offsets, counts = (partials.column(name).to_pylist() for name in ("w", "last_offset", "rows"))
+        groups: list[tuple[list[int], list[int]]] = []
+        values: list[bytes] = []
+        for key, numbers in groupby(range(len(keys)), key=keys.__getitem__):
+            rows = list(numbers)
+            least, most = min(times[row] for row in rows), max(times[row] for row in rows)
+            stored = list(self._stored(store, segments, key, max(0, least - 2 * self._difference_ms), most))
+            values += [value for _, value in stored]
+            groups.append((rows, [start for start, _ in stored]))
+        found = _Changed(layout.decode(values))
+        newest = found.stored["ts"].tolist()
+        at = 0
+        for rows, starts in groups:
+            windows = {
+                start: _Window(start, newest[i], [i])
+                for i, start in zip(range(at, at + len(starts)), starts, strict=True)
+            }
+            at += len(starts)
+            of_key = _KeyWindows(self._difference_ms, first_open_end, starts, windows)
+            for row in rows:
+                if not of_key.take(row, times[row], offsets[row]):
+                    found.late_rows += counts[row]
+            for start, offset in of_key.changed.items():
+                for _ in range(2 if of_key.made_twice.get(start) == offset else 1):
+                    found.keys.append(keys[rows[0]])
+                    found.starts.append(start)
+                    found.offsets.append(offset)
+                    found.members.append(windows[start].members)
         return found
-
-    def _starts(self, times: Sequence[int], changed: Sequence[tuple[int, bool]]) -> set[int]:
-        """Windows that hold a changed timestamp, or that a new one makes."""
-        difference_ms = self._difference_ms
-        starts: set[int] = set()
-        for time, fresh in changed:
-            # Left windows of itself and of later records, and right windows of earlier ones.
-            later = times[bisect_left(times, time) : bisect_right(times, time + difference_ms)]
-            starts.update(max(0, other - difference_ms) for other in later)
-            earlier = times[bisect_left(times, time - 1 - difference_ms) : bisect_left(times, time)]
-            starts.update(other + 1 for other in earlier)
-            behind = times[bisect_right(times, time) : bisect_right(times, time + 1 + difference_ms)]
-            # A record at its very end has made that window before, or does so in this batch.
-            if fresh and behind and behind[-1] != time + 1 + difference_ms:
-                starts.add(time + 1)
-        return starts
 
     def _stored(
         self, store: PendingStore, segments: Sequence[int], key: bytes, least: int, most: int
-    ) -> tuple[list[int], list[bytes]]:
-        """The key's timestamps in [least, most], ascending, and their partials."""
+    ) -> Iterator[tuple[int, bytes]]:
+        """The key's windows from that of start `least` to that right behind `most`, ascending: start and value."""
         segment_ms = self.aggregation.store.segment_ms
-        times: list[int] = []
-        values: list[bytes] = []
+        most += 1
         start, end = (key + time.to_bytes(_TIME_BYTES, "big") for time in (least, most + 1))
         for segment in segments:
             if segment_ms is not None and not least // segment_ms <= segment <= most // segment_ms:
                 continue
             for found, value in store.range(segment, start, end):
                 if len(found) == len(key) + _TIME_BYTES:  # Else another key, of which this one is a prefix.
-                    times.append(split_window_key(found)[1])
-                    values.append(value)
-        return times, values
+                    yield split_window_key(found)[1], value
 
 
-def _put_together(layout: ValueLayout, windows: _Windows) -> Records:
-    """One record per window. A stored partial is in as many as overlap there, so it is done in portions."""
-    values = layout.decode(windows.values)
-    first, last = np.array(windows.first, dtype=np.int64), np.array(windows.last, dtype=np.int64)
-    portions = np.cumsum(last - first) // _ROWS_AT_ONCE
+def _put_together(layout: ValueLayout, partials: pa.Table, stored: Records, members: list[list[int]]) -> Records:
+    """One record per window. A partial is in as many as overlap there, so it is done in portions."""
+    folded = fold_into(layout, layout.empty(partials.num_rows), partials)
+    # Partial i is member -1 - i, and so partials are the last of the values, in reverse.
+    values = np.concatenate([stored, folded[::-1]])
+    sizes = np.array([len(each) for each in members], dtype=np.int64)
+    portions = np.cumsum(sizes) // _ROWS_AT_ONCE
     merged = [layout.empty(0)]
     for portion in np.unique(portions):
-        begin, sizes = first[portions == portion], (last - first)[portions == portion]
-        offsets = np.cumsum(sizes) - sizes
-        rows = np.arange(sizes.sum()) + np.repeat(begin - offsets, sizes)
-        merged.append(merge_groups(layout, values[rows], offsets))
+        first, last = np.searchsorted(portions, portion), np.searchsorted(portions, portion, "right")
+        rows = np.array([member for each in members[first:last] for member in each], dtype=np.int64)
+        within = sizes[first:last]
+        merged.append(merge_groups(layout, values[rows], np.cumsum(within) - within))
     return np.concatenate(merged)

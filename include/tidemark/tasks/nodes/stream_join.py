@@ -1,13 +1,14 @@
-"""The join of two streams in a window: each pair once, when its later row comes (rule 20).
+"""The join of two streams in a window, record by record as Kafka Streams' `KStreamKStreamJoin` (emit interval 0).
 
-Rows wait for partners in two window stores, `joined_rows`. A row without a partner so far, where the join emits such rows,
-also waits in a third one, as the result that it will be, until no partner can come. Its key there: the time after which
-its window is closed, 8 bytes; the side, 0 or 1; the key's bytes; the timestamp, 8 bytes; its counter, 4 bytes: all
-big-endian, so that the store's order is that of closing.
+Rows wait for partners in two window stores, `joined_rows`. Nothing here depends on where batches end: what a row finds, and
+when a row that stayed alone is emitted, follows from the records' order alone. Three times are committed beside the stream
+time (`Emitted.marks_ms`): of each window store the newest timestamp put into it, of `waiting` what says when it is looked
+through again.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,32 +16,84 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.stores.layout import bytes_list
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.nodes.columns import (
-    TIME_BYTES,
+    Flags,
     Numbers,
-    big_endian,
+    flags,
     in_sequence,
     joined_values,
     key_codes,
     make_rows,
-    next_sequence,
     numbers,
     spans,
 )
-from tidemark.tasks.nodes.joined_rows import COUNTER_BYTES, JoinedRows, Kept
+from tidemark.tasks.nodes.joined_rows import JoinedRows, Kept
+from tidemark.tasks.nodes.waiting import NEVER_MS, Waiting, key_of, time_of, waiting_keys
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, encode_rows, value_schema
+from tidemark.tasks.order import LEFT_FIRST, Met
+from tidemark.tasks.rows import (
+    DELETED,
+    KEY,
+    SEQUENCE,
+    TIMESTAMP,
+    Rows,
+    decode_rows,
+    encode_rows,
+    no_rows,
+    value_schema,
+)
 from tidemark.topology.plan import Column, JoinKind, StreamStreamJoin
 
-_SIDES = (b"\x00", b"\x01")
-_TAIL_BYTES = TIME_BYTES + COUNTER_BYTES
+_CLOSED, _OWN = 0, 1
+"""Of what one record gives, rows that stayed alone and are closed by it come before its own results."""
 
-Alone = list[tuple[bytes, bytes]]
-"""Keys and values of the store of rows without a partner."""
+_BEFORE_THE_BATCH = -1
+_NO_PLACE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """The records of both sides in the order in which they are taken; all columns of one length.
+
+    `rows` are numbers in the side's input. `is_live`: with key and value. `stream_ms` is the join's stream time with the
+    record; `newest_ms`, by side, the newest timestamp that the side's window store was given up to the record, itself
+    included.
+    """
+
+    sides: Numbers
+    rows: Numbers
+    sequence: Numbers
+    times: Numbers
+    is_live: Flags
+    is_keyless: Flags
+    stream_ms: Numbers
+    newest_ms: tuple[Numbers, Numbers]
+
+    def places(self, side: int) -> Numbers:
+        """Of one side's live rows, in order."""
+        return np.flatnonzero(self.is_live & (self.sides == side))
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Row numbers among each side's kept and new rows, and the place of the later row, in the order of emission."""
+
+    lefts: Numbers
+    rights: Numbers
+    places: Numbers
+    right_later: Flags
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Results in the order in which each record gives them; `phases` tells `_CLOSED` and `_OWN` apart."""
+
+    rows: Rows
+    places: Numbers
+    phases: Numbers
 
 
 @dataclass(frozen=True)
@@ -48,144 +101,256 @@ class StreamStreamJoinOperator:
     """An `Operator` over the left rows (input 0) and the right rows (input 1).
 
     A pair has the newer timestamp of both and the `__seq` of its later row; pairs of one row come by their partner's
-    timestamp, then in the order in which the partners came. Behind them come the rows that stay alone, with nulls, once
-    stream time is past their window and grace. A row is late, dropped and counted, when the stream time at the batch's
-    start is past its timestamp, the longer side of the window and grace. A deleted row is no record, and is left out.
+    timestamp, then in the order in which the partners came. A row that stays alone comes with nulls, its own timestamp and
+    the `__seq` of the row that was newer than all before and found its window and grace over, before that row's pairs. A
+    late row joins what the other store still holds; late is counted what neither found a partner, nor was emitted, nor kept.
+    A deleted row is no record; nor is one without a key, except where its side is emitted alone: it is, at once.
     """
 
     node: StreamStreamJoin
+    met: Met = LEFT_FIRST
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Pair the batch's rows with each other and with those kept, keep them, emit what stays alone."""
         node = self.node
-        left, late_left = self._in_time(inputs[0], at)
-        right, late_right = self._in_time(inputs[1], at)
+        given = in_sequence(inputs[0]), in_sequence(inputs[1])
+        if not given[0].num_rows + given[1].num_rows:
+            return Emitted(no_rows(node.columns))
+        batch = self._ordered(given, at)
+        live = [_only(rows, batch.is_live[batch.sides == side]) for side, rows in enumerate(given)]
+        window_stores = node.stores[:2]
         keeps = [
             JoinedRows(stores[spec.name], spec.segment_ms or 1, columns)
-            for spec, columns in zip(node.stores, (node.left_columns, node.right_columns), strict=False)
+            for spec, columns in zip(window_stores, (node.left_columns, node.right_columns), strict=True)
         ]
         # What was kept is read before anything is added: a pair inside the batch must not be found twice.
-        held = keeps[0].near(right, node.after_ms, node.before_ms), keeps[1].near(left, node.before_ms, node.after_ms)
-        sides = _behind(held[0], keeps[0].add(left)), _behind(held[1], keeps[1].add(right))
-        pairs = self._pairs(sides[0].rows, sides[1].rows, held[0].rows.num_rows, held[1].rows.num_rows)
-        joined = self._joined(sides[0].rows, sides[1].rows, *pairs)
-        if node.kind is not JoinKind.INNER:
-            alone = self._alone(sides, [len(h.counters) for h in held], pairs, stores[node.stores[2].name], at)
-            joined = pa.concat_tables([joined, self._alone_rows(alone, next_sequence(inputs))])
-        return Emitted(joined, late_left + late_right)
-
-    def _in_time(self, rows: Rows, at: BatchTime) -> tuple[Rows, int]:
-        rows = in_sequence(rows.filter(pc.invert(rows.column(DELETED))))
-        reach_ms = max(self.node.before_ms, self.node.after_ms) + self.node.grace_ms
-        is_late = numbers(rows, TIMESTAMP) + reach_ms < at.before_ms
-        return (rows.filter(pa.array(~is_late)), int(is_late.sum())) if is_late.any() else (rows, 0)
-
-    def _pairs(self, left: Rows, right: Rows, held_left: int, held_right: int) -> tuple[Numbers, Numbers]:
-        """Row numbers of every pair in which at least one row is new, in the order of emission."""
-        if not left.num_rows or not right.num_rows:
-            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        before_ms, after_ms = self.node.before_ms, self.node.after_ms
-        left_codes, right_codes = key_codes(left.column(KEY), right.column(KEY))
-        left_ms, right_ms = numbers(left, TIMESTAMP), numbers(right, TIMESTAMP)
-        new, newer = left_ms[held_left:], right_ms[held_right:]
-        ours, theirs = spans(left_codes[held_left:], new - before_ms, new + after_ms, right_codes, right_ms).pairs()
-        later, earlier = spans(
-            right_codes[held_right:], newer - after_ms, newer + before_ms, left_codes[:held_left], left_ms[:held_left]
-        ).pairs()
-        lefts = np.concatenate([ours + held_left, earlier])
-        rights = np.concatenate([theirs, later + held_right])
-        left_place, right_place = numbers(left, SEQUENCE)[lefts], numbers(right, SEQUENCE)[rights]
-        right_later = right_place >= left_place
-        order = np.lexsort(
-            (
-                np.where(right_later, lefts, rights),
-                np.where(right_later, left_ms[lefts], right_ms[rights]),
-                np.where(right_later, rights, lefts),
-                right_later,
-                np.maximum(left_place, right_place),
-            )
+        held = (
+            keeps[0].near(live[1], node.after_ms, node.before_ms),
+            keeps[1].near(live[0], node.before_ms, node.after_ms),
         )
-        return lefts[order], rights[order]
+        retention_ms = node.before_ms + node.after_ms + node.grace_ms
+        # One that is just too old to be found may still wait to be emitted alone: its counter tells it from the others.
+        is_kept = [(batch.times >= batch.newest_ms[side] - retention_ms)[batch.places(side)] for side in (0, 1)]
+        sides = [_behind(held[side], keeps[side].add(live[side], is_kept[side])) for side in (0, 1)]
+        pairs = self._pairs(batch, sides, held, retention_ms)
+        parts = [self._joined(batch, sides, pairs)]
+        marks = {spec.name: int(batch.newest_ms[side][-1]) for side, spec in enumerate(window_stores)}
+        is_done = np.zeros(len(batch.sides), dtype=np.bool_)
+        is_done[pairs.places] = True
+        for side in (0, 1):
+            is_done[batch.places(side)[is_kept[side]]] = True
+        if node.kind is not JoinKind.INNER:
+            name = node.stores[2].name
+            waiting = Waiting(node, stores[name], at.marks_ms.get(name, NEVER_MS))
+            closed, alone = self._alone(batch, sides, held, pairs, waiting, stores[name])
+            waiting.write()
+            marks[name] = waiting.look_ms
+            is_done[alone] = True
+            parts += [closed, self._at_once(batch, given, alone)]
+        late = batch.is_live & ~is_done
+        return Emitted(_in_place(parts), int(late.sum()), marks)
 
-    def _joined(self, left: Rows, right: Rows, lefts: Numbers, rights: Numbers) -> Rows:
-        left, right = left.take(pa.array(lefts)), right.take(pa.array(rights))
-        return make_rows(
+    def _ordered(self, given: tuple[Rows, Rows], at: BatchTime) -> _Batch:
+        sides = np.repeat([0, 1], [rows.num_rows for rows in given])
+        sequence = np.concatenate([numbers(rows, SEQUENCE) for rows in given])
+        order = np.lexsort((1 - sides if self.met.right_first else sides, sequence))
+        times = np.concatenate([numbers(rows, TIMESTAMP) for rows in given])[order]
+        has_key = np.concatenate([pc.is_valid(rows.column(KEY)).to_numpy() for rows in given])[order]
+        has_value = ~np.concatenate([flags(rows, DELETED) for rows in given])[order]
+        sides, is_live = sides[order], has_key & has_value
+        newest_ms = [
+            _newest(
+                # `KStreamJoinWindow` hands null values to its store too, whose own time they move.
+                np.where(has_key & (sides == side), times, NO_STREAM_TIME),
+                at.marks_ms.get(spec.name, NO_STREAM_TIME),
+            )
+            for side, spec in enumerate(self.node.stores[:2])
+        ]
+        return _Batch(
+            sides=sides,
+            rows=np.concatenate([np.arange(rows.num_rows) for rows in given])[order],
+            sequence=sequence[order],
+            times=times,
+            is_live=is_live,
+            is_keyless=~has_key & has_value,
+            stream_ms=_newest(times, at.before_ms),
+            newest_ms=(newest_ms[0], newest_ms[1]),
+        )
+
+    def _pairs(self, batch: _Batch, sides: Sequence[Kept], held: Sequence[Kept], retention_ms: int) -> _Pairs:
+        """Every pair in which at least one row is new, each where its later row finds the other side's."""
+        found = [self._partners(batch, sides, held, retention_ms, side) for side in (0, 1)]
+        lefts = np.concatenate([found[0][0], found[1][1]])
+        rights = np.concatenate([found[0][1], found[1][0]])
+        places = np.concatenate([found[0][2], found[1][2]])
+        # Each record's partners are in their order already.
+        order = np.argsort(places, kind="stable")
+        right_later = np.repeat([False, True], [len(found[0][0]), len(found[1][0])])
+        return _Pairs(lefts[order], rights[order], places[order], right_later[order])
+
+    def _partners(
+        self, batch: _Batch, sides: Sequence[Kept], held: Sequence[Kept], retention_ms: int, side: int
+    ) -> tuple[Numbers, Numbers, Numbers]:
+        """For each new row of a side: it, a partner that came before it, its place."""
+        places, other_places = batch.places(side), batch.places(1 - side)
+        first, others = held[side].rows.num_rows, sides[1 - side].rows
+        if not len(places) or not others.num_rows:
+            nothing = np.zeros(0, dtype=np.int64)
+            return nothing, nothing, nothing
+        before_ms, after_ms = self._reach(side)
+        times = batch.times[places]
+        # A window store gives nothing older than its retention, by the newest that it was given itself.
+        oldest_ms = batch.newest_ms[1 - side][places] - retention_ms + 1
+        own_codes, other_codes = key_codes(sides[side].rows.column(KEY), others.column(KEY))
+        own, partners = spans(
+            own_codes[first:],
+            np.maximum(times - before_ms, oldest_ms),
+            times + after_ms,
+            other_codes,
+            numbers(others, TIMESTAMP),
+        ).pairs()
+        came = np.concatenate([np.full(held[1 - side].rows.num_rows, _BEFORE_THE_BATCH), other_places])
+        is_earlier = came[partners] < places[own]
+        own, partners = own[is_earlier], partners[is_earlier]
+        return own + first, partners, places[own]
+
+    def _reach(self, side: int) -> tuple[int, int]:
+        """How far before and behind a row of this side its partners may be."""
+        node = self.node
+        return (node.after_ms, node.before_ms) if side else (node.before_ms, node.after_ms)
+
+    def _joined(self, batch: _Batch, sides: Sequence[Kept], pairs: _Pairs) -> _Part:
+        left, right = sides[0].rows.take(pa.array(pairs.lefts)), sides[1].rows.take(pa.array(pairs.rights))
+        rows = make_rows(
             self.node.columns,
             keys=left.column(KEY),
             timestamps=np.maximum(numbers(left, TIMESTAMP), numbers(right, TIMESTAMP)),
-            sequence=np.maximum(numbers(left, SEQUENCE), numbers(right, SEQUENCE)),
+            sequence=batch.sequence[pairs.places],
             deleted=None,
             values=joined_values(
                 self.node.columns, _values(left, self.node.left_columns), _values(right, self.node.right_columns)
             ),
         )
+        return _Part(rows, pairs.places, np.full(len(pairs.places), _OWN))
 
     def _alone(
         self,
-        sides: tuple[Kept, Kept],
-        held: Sequence[int],
-        pairs: tuple[Numbers, Numbers],
+        batch: _Batch,
+        sides: Sequence[Kept],
+        held: Sequence[Kept],
+        pairs: _Pairs,
+        waiting: Waiting,
         store: PendingStore,
-        at: BatchTime,
-    ) -> Alone:
-        """Note which rows are alone, and which no more; give those whose window has closed."""
-        limit = b"" if at.after_ms == NO_STREAM_TIME else at.after_ms.to_bytes(TIME_BYTES, "big")
-        closed: Alone = []
-        for side in range(2 if self.node.kind is JoinKind.OUTER else 1):
-            kept, old = sides[side], held[side]
-            has_partner = np.zeros(kept.rows.num_rows, dtype=np.bool_)
-            has_partner[pairs[side]] = True
-            found = self._alone_keys(kept, np.flatnonzero(has_partner[:old]), side)
-            # Most have had a partner before: each deletion is a record in the changelog.
-            waiting = [k for k, v in zip(found, store.get_many(WHOLE, found), strict=True) if v is not None]
-            store.put_many(WHOLE, waiting, [None] * len(waiting))
-            lonely = np.flatnonzero(~has_partner[old:]) + old
-            entries = list(
-                zip(self._alone_keys(kept, lonely, side), self._alone_values(kept.rows, lonely, side), strict=True)
-            )
-            closed += [(key, value) for key, value in entries if key < limit]
-            open_ = [(key, value) for key, value in entries if key >= limit]
-            store.put_many(WHOLE, [key for key, _ in open_], [value for _, value in open_])
-        stored = list(store.range(WHOLE, b"", limit))
-        store.put_many(WHOLE, [key for key, _ in stored], [None] * len(stored))
-        return sorted(closed + stored)
+    ) -> tuple[_Part, Numbers]:
+        """Rows that waited and are closed; and the places of those that need not wait for a partner, or have no key.
 
-    def _alone_keys(self, kept: Kept, chosen: Numbers, side: int) -> list[bytes]:
-        rows, counters = kept.rows.take(pa.array(chosen)), kept.counters[chosen]
-        times = numbers(rows, TIMESTAMP)
-        last_partner_ms = times + (self.node.before_ms if side else self.node.after_ms)
-        return bytes_list(
-            pc.binary_join_element_wise(
-                big_endian(last_partner_ms + self.node.grace_ms),
-                pa.scalar(_SIDES[side]),
-                rows.column(KEY).combine_chunks().cast(pa.binary()),
-                big_endian(times),
-                big_endian(counters, COUNTER_BYTES),
-                b"",
-            )
-        )
+        What is looked through, and when, depends on every record before, so the records are taken one by one.
+        """
+        puts: dict[int, tuple[bytes, bytes]] = {}
+        met: dict[int, list[bytes]] = defaultdict(list)
+        met_stored: dict[int, list[bytes]] = defaultdict(list)
+        for side in self._outer_sides:
+            kept, first, places = sides[side], held[side].rows.num_rows, batch.places(side)
+            # The row of a pair that was there first has a partner from then on, the later one at once.
+            came_later = pairs.right_later if side else ~pairs.right_later
+            partnered = np.full(kept.rows.num_rows, _NO_PLACE)
+            mine = (pairs.rights if side else pairs.lefts)[~came_later]
+            np.minimum.at(partnered, mine, pairs.places[~came_later])
+            has_partner = np.zeros(len(batch.sides), dtype=np.bool_)
+            has_partner[pairs.places[came_later]] = True
+            lonely = np.flatnonzero(~has_partner[places]) + first
+            keys = waiting_keys(kept, lonely, side)
+            values = self._alone_values(kept.rows.take(pa.array(lonely)), side)
+            puts.update(zip(places[lonely - first].tolist(), zip(keys, values, strict=True), strict=True))
+            # Most of what was kept has had a partner before.
+            old = np.flatnonzero(partnered[:first] != _NO_PLACE)
+            old_keys = waiting_keys(kept, old, side)
+            waited = store.get_many(WHOLE, old_keys)
+            for key, place, value in zip(old_keys, partnered[old].tolist(), waited, strict=True):
+                if value is not None:
+                    met_stored[place].append(key)
+            for key, place in zip(keys, partnered[lonely].tolist(), strict=True):
+                met[place].append(key)
+        return self._one_by_one(batch, waiting, puts, met, met_stored)
 
-    def _alone_values(self, rows: Rows, chosen: Numbers, side: int) -> list[bytes]:
-        node = self.node
-        rows = rows.take(pa.array(chosen))
-        partner = value_schema(node.left_columns if side else node.right_columns)
-        nulls = pa.table([pa.nulls(len(chosen), field.type) for field in partner], partner)
-        own = _values(rows, node.right_columns if side else node.left_columns)
-        result = joined_values(node.columns, *((nulls, own) if side else (own, nulls)))
-        table = pa.table({**result, DELETED: rows.column(DELETED)})
-        return [value for value in encode_rows(table, node.columns) if value is not None]
+    def _one_by_one(
+        self,
+        batch: _Batch,
+        waiting: Waiting,
+        puts: Mapping[int, tuple[bytes, bytes]],
+        met: Mapping[int, Sequence[bytes]],
+        met_stored: Mapping[int, Sequence[bytes]],
+    ) -> tuple[_Part, Numbers]:
+        after_ms = [self._reach(side)[1] for side in (0, 1)]
+        closed: list[tuple[bytes, bytes]] = []
+        closed_places: list[int] = []
+        at_once: list[int] = []
+        columns = (batch.sides, batch.times, batch.stream_ms, batch.is_live, batch.is_keyless)
+        for place, (side, time, stream_ms, is_live, is_keyless) in enumerate(
+            zip(*(c.tolist() for c in columns), strict=True)
+        ):
+            if is_keyless and side in self._outer_sides:
+                at_once.append(place)
+            if not is_live:
+                continue
+            if time == stream_ms and waiting.due(side, stream_ms):
+                found = waiting.close(stream_ms)
+                closed += found
+                closed_places += [place] * len(found)
+            if place in met_stored:
+                waiting.discard(met_stored[place], stored=True)
+            if place in met:
+                waiting.discard(met[place], stored=False)
+            if place in puts:
+                if time + after_ms[side] < stream_ms:
+                    at_once.append(place)
+                else:
+                    waiting.put(*puts[place], time)
+        return self._closed(batch, closed, np.array(closed_places, dtype=np.int64)), np.array(at_once, dtype=np.int64)
 
-    def _alone_rows(self, alone: Alone, first_sequence: int) -> Rows:
-        values = decode_rows([value for _, value in alone], self.node.columns)
-        times = b"".join([key[-_TAIL_BYTES:-COUNTER_BYTES] for key, _ in alone])
-        return make_rows(
+    def _closed(self, batch: _Batch, closed: Sequence[tuple[bytes, bytes]], places: Numbers) -> _Part:
+        values = decode_rows([value for _, value in closed], self.node.columns)
+        rows = make_rows(
             self.node.columns,
-            keys=pa.array([key[TIME_BYTES + 1 : -_TAIL_BYTES] for key, _ in alone], pa.binary()),
-            timestamps=np.frombuffer(times, dtype=">i8").astype(np.int64),
-            sequence=np.arange(first_sequence, first_sequence + len(alone), dtype=np.int64),
+            keys=pa.array([key_of(key) for key, _ in closed], pa.binary()),
+            timestamps=np.array([time_of(key) for key, _ in closed], dtype=np.int64),
+            sequence=batch.sequence[places],
             deleted=None,
             values={name: values.column(name) for name in values.column_names},
         )
+        return _Part(rows, places, np.full(len(places), _CLOSED))
+
+    def _at_once(self, batch: _Batch, given: Sequence[Rows], places: Numbers) -> _Part:
+        parts = [places[batch.sides[places] == side] for side in (0, 1)]
+        tables = []
+        for side, own in enumerate(parts):
+            rows = given[side].take(pa.array(batch.rows[own]))
+            tables.append(
+                make_rows(
+                    self.node.columns,
+                    keys=rows.column(KEY),
+                    timestamps=batch.times[own],
+                    sequence=batch.sequence[own],
+                    deleted=None,
+                    values=self._with_nulls(rows, side),
+                )
+            )
+        return _Part(pa.concat_tables(tables), np.concatenate(parts), np.full(len(places), _OWN))
+
+    @property
+    def _outer_sides(self) -> tuple[int, ...]:
+        return {JoinKind.INNER: (), JoinKind.LEFT: (0,), JoinKind.OUTER: (0, 1)}[self.node.kind]
+
+    def _with_nulls(self, rows: Rows, side: int) -> dict[str, pa.ChunkedArray]:
+        node = self.node
+        partner = value_schema(node.left_columns if side else node.right_columns)
+        nulls = pa.table([pa.nulls(rows.num_rows, field.type) for field in partner], partner)
+        own = _values(rows, node.right_columns if side else node.left_columns)
+        return joined_values(node.columns, *((nulls, own) if side else (own, nulls)))
+
+    def _alone_values(self, rows: Rows, side: int) -> list[bytes]:
+        table = pa.table({**self._with_nulls(rows, side), DELETED: rows.column(DELETED)})
+        return [value for value in encode_rows(table, self.node.columns) if value is not None]
 
 
 def _behind(held: Kept, new: Kept) -> Kept:
@@ -193,5 +358,20 @@ def _behind(held: Kept, new: Kept) -> Kept:
     return Kept(rows, np.concatenate([held.counters, new.counters]))
 
 
+def _only(rows: Rows, chosen: Flags) -> Rows:
+    return rows if chosen.all() else rows.filter(pa.array(chosen))
+
+
 def _values(rows: Rows, columns: Sequence[Column]) -> pa.Table:
     return rows.select(value_schema(columns).names)
+
+
+def _newest(times: Numbers, before_ms: int) -> Numbers:
+    return np.maximum(np.maximum.accumulate(times), before_ms)
+
+
+def _in_place(parts: Sequence[_Part]) -> Rows:
+    rows = pa.concat_tables([part.rows for part in parts])
+    places = np.concatenate([part.places for part in parts])
+    order = np.lexsort((np.concatenate([part.phases for part in parts]), places))
+    return rows.take(pa.array(order))

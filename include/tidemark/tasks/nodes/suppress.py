@@ -1,38 +1,47 @@
 """Suppress: windows wait in a buffer until they have closed, so that each gives one final result.
 
-The buffer is a logged store (rule 2). Key: window end, eight bytes big-endian, the key's bytes, window start, eight bytes
-big-endian: its order is that in which windows close. Value: the row as JSON, its timestamp `__ts`, and last its `__state`:
+It follows Kafka Streams' `KTableSuppressProcessorSupplier` row by row. A window has closed when its end + the grace is at
+most the newest timestamp that has reached the node: what comes for a closed window is emitted at once, for what is late
+is the aggregation's to say.
 
-- `open`: the row waits, nothing of its window has been emitted
-- `early`: the row was emitted because the buffer was full; only this mark is left, without values
-- `changed`: emitted early, and the row that waits is newer
-- `gone`: emitted early, and deleted since
+The buffer is a logged store (rule 2). Key: window end, eight bytes big-endian, the key's bytes, window start, eight bytes
+big-endian: its order is that in which windows close. Value: the row as JSON, its timestamp `__ts`, and last `__gone`:
+whether the row is the deletion of its window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.errors import BufferFull
 from tidemark.stores.layout import bytes_list
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.columns import TIME_BYTES, big_endian, flags, in_sequence, make_rows, next_sequence, numbers
+from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.nodes.columns import (
+    TIME_BYTES,
+    big_endian,
+    flags,
+    in_sequence,
+    make_rows,
+    next_sequence,
+    numbers,
+)
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows, decode_rows, encode_rows, value_schema
+from tidemark.tasks.render import json_records
+from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, value_schema
 from tidemark.topology.plan import Column, Suppress, WhenFull
 
-_STATE = "__state"
-_MARK = (Column(TIMESTAMP, "BIGINT"), Column(_STATE, "STRING"))
-_MARK_END = b'"__state":"early"}'
+_GONE = "__gone"
+_MARKS = (Column(TIMESTAMP, "BIGINT"), Column(_GONE, "BOOLEAN"))
+_GONE_END = b'"__gone":true}'
 
 Entries = list[tuple[bytes, bytes]]
 """Keys and values of the buffer."""
@@ -42,134 +51,147 @@ Entries = list[tuple[bytes, bytes]]
 class SuppressOperator:
     """An `Operator` over one input: results of windows, each update replacing the one before.
 
-    Emits the finals in the order in which their windows close, and behind them what a full buffer pushes out. A window
-    that was emitted early is emitted again when it closes only if an update came in between. Raises `BufferFull`.
+    Emits windows in the order in which they close. Where rows of several records come together, a window that closes in
+    between and is updated later in the batch is emitted once, with that update. A full buffer emits its oldest windows
+    early, behind each row, or raises `BufferFull`. A window that was emitted early is emitted again when it closes only
+    if an update came in between.
+
+    A deletion is emitted only where windows may have been emitted early: otherwise nobody has seen what it deletes. In a
+    buffer that is bounded it waits and counts as any row does, as in Kafka Streams; else it is not kept.
     """
 
     node: Suppress
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Take the updates, emit the windows closed by `at.after_ms`, then see to the bounds."""
+        """Take the updates, emit the windows closed by `at.after_ms`, and see to the bounds."""
         store = stores[self.node.stores[0].name]
-        (rows,) = inputs
-        rows, late_rows = self._in_time(in_sequence(rows), at)
-        limit = self._closed_before(at)
-        unstored = self._take(rows, store, limit)
-        closed = self._close(unstored, store, limit)
-        return Emitted(self._rows(closed + self._relieve(store), next_sequence(inputs)), late_rows)
+        rows = in_sequence(inputs[0])
+        keys, values = self._entries(rows)
+        # Only what closes in this batch is looked at, unless everything counts.
+        stored = dict(store.range(WHOLE, b"", None if self._is_bounded else self._closed_before(at.after_ms)))
+        if not self._is_bounded:
+            stored |= {k: v for k, v in zip(keys, store.get_many(WHOLE, keys), strict=True) if v is not None}
+        buffer = _Buffer(self, stored)
+        emitted: Entries = []
+        # A final has the place of the record that closes its window, as if that record had led to it.
+        places: list[int] = []
+        times_ms = np.maximum(np.maximum.accumulate(numbers(rows, TIMESTAMP)), at.before_ms).tolist()
+        records = numbers(rows, SEQUENCE)
+        later = {} if len(np.unique(records)) == 1 else {key: i for i, key in enumerate(keys)}
+        for i, (key, value, time_ms) in enumerate(zip(keys, values, times_ms, strict=True)):
+            buffer.put(key, value)
+            for closed in buffer.closed(self._closed_before(time_ms)):
+                if closed[0] == key or later.get(closed[0], -1) < i:
+                    emitted.append(closed)
+            emitted += buffer.surplus()
+            places += [int(records[i])] * (len(emitted) - len(places))
+        emitted += buffer.closed(self._closed_before(at.after_ms))
+        places += [max(0, next_sequence(inputs) - 1)] * (len(emitted) - len(places))
+        buffer.write(keys, store)
+        kept = [
+            (entry, place)
+            for entry, place in zip(emitted, places, strict=True)
+            if self.node.when_full is not WhenFull.SHUT_DOWN or not _is_gone(entry[1])
+        ]
+        return Emitted(self._rows([entry for entry, _ in kept], [place for _, place in kept]))
 
-    def _in_time(self, rows: Rows, at: BatchTime) -> tuple[Rows, int]:
-        # The aggregation drops late records itself; a second final must not depend on that.
+    @property
+    def _is_bounded(self) -> bool:
+        return self.node.max_records is not None or self.node.max_bytes is not None
+
+    def _entries(self, rows: Rows) -> tuple[list[bytes], list[bytes]]:
+        """The rows as keys and values of the buffer."""
         if not rows.num_rows:
-            return rows, 0
+            return [], []
         if rows.column(WINDOW_END).null_count or rows.column(WINDOW_START).null_count:
             raise ValueError(f"{self.node.node}: a row, deleted or not, must say its {WINDOW_START} and {WINDOW_END}")
-        is_late = numbers(rows, WINDOW_END) + self.node.grace_ms <= at.before_ms
-        if at.before_ms == NO_STREAM_TIME or not is_late.any():
-            return rows, 0
-        return rows.filter(pa.array(~is_late)), int((is_late & ~flags(rows, DELETED)).sum())
-
-    def _closed_before(self, at: BatchTime) -> bytes:
-        """Every key of a closed window is below this."""
-        first_open_end = at.after_ms - self.node.grace_ms + 1
-        if at.after_ms == NO_STREAM_TIME or first_open_end <= 0:
-            return b""
-        return first_open_end.to_bytes(TIME_BYTES, "big")
-
-    def _take(self, rows: Rows, store: PendingStore, limit: bytes) -> dict[bytes, bytes | None]:
-        """Put the updates of open windows; give back those of windows that close now, which need not be stored."""
-        if not rows.num_rows:
-            return {}
         keys = pc.binary_join_element_wise(
             big_endian(numbers(rows, WINDOW_END)),
             rows.column(KEY).combine_chunks().cast(pa.binary()),
             big_endian(numbers(rows, WINDOW_START)),
             b"",
         )
-        updates = _last_of_each(bytes_list(keys), numbers(rows, TIMESTAMP), flags(rows, DELETED))
-        names = updates.index.to_list()
-        held = store.get_many(WHOLE, names)
-        before = decode_rows(held, _MARK)
-        states = before.column(_STATE).to_numpy()
-        deleted = flags(rows, DELETED)[updates["row"]]
-        was_early = np.isin(states.astype(str), ["early", "changed", "gone"])
-        # What was deleted counts no more, its timestamp included.
-        forgotten = updates["anew"].to_numpy() | (states == "gone")
-        known_ms = np.where(forgotten, -1, pc.fill_null(before.column(TIMESTAMP), -1).to_numpy())
-        state = np.where(was_early, np.where(deleted, "gone", "changed"), "open")
-        latest = rows.take(pa.array(updates["row"].to_numpy())).drop_columns([TIMESTAMP, DELETED])
-        latest = latest.append_column(TIMESTAMP, pa.array(np.maximum(updates["ts"].to_numpy(), known_ms)))
-        latest = latest.append_column(_STATE, pa.array(state.tolist(), pa.string()))
-        latest = latest.append_column(DELETED, pa.array(deleted & ~was_early))
-        values = encode_rows(latest, (*self.node.columns, *_MARK))
-        # A key that is not in the store is not deleted either: each deletion is a record in the changelog.
-        puts = [
-            (key, value)
-            for key, value, old in zip(names, values, held, strict=True)
-            if key >= limit and (value is not None or old is not None)
-        ]
-        store.put_many(WHOLE, [key for key, _ in puts], [value for _, value in puts])
-        return {key: value for key, value in zip(names, values, strict=True) if key < limit}
+        fields = [(name, rows.column(name).combine_chunks()) for name in value_schema(self.node.columns).names]
+        fields += [(TIMESTAMP, rows.column(TIMESTAMP).combine_chunks()), (_GONE, rows.column(DELETED).combine_chunks())]
+        return bytes_list(keys), bytes_list(json_records(fields))
 
-    def _close(self, unstored: Mapping[bytes, bytes | None], store: PendingStore, limit: bytes) -> Entries:
-        stored = dict(store.range(WHOLE, b"", limit))
-        store.put_many(WHOLE, list(stored), [None] * len(stored))
-        closing = {**stored, **unstored}
-        return sorted((key, value) for key, value in closing.items() if value is not None and not _is_mark(value))
+    def _closed_before(self, time_ms: int) -> bytes:
+        """Every key of a window that has closed at that time is below this."""
+        first_open_end = time_ms - self.node.grace_ms + 1
+        if time_ms == NO_STREAM_TIME or first_open_end <= 0:
+            return b""
+        return first_open_end.to_bytes(TIME_BYTES, "big")
 
-    def _relieve(self, store: PendingStore) -> Entries:
-        """Windows to emit early. Raises `BufferFull` where the node says so."""
-        node = self.node
-        if node.max_records is None and node.max_bytes is None:
-            return []
-        held = [(key, value) for key, value in store.range(WHOLE, b"", None) if not _is_mark(value)]
-        sizes = np.array([len(key) + len(value) for key, value in held], dtype=np.int64)
-        records, size_bytes = len(held), int(sizes.sum())
-        too_many = 0 if node.max_records is None else max(0, records - node.max_records)
-        if node.max_bytes is not None and size_bytes > node.max_bytes:
-            freed = np.cumsum(sizes)
-            too_many = max(too_many, int(np.searchsorted(freed, size_bytes - node.max_bytes)) + 1)
-        if not too_many:
-            return []
-        if node.when_full is WhenFull.SHUT_DOWN:
-            bounds = ((node.max_records, "records"), (node.max_bytes, "bytes"))
-            allowed = " and ".join(f"{bound} {unit}" for bound, unit in bounds if bound is not None)
-            raise BufferFull(
-                f"{node.node}: {records} open windows of {size_bytes} bytes wait in '{node.stores[0].name}', which may "
-                f"hold {allowed}; raise the bound, shorten the grace, or let it emit early when full"
-            )
-        early = held[:too_many]
-        marks = decode_rows([value for _, value in early], _MARK)
-        is_gone = pc.equal(marks.column(_STATE), "gone")
-        marks = marks.set_column(1, _STATE, pa.array(["early"] * len(early), pa.string()))
-        # The row behind a deletion that goes out now is done with: what comes next for its window starts afresh.
-        store.put_many(WHOLE, [key for key, _ in early], encode_rows(marks.append_column(DELETED, is_gone), _MARK))
-        return early
-
-    def _rows(self, entries: Entries, first_sequence: int) -> Rows:
-        held = decode_rows([value for _, value in entries], (*self.node.columns, *_MARK))
+    def _rows(self, entries: Entries, places: Sequence[int]) -> Rows:
+        held = decode_rows([value for _, value in entries], (*self.node.columns, *_MARKS))
         return make_rows(
             self.node.columns,
             keys=pa.array([key[TIME_BYTES:-TIME_BYTES] for key, _ in entries], pa.binary()),
             timestamps=numbers(held, TIMESTAMP),
-            sequence=np.arange(first_sequence, first_sequence + len(entries), dtype=np.int64),
-            deleted=np.asarray(held.column(_STATE).to_numpy() == "gone", dtype=np.bool_),
+            sequence=np.array(places, dtype=np.int64),
+            deleted=flags(held, _GONE),
             values={name: held.column(name) for name in value_schema(self.node.columns).names},
         )
 
 
-def _is_mark(value: bytes) -> bool:
-    return value.endswith(_MARK_END)
+class _Buffer:
+    """The windows that wait, while the rows of a batch come."""
+
+    def __init__(self, operator: SuppressOperator, stored: dict[bytes, bytes]) -> None:
+        self._node = operator.node
+        self._keeps_gone = operator.node.max_records is not None or operator.node.max_bytes is not None
+        self._stored = stored
+        self._held = dict(stored)
+        self._size_bytes = sum(len(key) + len(value) for key, value in stored.items())
+        self._order = sorted(stored)
+        """A heap of all keys that are held, and of some that are not any more."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Let a row take the place of what waits under its key."""
+        before = self._held.pop(key, None)
+        if before is not None:
+            self._size_bytes -= len(key) + len(before)
+        if _is_gone(value) and not self._keeps_gone:
+            return
+        if before is None:
+            heappush(self._order, key)
+        self._held[key] = value
+        self._size_bytes += len(key) + len(value)
+
+    def closed(self, limit: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Take out what lies below a key, in order."""
+        while self._order and self._order[0] < limit:
+            yield from self._take()
+
+    def surplus(self) -> Iterator[tuple[bytes, bytes]]:
+        """Take out the oldest until the bounds hold. Raises `BufferFull` where the node says so."""
+        node = self._node
+        while (node.max_records is not None and len(self._held) > node.max_records) or (
+            node.max_bytes is not None and self._size_bytes > node.max_bytes
+        ):
+            if node.when_full is WhenFull.SHUT_DOWN:
+                bounds = ((node.max_records, "records"), (node.max_bytes, "bytes"))
+                allowed = " and ".join(f"{bound} {unit}" for bound, unit in bounds if bound is not None)
+                raise BufferFull(
+                    f"{node.node}: {len(self._held)} open windows of {self._size_bytes} bytes wait in "
+                    f"'{node.stores[0].name}', which may hold {allowed}; raise the bound, shorten the grace, or let it "
+                    f"emit early when full"
+                )
+            yield from self._take()
+
+    def write(self, keys: Sequence[bytes], store: PendingStore) -> None:
+        """Write what has changed."""
+        touched = dict.fromkeys([*(key for key in self._stored if key not in self._held), *keys])
+        puts = {key: self._held.get(key) for key in touched if key in self._held or key in self._stored}
+        store.put_many(WHOLE, list(puts), list(puts.values()))
+
+    def _take(self) -> Iterator[tuple[bytes, bytes]]:
+        key = heappop(self._order)
+        value = self._held.pop(key, None)
+        if value is not None:
+            self._size_bytes -= len(key) + len(value)
+            yield key, value
 
 
-def _last_of_each(keys: list[bytes], timestamps: object, deleted: object) -> pd.DataFrame:
-    """By key, in order of appearance: `row`, the number of its last update; `ts`, the newest since it was last deleted,
-    that deletion included only where it is the last; `anew`: whether it was deleted on the way."""
-    frame = pd.DataFrame({"key": keys, "row": np.arange(len(keys)), "ts": timestamps, "deleted": deleted})
-    frame["cut"] = frame["row"].where(frame["deleted"], -1)
-    frame["cut"] = frame.groupby("key", sort=False)["cut"].transform("max")
-    frame["last"] = frame.groupby("key", sort=False)["row"].transform("max")
-    counted = frame[(frame["row"] > frame["cut"]) | (frame["row"] == frame["last"])]
-    updates = counted.groupby("key", sort=False).agg(row=("row", "max"), ts=("ts", "max"), cut=("cut", "max"))
-    updates["anew"] = updates["cut"] >= 0
-    return updates
+def _is_gone(value: bytes) -> bool:
+    return value.endswith(_GONE_END)

@@ -1,7 +1,8 @@
 """Tables: the last row of each key, and the joins that look a row up by its key.
 
 A join sees a table as it stood at each record's place in the batch (rule 20). The table's own node has run before, so its
-store holds the whole batch already: `TableHistory` goes back in it.
+store holds the whole batch already: `TableHistory` goes back in it. Where one record is behind both sides, `Met` says which
+side has it first.
 """
 
 from __future__ import annotations
@@ -18,64 +19,79 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.nodes.columns import (
     Flags,
+    Numbers,
     flags,
     in_sequence,
     joined_values,
     key_codes,
     make_rows,
     numbers,
-    spans,
 )
-from tidemark.tasks.nodes.history import TableHistory, Versions
+from tidemark.tasks.nodes.history import TableHistory
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, encode_rows, no_rows, rows_schema, value_schema
+from tidemark.tasks.order import LEFT_FIRST, RIGHT_FIRST, Met
+from tidemark.tasks.rows import (
+    DELETED,
+    KEY,
+    SEQUENCE,
+    STORED_TIME,
+    TIMESTAMP,
+    Rows,
+    encode_rows,
+    no_rows,
+    rows_schema,
+    value_schema,
+)
 from tidemark.topology.plan import JoinKind, StreamTableJoin, TableSource, TableTableJoin
 
 
 @dataclass(frozen=True)
 class TableSourceOperator:
-    """An `Operator` over one input: rows that replace, or delete, the row of their key.
+    """An `Operator` over one input: rows that replace, or delete, the row of their key, in the order of `__seq`.
 
-    Emits every update by `__seq`, but no deletion of a key that is not there. Store: the key's bytes, the row.
+    Emits every update, a deletion of a key that is not there too, as Kafka Streams' `KTableSource` does; a row without a
+    key is left out. Store: the key's bytes, the row with its timestamp.
     """
 
     node: TableSource
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Keep the last row of each key, emit the updates."""
-        if not inputs[0].num_rows:
+        rows = inputs[0]
+        if rows.num_rows and rows.column(KEY).null_count:
+            rows = rows.filter(pc.is_valid(rows.column(KEY)))
+        if not rows.num_rows:
             return Emitted(no_rows(self.node.columns))
         schema = rows_schema(self.node.columns)
-        rows = in_sequence(inputs[0]).select(schema.names).cast(schema)
+        rows = in_sequence(rows).select(schema.names).cast(schema)
         store = stores[self.node.stores[0].name]
         (codes,) = key_codes(rows.column(KEY))
-        places = np.arange(len(codes), dtype=np.int64)
-        # Whether a key is there matters for its deletion only: without one nothing is read.
-        was_stored = np.ones(codes.max() + 1, dtype=np.bool_)
-        had_row = np.ones(len(codes), dtype=np.bool_)
-        deleted = flags(rows, DELETED)
-        if deleted.any():
-            newest = spans(codes, np.zeros_like(codes), places - 1, codes, places).newest()
-            first = newest < 0
-            held = store.get_many(WHOLE, bytes_list(rows.column(KEY).filter(pa.array(first))))
-            was_stored[codes[first]] = [value is not None for value in held]
-            had_row = np.where(first, was_stored[codes], ~deleted[newest])
         last = np.zeros(codes.max() + 1, dtype=np.int64)
-        np.maximum.at(last, codes, places)
-        kept = rows.take(pa.array(np.sort(last[~deleted[last] | was_stored])))
-        store.put_many(WHOLE, bytes_list(kept.column(KEY)), encode_rows(kept, self.node.columns))
-        return Emitted(rows.filter(pa.array(~deleted | had_row)))
+        np.maximum.at(last, codes, np.arange(len(codes), dtype=np.int64))
+        deleted = flags(rows, DELETED)[last]
+        if deleted.any():
+            # Each deletion is a record in the changelog: none of what was never stored.
+            names = bytes_list(rows.column(KEY).take(pa.array(last[deleted])))
+            was_stored = [value is not None for value in store.get_many(WHOLE, names)]
+            keep = ~deleted
+            keep[deleted] = was_stored
+            last = last[keep]
+        kept = rows.take(pa.array(np.sort(last)))
+        store.put_many(WHOLE, bytes_list(kept.column(KEY)), encode_rows(kept, (*self.node.columns, STORED_TIME)))
+        return Emitted(rows)
 
 
 @dataclass(frozen=True)
 class StreamTableJoinOperator:
     """An `Operator` over the stream's rows (input 0) and the table's updates (input 1).
 
-    Each row of the stream with the table's row as it stood then: what has a smaller `__seq`, or was there before the batch.
-    Keeps nothing, emits the stream's timestamps and `__seq`. A deleted row in the stream is no record, and is left out.
+    Each row of the stream with the table's row as it stood then: what has a smaller `__seq`, or was there before the batch;
+    what has the same where `met` says so. Keeps nothing, emits the stream's timestamps and `__seq`. A deleted row in the
+    stream is no record, and is left out; one without a key finds nothing (`KStreamKTableJoinProcessor`).
     """
 
     node: StreamTableJoin
+    met: Met = RIGHT_FIRST
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Look every row of the stream up."""
@@ -85,7 +101,7 @@ class StreamTableJoinOperator:
             return Emitted(no_rows(node.columns))
         store = stores[node.table_store.name]
         history = TableHistory(rows.column(KEY), updates, numbers(updates, SEQUENCE), store, node.right_columns)
-        found = history.before(numbers(rows, SEQUENCE))
+        found = history.before(numbers(rows, SEQUENCE) + self.met.left_sees_right)
         joined = make_rows(
             node.columns,
             keys=rows.column(KEY),
@@ -101,43 +117,59 @@ class StreamTableJoinOperator:
 class TableTableJoinOperator:
     """An `Operator` over the updates of two tables. Keeps nothing: the tables' own stores have all there is.
 
-    Every update of either side gives the joined row as it then is, or a deleted row where there was one and now is none.
-    Of equal `__seq` the left comes first. Timestamp: the newer of both sides' as far as the batch knows them, for a row
-    that was committed before it has none.
+    Every update of either side gives the joined row as it then is, or a deleted row, by the conditions of Kafka Streams'
+    `KTableKTableInnerJoin` and its like: a deletion of a key that was not there is handed on where the other side has a row.
+    Timestamp: the newer of the update's and of the other side's row's.
     """
 
     node: TableTableJoin
+    met: Met = LEFT_FIRST
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Join at every update."""
         node = self.node
-        left, right = inputs
+        left, right = in_sequence(inputs[0]), in_sequence(inputs[1])
         if not left.num_rows + right.num_rows:
             return Emitted(no_rows(node.columns))
         hidden = [KEY, TIMESTAMP, SEQUENCE, DELETED]
         updates = pa.concat_tables([left.select(hidden), right.select(hidden)])
-        order = np.argsort(numbers(updates, SEQUENCE), kind="stable")
-        places = np.empty(len(order), dtype=np.int64)
-        places[order] = np.arange(len(order))
-        keys = updates.column(KEY)
-        lefts = TableHistory(keys, left, places[: left.num_rows], stores[node.left_store.name], node.left_columns)
-        rights = TableHistory(keys, right, places[left.num_rows :], stores[node.right_store.name], node.right_columns)
-        left_now, right_now = lefts.before(places + 1), rights.before(places + 1)
-        was = self._is_result(lefts.before(places), rights.before(places))
-        now = self._is_result(left_now, right_now)
-        deleted = ~now
+        keys, is_left = updates.column(KEY), np.arange(updates.num_rows) < left.num_rows
+        left_places, right_places = np.arange(left.num_rows), np.arange(right.num_rows)
+        lefts = TableHistory(keys, left, left_places, stores[node.left_store.name], node.left_columns)
+        rights = TableHistory(keys, right, right_places, stores[node.right_store.name], node.right_columns)
+        left_seen = np.concatenate([left_places + 1, _seen(left, right, self.met.right_sees_left)])
+        right_seen = np.concatenate([_seen(right, left, self.met.left_sees_right), right_places + 1])
+        left_now, right_now = lefts.before(left_seen), rights.before(right_seen)
+        # Before the update itself; of the other side nothing changes with it.
+        left_was, right_was = lefts.before(left_seen - is_left), rights.before(right_seen - ~is_left)
+        own_now = np.where(is_left, left_now.present, right_now.present)
+        other = np.where(is_left, right_now.present, left_now.present)
+        own_was = np.where(is_left, left_was.present, right_was.present)
+        emitted, deleted = self._judged(is_left, own_was, own_now, other)
         joined = joined_values(node.columns, left_now.values(), right_now.values())
+        other_ms = np.where(is_left, right_now.timestamps, left_now.timestamps)
         rows = make_rows(
             node.columns,
             keys=keys,
-            timestamps=np.maximum.reduce([numbers(updates, TIMESTAMP), left_now.timestamps, right_now.timestamps]),
+            timestamps=np.maximum(numbers(updates, TIMESTAMP), other_ms),
             sequence=numbers(updates, SEQUENCE),
             deleted=deleted,
             values={name: pc.if_else(pa.array(deleted), None, column) for name, column in joined.items()},
         )
-        return Emitted(rows.take(pa.array(order[(now | was)[order]])))
+        order = np.lexsort((is_left if self.met.right_first else ~is_left, numbers(updates, SEQUENCE)))
+        return Emitted(rows.take(pa.array(order[emitted[order]])))
 
-    def _is_result(self, left: Versions, right: Versions) -> Flags:
+    def _judged(self, is_left: Flags, own_was: Flags, own_now: Flags, other: Flags) -> tuple[Flags, Flags]:
+        """Which updates are handed on, and which of them as deletions."""
         if self.node.kind is JoinKind.INNER:
-            return left.present & right.present
-        return left.present if self.node.kind is JoinKind.LEFT else left.present | right.present
+            return other, ~own_now
+        either = other | own_was | own_now
+        if self.node.kind is JoinKind.OUTER:
+            return either, ~(own_now | other)
+        return np.where(is_left, either, other), is_left & ~own_now
+
+
+def _seen(updates: Rows, others: Rows, sees_equal: bool) -> Numbers:
+    """For each of the other side's updates, how many of these it sees."""
+    seen: Numbers = np.searchsorted(numbers(updates, SEQUENCE), numbers(others, SEQUENCE) + sees_equal)
+    return seen

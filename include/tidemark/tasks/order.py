@@ -1,0 +1,168 @@
+"""The order in which a task takes the records of a batch (rule 20), and which side of a join has a record first.
+
+Kafka Streams takes, of the topics' next records, the oldest. So a record's place is by the newest timestamp of its topic up
+to it, then by topic, then by offset: one topic's records stay in the order of their offsets. Of topics with equal times, one
+that feeds the table of a join goes before one that feeds its stream, then the one that the plan names first. Records that
+Spark filtered out are not known here, so that they have no part in it.
+
+Every row of the task loop carries the place of the record behind it as `__seq`. Rows of two roads that one record has taken
+carry the same; Kafka Streams walks the topology in depth, children in the order in which they were written, and `Met` is
+what a join needs of that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
+from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology, TaskNode
+
+Numbers = npt.NDArray[np.int64]
+Path = tuple[int, ...]
+"""Numbers of the nodes from a source on; of two paths the smaller is walked first."""
+
+_NUMBER = re.compile(r"\d+$")
+
+
+@dataclass(frozen=True)
+class Met:
+    """Where one record has come to both inputs of a join: whose row the other's sees, and whose results come first."""
+
+    left_sees_right: bool
+    right_sees_left: bool
+    right_first: bool
+
+
+LEFT_FIRST = Met(left_sees_right=False, right_sees_left=True, right_first=False)
+RIGHT_FIRST = Met(left_sees_right=True, right_sees_left=False, right_first=True)
+
+
+class RecordOrder:
+    """The order of one sub-topology. Holds no state."""
+
+    def __init__(self, subtopology: SubTopology) -> None:
+        self._ranks = source_ranks(subtopology)
+        self._paths = _paths(subtopology)
+
+    def met(self, node: TaskNode) -> Met:
+        """For a node of two inputs. Where no record reaches both, whatever it says has no meaning."""
+        left, right = (self._paths.get(name, {}) for name in node.inputs)
+        own = (_number(node.node),)
+        for source in left.keys() & right.keys():
+            one, other = left[source], right[source]
+            return Met(other < one + own, one < other + own, other + own < one + own)
+        return RIGHT_FIRST if isinstance(node, StreamTableJoin) else LEFT_FIRST
+
+    def number(
+        self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
+    ) -> tuple[list[Rows], list[pa.Table]]:
+        """Each path's rows, whose `__seq` are their offsets, by their places; and for what goes into an aggregation, with
+        columns `last_offset` and `max_ts`, the place of each offset: columns `offset` and `place`.
+        """
+        taken = [(b.source, _column(rows, SEQUENCE), _column(rows, TIMESTAMP)) for b, rows in entered]
+        taken += [(b.source, _column(table, "last_offset"), _column(table, "max_ts")) for b, table in partials]
+        walked = {source: _walk([(o, t) for s, o, t in taken if s == source]) for source in {s for s, _, _ in taken}}
+        places = _dense([walked[source].keys(offsets, self._ranks[source]) for source, offsets, _ in taken])
+        numbered = [_numbered(rows, own) for (_, rows), own in zip(entered, places[: len(entered)], strict=True)]
+        results = [
+            pa.table({"offset": offsets, "place": own})
+            for (_, offsets, _), own in zip(taken[len(entered) :], places[len(entered) :], strict=True)
+        ]
+        return numbered, results
+
+
+def placed(rows: Rows, places: pa.Table) -> Rows:
+    """Results of an aggregation, whose `__seq` are the offsets of their last records, by the places of these."""
+    if not rows.num_rows:
+        return rows
+    offsets, own = _column(places, "offset"), _column(places, "place")
+    order = np.argsort(offsets, kind="stable")
+    return _numbered(rows, own[order[np.searchsorted(offsets, _column(rows, SEQUENCE), sorter=order)]])
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """One source's records in the order of their offsets, with the newest timestamp up to each."""
+
+    offsets: Numbers
+    newest_ms: Numbers
+
+    def keys(self, offsets: Numbers, rank: int) -> Numbers:
+        """What the places of these offsets go by, least first: a row for each of offset, rank and newest timestamp."""
+        newest_ms = self.newest_ms[np.searchsorted(self.offsets, offsets)]
+        return np.stack([offsets, np.full(len(offsets), rank), newest_ms])
+
+
+def _walk(taken: Sequence[tuple[Numbers, Numbers]]) -> _Walked:
+    offsets = np.concatenate([offsets for offsets, _ in taken])
+    times = np.concatenate([times for _, times in taken])
+    order = np.argsort(offsets, kind="stable")
+    newest_ms = np.maximum.accumulate(times[order])
+    distinct, first = np.unique(offsets[order], return_index=True)
+    # Of equal offsets the last has the newest time of all.
+    last = np.append(first[1:], len(order)) - 1
+    return _Walked(distinct, newest_ms[last])
+
+
+def _column(table: pa.Table, name: str) -> Numbers:
+    column: Numbers = table.column(name).to_numpy()
+    return column
+
+
+def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
+    """Keys as numbers from 0 on, equal where the keys are."""
+    if not keys:
+        return []
+    joined = np.concatenate(keys, axis=1)
+    order = np.lexsort(joined)
+    changes = (np.diff(joined[:, order], axis=1) != 0).any(axis=0)
+    places = np.zeros(joined.shape[1], dtype=np.int64)
+    places[order[1:]] = np.cumsum(changes)
+    return np.split(places, np.cumsum([key.shape[1] for key in keys])[:-1])
+
+
+def _numbered(rows: Rows, places: Numbers) -> Rows:
+    taken = rows.set_column(rows.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(places, pa.int64()))
+    if (np.diff(places) >= 0).all():
+        return taken
+    return taken.take(pa.array(np.argsort(places, kind="stable")))
+
+
+def source_ranks(subtopology: SubTopology) -> list[int]:
+    """The rank of each source among equal times: those that feed only tables first, then in the plan's order."""
+    reached = {name: set(paths) for name, paths in _paths(subtopology).items()}
+    streams: set[int] = set()
+    tables = {i for i, source in enumerate(subtopology.sources) if source.is_table}
+    for node in subtopology.nodes:
+        if isinstance(node, StreamTableJoin):
+            streams |= reached.get(node.inputs[0], set())
+            tables |= reached.get(node.inputs[1], set())
+    order = sorted(range(len(subtopology.sources)), key=lambda i: (i in streams or i not in tables, i))
+    return [order.index(i) for i in range(len(order))]
+
+
+def _paths(subtopology: SubTopology) -> Mapping[str, Mapping[int, Path]]:
+    """By node, for each source whose records reach it, the path that is walked first."""
+    paths: dict[str, dict[int, Path]] = {}
+    for branch in subtopology.branches:
+        end = branch.aggregation.node if branch.aggregation else branch.end
+        path = tuple(_number(step.node) for step in branch.steps)
+        paths.setdefault(end, {})[branch.source] = (*path, _number(end)) if branch.aggregation else path
+    for node in subtopology.nodes:
+        own = paths.setdefault(node.node, {})
+        for name in node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs:
+            for source, path in paths.get(name, {}).items():
+                own[source] = min(own.get(source, (*path, _number(node.node))), (*path, _number(node.node)))
+    return paths
+
+
+def _number(node: str) -> int:
+    """When the node was written: names end with it, as in Kafka Streams."""
+    found = _NUMBER.search(node)
+    return int(found.group()) if found else 0

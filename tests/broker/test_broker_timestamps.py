@@ -1,0 +1,91 @@
+"""Topics that take event time as their records' timestamp, and those that refuse some of it (rules 10 and 28)."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.broker.preflight import preflight
+from tidemark.broker.timestamps import NO_BOUND_MS, TimestampBounds, bounds_of, sink_timestamp_bounds
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import BatchAborted, OutcomeUnknown, PreflightFailed
+from tidemark.topology.builder import Topology
+
+MINUTE = 60_000
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        (NOW - 9 * MINUTE - 1, NOW - 9 * MINUTE),
+        (NOW - 9 * MINUTE, NOW - 9 * MINUTE),
+        (NOW - 9 * MINUTE + 1, NOW - 9 * MINUTE + 1),
+        (NOW + 4 * MINUTE - 1, NOW + 4 * MINUTE - 1),
+        (NOW + 4 * MINUTE, NOW + 4 * MINUTE),
+        (NOW + 4 * MINUTE + 1, NOW + 4 * MINUTE),
+    ],
+)
+def test_should_give_a_record_the_nearest_timestamp_that_the_topic_takes(at, expected):
+    bounds = TimestampBounds(10 * MINUTE, 5 * MINUTE)
+    given = [{"key": b"k", "value": b"v", "timestamp": at}, {"key": b"k", "value": b"v", "timestamp": NOW}]
+    assert [message["timestamp"] for message in bounds.within(given, NOW)] == [expected, NOW]
+    assert given[0]["timestamp"] == at
+
+
+def test_should_know_a_topic_that_takes_everything():
+    none = str(NO_BOUND_MS)
+    before, after = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+    assert bounds_of({before: none, after: none}) is None
+    assert bounds_of({before: "5", after: "6", "message.timestamp.type": "LogAppendTime"}) is None
+    assert bounds_of({before: none, after: "6"}) == TimestampBounds(NO_BOUND_MS, 6)
+
+
+def sending_to(sink, source, app):
+    topology = Topology(app)
+    stream = topology.stream(source, schema="id STRING")
+    stream.to(sink)
+    stream.repartition("id", "r").to_table("t")
+    return topology.plan()
+
+
+@pytest.mark.broker
+def test_should_write_to_a_sink_that_refuses_old_records(broker, admin, settings, create_topic, unique, caplog):
+    sink = create_topic(unique("out"), message_timestamp_before_max_ms="3600000")
+    own = create_topic(unique("own"), message_timestamp_type="LogAppendTime")
+    client = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    plan = sending_to(sink, create_topic(unique("in")), unique("app"))
+    bounds = sink_timestamp_bounds(plan, settings, admin)
+    assert set(bounds) == {sink}
+    old = [{"key": b"k", "value": b"v", "timestamp": 5}]
+    producer = TransactionalProducer(client, unique("app"), 10_000, 1000)
+    producer.init(30)
+    producer.begin()
+    with pytest.raises((BatchAborted, OutcomeUnknown, KafkaException)):
+        producer.send_many(sink, old)
+        producer.flush()
+        producer.commit()
+    producer = TransactionalProducer(client, unique("app"), 10_000, 1000)
+    producer.init(30)
+    producer.begin()
+    producer.send_many(sink, bounds[sink].within(old, wall_clock_ms()))
+    producer.flush()
+    producer.commit()
+    reader = Consumer({**client, "group.id": "r", "isolation.level": "read_committed"})
+    reader.assign([ClientPartition(sink, 0, 0)])
+    message = reader.poll(10)
+    reader.close()
+    assert abs(message.timestamp()[1] - (wall_clock_ms() - 59 * MINUTE)) < MINUTE
+    assert sink_timestamp_bounds(sending_to(own, sink, unique("app")), settings, admin) == {}
+    assert f"sink topic {own} has message.timestamp.type=LogAppendTime" in caplog.text
+
+
+@pytest.mark.broker
+def test_should_refuse_a_repartition_topic_that_does_not_keep_event_time(admin, settings, create_topic, unique):
+    app = unique("app")
+    create_topic(f"{app}-r-repartition", retention_ms="-1", message_timestamp_type="LogAppendTime")
+    plan = sending_to(create_topic(unique("out")), create_topic(unique("in")), app)
+    with pytest.raises(PreflightFailed, match=f"{app}-r-repartition has message.timestamp.type=LogAppendTime"):
+        preflight(plan, settings, admin)

@@ -1,0 +1,146 @@
+"""Each node has its own stream time, which only what reaches the node moves (rule 2)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.record import CommitRecord
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId
+from tidemark.stores.directory import InstanceDirectory
+from tidemark.stores.memory import MemoryStore
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
+from tidemark.tasks.task import Status, Task, TaskInput
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
+
+SECOND = 1000
+WALL = 10_000 * SECOND
+
+
+def a_plan():
+    """Pulses are counted per minute; one branch of them is filtered; patients are a table that pulses are joined with."""
+    topology = Topology("times")
+    pulses = topology.stream("pulses", schema="id STRING, at BIGINT, bpm INT", key="id", timestamp="at")
+    patients = topology.table(
+        "patients", schema="id STRING, ward STRING, at BIGINT", key="id", timestamp="at", store="patients"
+    )
+    pulses.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="counts")
+    fast = pulses.filter("bpm > 100")
+    fast.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="fast")
+    pulses.select("bpm AS rate").join(patients.to_stream().select("ward").to_table(store="wards")).to("joined")
+    return topology.plan()
+
+
+class Piped:
+    """One task of the plan; `pipe` takes one batch of (topic, key, seconds, bpm) and commits it."""
+
+    def __init__(self, folder) -> None:
+        self.plan = a_plan()
+        (self.subtopology,) = self.plan.subtopologies
+        self.stores = {store.name: MemoryStore() for store in self.subtopology.stores}
+        self.directory = InstanceDirectory(folder, "times", 0)
+        self.task = self.open(StreamTimes.none())
+
+    def open(self, times: StreamTimes) -> Task:
+        return Task(
+            application_id="times", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=self.subtopology,
+            stores=self.stores, directory=self.directory.open_task(TaskId(0, 0)),
+            next_offsets=dict.fromkeys(self.subtopology.source_topics, 0), stream_times=times, batch=0,
+            sink_partitions={"joined": 1}, wall_ms=WALL,
+        )  # fmt: skip
+
+    def pipe(self, *records):
+        tables = [self.table(branch, records) for branch in self.subtopology.branches]
+        update = self.task.prepare(TaskInput(self.task.next_offsets, tables, ()), WALL)
+        self.task.apply(update, {p.topic: 0 for p in self.task.changelogs}, WALL)
+        return update
+
+    def table(self, branch, records):
+        rows = []
+        for offset, (topic, key, seconds, bpm) in enumerate(records):
+            if topic != self.subtopology.sources[branch.source].topic:
+                continue
+            at = seconds * SECOND
+            kept = not any("bpm > 100" in getattr(step, "condition", "") for step in branch.steps) or bpm > 100
+            row = {"p": 0, "status": Status.GOOD if kept else Status.FILTERED, "rows": 1, "max_ts": at, "k": key}
+            if branch.aggregation is not None:
+                row |= {"last_offset": offset, "w": at // (60 * SECOND) * 60 * SECOND, "n": 1}
+            else:
+                row |= {"record_offset": offset, "deleted": False, "value": "{}"}
+                row |= {f"v.{column.name}": _VALUES[column.type] for column in branch.columns}
+            rows.append(row)
+        kinds = {"p": pa.int32(), "status": pa.int32(), "rows": pa.int64(), "max_ts": pa.int64(), "k": pa.string()}
+        if branch.aggregation is not None:
+            kinds |= {"last_offset": pa.int64(), "w": pa.int64(), "n": pa.int64()}
+        else:
+            kinds |= {"record_offset": pa.int64(), "deleted": pa.bool_(), "value": pa.string(), "headers": _HEADERS}
+            kinds |= {f"v.{column.name}": _TYPES[column.type] for column in branch.columns}
+        return pa.Table.from_pylist(rows, pa.schema(kinds))
+
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_VALUES = {"STRING": "x", "BIGINT": 1, "INT": 1}
+_TYPES = {"STRING": pa.string(), "BIGINT": pa.int64(), "INT": pa.int32()}
+
+
+@pytest.fixture
+def piped(tmp_path):
+    made = Piped(tmp_path)
+    yield made
+    made.task.close()
+    made.directory.close()
+
+
+def test_should_not_make_records_late_by_what_another_topic_carries(piped):
+    piped.pipe(("patients", "p1", 9000, 0))
+    assert piped.pipe(("pulses", "p1", 5, 60)).late_rows == 0
+    assert piped.pipe(("pulses", "p1", 70, 60), ("patients", "p1", 9001, 0)).late_rows == 0
+    assert piped.pipe(("pulses", "p1", 6, 60)).late_rows == 1
+
+
+def test_should_not_move_a_nodes_time_by_records_that_a_filter_took_out(piped):
+    piped.pipe(("pulses", "p1", 500, 60))
+    update = piped.pipe(("pulses", "p1", 5, 120))
+    # Late where every pulse is counted, in time where only fast ones are.
+    assert update.late_rows == 1
+    assert update.stream_times.of("counts") == 500 * SECOND
+    assert update.stream_times.of("fast") == 5 * SECOND
+
+
+def test_should_move_the_tasks_time_by_every_record_that_was_processed(piped):
+    update = piped.pipe(("pulses", "p1", 5, 60), ("patients", "p1", 40, 0))
+    assert update.stream_times.task_ms == 40 * SECOND
+    assert update.stream_times.of("patients") == 40 * SECOND
+    assert update.stream_times.of("fast") == NO_STREAM_TIME
+
+
+def test_should_go_on_with_each_nodes_time_after_a_restart(piped):
+    update = piped.pipe(("patients", "p1", 9000, 0), ("pulses", "p1", 500, 60))
+    kept = OffsetMetadata.decode(OffsetMetadata(1, update.stream_times, "1").encode())
+    piped.task.close()
+    piped.task = piped.open(kept.stream_times)
+    assert piped.pipe(("pulses", "p1", 480, 60)).late_rows == 0
+    assert piped.pipe(("pulses", "p1", 5, 60)).late_rows == 1
+
+
+def test_should_mark_each_store_with_the_time_of_its_node(piped):
+    piped.pipe(("patients", "p1", 9000, 0), ("pulses", "p1", 500, 60))
+    assert piped.stores["counts"].marker.stream_time_ms == 500 * SECOND
+    assert piped.stores["patients"].marker.stream_time_ms == 9000 * SECOND
+
+
+def test_should_refuse_commit_records_with_one_stream_time_per_task():
+    with pytest.raises(StartRefused, match=r"one stream time per task.*another application id"):
+        CommitRecord.from_bytes(b'{"version":1,"stream_time_ms":5}')
+
+
+def test_should_take_the_newest_time_of_each_store_over_tasks():
+    times = [StreamTimes(5, {"a": 5, "b": 1}), StreamTimes(9, {"b": 2})]
+    assert StreamTimes.newest(times) == StreamTimes(9, {"a": 5, "b": 2})
+
+
+def test_should_keep_times_under_the_stores_names_of_now():
+    assert StreamTimes(9, {"a": 5, "b": 1}).renamed({"a": "c"}) == StreamTimes(9, {"c": 5})
