@@ -68,11 +68,15 @@ class Accounts:
                     claims.append((*row, stated.get(topic, 0), old))
         claimed = self.road.views.rows("claims", claims, _CLAIMS)
         return self._sql(
-            f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, c.is_compacted, "
+            f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, "
+            # Nothing says to which task a record without a key belongs.
+            "c.is_compacted OR n.topic IS NOT NULL AS is_compacted, "
             f"f.first_partition, f.first_offset FROM {claimed} c LEFT JOIN (SELECT topic, p, batch, count(1) AS found, "
             f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.road.records} "
             f"WHERE role IN ('{SINK}', '{CHANGELOG}') GROUP BY topic, p, batch) f "
-            "ON f.topic = c.topic AND f.p = c.p AND f.batch = c.batch"
+            "ON f.topic = c.topic AND f.p = c.p AND f.batch = c.batch "
+            f"LEFT JOIN (SELECT DISTINCT topic FROM {self.road.records} WHERE role = '{SINK}' AND key IS NULL) n "
+            "ON n.topic = c.topic"
         )
 
     def accounts(self) -> DataFrame:
@@ -102,12 +106,25 @@ class Accounts:
                 f"SELECT p, batch, {once}records AS records, rows, filtered_rows, {once}bad_rows AS bad_rows, newest_ms "
                 f"FROM ({account})"
             )
+        roads += [
+            f"SELECT __p AS p, __batch AS batch, 0 AS records, 0 AS rows, 0 AS filtered_rows, count(1) AS bad_rows, "
+            f"CAST(NULL AS BIGINT) AS newest_ms FROM ({self._keyless(subtopology, number)}) GROUP BY __p, __batch"
+            for number in range(len(subtopology.sources))
+        ]
         sums = ", ".join(f"sum({name}) AS {name}" for name in _COUNTED)
         sql = f"SELECT p, batch, {sums}, max(newest_ms) AS newest_ms FROM ({_union(roads)}) GROUP BY p, batch"
         view = self.road.views.add(f"accounts_{subtopology.index}", sql)
         columns = [f"coalesce(t.{name}, 0) AS truth_{name}" for name in _COUNTED]
         columns.append("greatest(b.before_ms, coalesce(t.newest_ms, -1)) AS truth_stream_time_ms")
         return ", ".join(columns), f"LEFT JOIN {view} t ON t.p = b.p AND t.batch = b.batch"
+
+    def _keyless(self, subtopology: SubTopology, source: int) -> str:
+        """The records of a source that are dead letters for want of a key, each once."""
+        return " UNION ".join(
+            f"SELECT __p, __offset, __batch FROM {self.road.reaching(subtopology, number)} WHERE __keyless"
+            for number, branch in enumerate(subtopology.branches)
+            if branch.source == source
+        )
 
     def _late(self, subtopology: SubTopology) -> tuple[str, str]:
         mine = [d for d in self.found.derived if d.subtopology.index == subtopology.index]
@@ -124,18 +141,21 @@ class Accounts:
     def letters(self) -> DataFrame:
         """A row per bad record and dead letter of the cut; `letter_offset` is null for a bad record without one."""
         sources = [
-            (subtopology, source.topic)
+            (subtopology, number, source.topic)
             for subtopology in self.plan.subtopologies
-            for source in subtopology.sources
+            for number, source in enumerate(subtopology.sources)
             if self.road.is_whole(source.topic)
         ]
         bad = _union(
-            f"SELECT _topic AS topic, _partition AS partition, __offset AS offset, __batch AS batch "
-            f"FROM {self.road.judged(subtopology, topic)} WHERE __bad"
-            for subtopology, topic in sources
+            f"SELECT {literal(topic)} AS topic, __p AS partition, __offset AS offset, __batch AS batch FROM ({found})"
+            for subtopology, number, topic in sources
+            for found in (
+                f"SELECT __p, __offset, __batch FROM {self.road.judged(subtopology, topic)} WHERE __bad",
+                self._keyless(subtopology, number),
+            )
         )
         bad = bad or "SELECT '' AS topic, 0 AS partition, 0L AS offset, 0L AS batch WHERE false"
-        known = ", ".join(literal(topic) for _, topic in sources) or "''"
+        known = ", ".join(literal(topic) for _, _, topic in sources) or "''"
         # A letter belongs to the cut if its record does, or if it names none at all.
         letters = (
             f"SELECT l.*, row_number() OVER (PARTITION BY l.topic, l.partition, l.offset ORDER BY letter_offset) AS copies "

@@ -29,8 +29,8 @@ _Numbers = npt.NDArray[np.int64]
 class TopicRole:
     """What a topic is to the audit.
 
-    A record's task is `own` (the number of its partition) or the partition that murmur2 of its key gives among `tasks`.
-    Where `placed`, the key less `suffix_bytes` says in which of `placed` partitions it must lie.
+    A record's task is `own` (the number of its partition) or the partition that murmur2 of its key, less `suffix_bytes`,
+    gives among `tasks`. Where `placed`, that key says in which of `placed` partitions it must lie.
     """
 
     role: str
@@ -68,15 +68,18 @@ class Attribution:
         home = None if role.placed is None else partitions_of(bare, role.placed)
         if role.own:
             tasks = partitions
-        elif home is not None and role.placed == role.tasks and not role.suffix_bytes:
+        elif home is not None and role.placed == role.tasks:
             tasks = home
         else:
-            tasks = partitions_of(keys, role.tasks)
+            tasks = partitions_of(bare, role.tasks)
         numbers = np.full(len(rows), -1, dtype=np.int64)
         for partition in np.unique(partitions):
             for task in np.unique(tasks[partitions == partition]):
                 chosen = (partitions == partition) & (tasks == task)
                 numbers[chosen] = self._numbers(topic, int(partition), int(task), offsets[chosen])
+        if not role.own:
+            # A record without a key may be any task's.
+            numbers[rows.column("key").is_null().to_numpy(zero_copy_only=False)] = -1
         count = len(rows)
         columns = {
             "role": pa.repeat(role.role, count),

@@ -125,9 +125,13 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
         if topic not in purged
     }
     by_hand = {sink.topic for sink in subtopology.sinks if sink.partitioner is not None}
+    windows = {sink.topic: sink.windowed_key for sink in subtopology.sinks if sink.windowed_key is not None}
     for topic in keyed_sinks(subtopology) - read_again(plan):
         placed = None if topic in by_hand else partitions[topic]
-        found[topic] = TopicRole(SINK, subtopology.index, own=False, tasks=tasks, placed=placed)
+        suffix_bytes = windows[topic].value if topic in windows else 0
+        found[topic] = TopicRole(
+            SINK, subtopology.index, own=False, tasks=tasks, placed=placed, suffix_bytes=suffix_bytes
+        )
     plain = {aggregation.store.name for aggregation in subtopology.aggregations}
     suffixes = {StoreKind.KEY_VALUE: 0, StoreKind.WINDOW: WINDOW_START_BYTES, StoreKind.SESSION: 2 * WINDOW_START_BYTES}
     for store in subtopology.stores:

@@ -72,7 +72,7 @@ class Results:
     def state(self, d: Derived) -> DataFrame:
         """What the next audit goes on from. After `results`."""
         last = [
-            (run.task.partition, run.records[-1].stream_time_ms)
+            (run.task.partition, run.records[-1].stream_times.of(d.aggregation.store.name))
             for run in self.road.cut.ranges.values()
             if run.task.subtopology == d.subtopology.index
         ]
@@ -85,8 +85,9 @@ class Results:
         own = self._truths[d.name] = self.road.views.add(f"truth_{d.name}", sql, keep=True)
         updates = f"(SELECT * FROM {own} WHERE batch >= 0)"
         parts = [self._against(d, topic, view, updates, UPDATE) for topic, view in self._there(d, UPDATE)]
-        if d.final_sinks and isinstance(d.aggregation.window, Window):
-            finals = f"({truth.finals_sql(d.aggregation, own, self.road.batches_of(d.subtopology))})"
+        if d.final_sinks and d.final_store is not None and isinstance(d.aggregation.window, Window):
+            batches = self.road.batches_at(d.subtopology, d.final_store)
+            finals = f"({truth.finals_sql(d.aggregation, own, batches)})"
             parts += [self._against(d, topic, view, finals, FINAL) for topic, view in self._there(d, FINAL)]
         return parts
 

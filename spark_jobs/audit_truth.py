@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from spark_jobs.compile import literal, quoted
 from tidemark.quality.derivable import Derived
+from tidemark.topology.keyless import needs_key, takes_keyless
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
@@ -34,8 +35,11 @@ from tidemark.topology.plan import (
 )
 
 NO_WINDOW = -1
-_KEPT = ("__p", "__offset", "__batch", "__bad", "__in", "__k", "__ts")
+_KEPT = ("__p", "__offset", "__batch", "__bad", "__in", "__k", "__ts", "__deletes")
 _RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
+# Of a key that ends in a window's start, eight bytes big-endian.
+_KEY_BEFORE_WINDOW = "substring(key, 1, length(key) - 8)"
+_KEY_WINDOW_START = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10) AS BIGINT)"
 _NUMBER = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 
 
@@ -46,21 +50,23 @@ def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str
     """
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')"
-    deletes = "value IS NULL" if source.is_table else "false"
-    timestamp = f"CAST(({source.timestamp}) AS BIGINT)"
-    if source.is_table:
-        timestamp = f"CASE WHEN __deletes THEN _timestamp ELSE {timestamp} END"
+    timestamp = f"CASE WHEN __deletes THEN _timestamp ELSE CAST(({source.timestamp}) AS BIGINT) END"
+    key = f"CASE WHEN __deletes OR _key IS NULL THEN _key ELSE CAST(({source.key}) AS STRING) END"
     columns = ", ".join([*(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema), *_RESERVED])
-    unreadable = "NOT __deletes AND (__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__text))"
+    unreadable = (
+        "(__has_key AND _key IS NULL) "
+        "OR (NOT __deletes AND (__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__text)))"
+    )
     return f"""
 SELECT * EXCEPT (__unreadable, _topic, _partition, _offset) FROM (
-SELECT *, __unreadable OR _key IS NULL OR __k IS NULL OR __ts IS NULL OR __ts < 0
-    OR __ts > _timestamp + {max_timestamp_ahead_ms} AS __bad FROM (
-SELECT *, CAST(({source.key}) AS STRING) AS __k, {timestamp} AS __ts FROM (
+SELECT *, __unreadable OR __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} AS __bad FROM (
+SELECT *, {key} AS __k, {timestamp} AS __ts FROM (
 SELECT __p, __offset, __batch, __deletes, {unreadable} AS __unreadable, {columns} FROM (
 SELECT *, from_json(__text, {schema}, {options}) AS __r FROM (
-SELECT p AS __p, offset AS __offset, batch AS __batch, {deletes} AS __deletes, CAST(value AS STRING) AS __text,
-    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition, offset AS _offset, ts_ms AS _timestamp
+SELECT p AS __p, offset AS __offset, batch AS __batch, value IS NULL AS __deletes, CAST(value AS STRING) AS __text,
+    key IS NOT NULL AS __has_key,
+    CASE WHEN is_valid_utf8(CAST(key AS STRING)) THEN CAST(key AS STRING) END AS _key,
+    topic AS _topic, partition AS _partition, offset AS _offset, ts_ms AS _timestamp
 FROM {records} WHERE role = 'source' AND topic = {literal(source.topic)} AND batch IS NOT NULL)))))"""
 
 
@@ -70,20 +76,32 @@ def placed_sql(source: Source, judged: str) -> str:
 
 
 def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) -> str:
-    """What reaches the end of a branch (`__in`); bad and filtered records stay as rows, so that they can be counted."""
+    """What reaches the end of a branch (`__in`); bad and filtered records stay as rows, so that they can be counted.
+
+    `__keyless`: a dead letter, as it has no key and something that the branch leads to needs one.
+    """
     source = subtopology.sources[branch.source]
     columns = [*map(quoted, (c.name for c in source.schema)), *_RESERVED]
     sql = f"SELECT *, NOT __bad AS __in FROM {judged}"
     for step in branch.steps:
         if isinstance(step, Select):
-            named = ", ".join(f"({text}) AS {quoted(name)}" for name, text in step.columns)
+            named = ", ".join(
+                f"CASE WHEN __deletes THEN NULL ELSE ({text}) END AS {quoted(name)}" for name, text in step.columns
+            )
             sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
             columns = [quoted(name) for name, _ in step.columns]
             continue
         condition = f"coalesce(({step.condition}), false)" if isinstance(step, Filter) else f"({step.key}) IS NOT NULL"
         kept = ", ".join([*(c for c in _KEPT if c != "__in"), *columns])
         sql = f"SELECT {kept}, __in AND {condition} AS __in FROM ({sql})"
-    return sql
+    # Kafka Streams' aggregates without windows, and those of sliding windows, skip records without a value.
+    skips = branch.aggregation is not None and not isinstance(branch.aggregation.window, Window | SessionWindow)
+    reaches = "__in AND NOT __deletes" if skips else "__in"
+    keyless, stays = "false", reaches
+    if needs_key(subtopology, branch):
+        keyless = f"{reaches} AND __k IS NULL"
+        stays = reaches if takes_keyless(subtopology, branch) else f"{reaches} AND __k IS NOT NULL"
+    return f"SELECT * EXCEPT (__in), {stays} AS __in, {keyless} AS __keyless FROM ({sql})"
 
 
 def account_sql(branch: Branch, records: str) -> str:
@@ -98,8 +116,9 @@ def account_sql(branch: Branch, records: str) -> str:
         raise TypeError(f"{window} is no window")
     return (
         f"SELECT __p AS p, __batch AS batch, CAST(sum(CASE WHEN __in THEN {times} ELSE 0 END) AS BIGINT) AS rows, "
-        "count_if(NOT __bad AND NOT __in) AS filtered_rows, count_if(__bad) AS bad_rows, "
-        f"max(CASE WHEN __in THEN __ts END) AS newest_ms, count(1) AS records FROM {records} GROUP BY __p, __batch"
+        "count_if(NOT __bad AND NOT __in AND NOT __keyless) AS filtered_rows, "
+        "count_if(__bad) AS bad_rows, "
+        f"max(CASE WHEN NOT __bad THEN __ts END) AS newest_ms, count(1) AS records FROM {records} GROUP BY __p, __batch"
     )
 
 
@@ -212,13 +231,13 @@ def changelog_fields_sql(derived: Derived) -> tuple[str, str, list[str]]:
     mask_bytes = next(width for width in (1, 2, 4, 8) if len(fields) <= 8 * width)
     key, ws = "CAST(key AS STRING)", f"CAST({NO_WINDOW} AS BIGINT)"
     if aggregation.window is not None:
-        key = "CAST(substring(key, 1, length(key) - 8) AS STRING)"
-        ws = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10) AS BIGINT)"
+        key, ws = f"CAST({_KEY_BEFORE_WINDOW} AS STRING)", _KEY_WINDOW_START
     mask = _little_endian(2, mask_bytes)
     found = []
     for i, field in enumerate(fields):
         name, kind = field.split()
-        bits = _little_endian(2 + mask_bytes + 8 * i, 8)
+        # Behind the mask come eight bytes with the value's timestamp, then the fields.
+        bits = _little_endian(2 + mask_bytes + 8 + 8 * i, 8)
         value = _double(bits) if kind == "DOUBLE" else bits
         found.append(f"CASE WHEN value IS NOT NULL AND ({mask} & {1 << i}) <> 0 THEN {value} END AS {name}")
     return key, ws, found
@@ -257,10 +276,13 @@ def sink_results_sql(derived: Derived, topic: str, records: str) -> str:
     """Each record of a sink behind the aggregation, its JSON read, in the same columns less s0, …"""
     aggregation = derived.aggregation
     schema = ", ".join(f"{quoted(column.name)} {column.type}" for column in aggregation.columns)
-    ws = "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
+    key, ws = "key", "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
+    if any(sink.windowed_key is not None for sink in derived.subtopology.sinks if sink.topic == topic):
+        # Where key and value name two windows, the record is none of either.
+        key, ws = _KEY_BEFORE_WINDOW, f"CASE WHEN {_KEY_WINDOW_START} = {ws} THEN {ws} END"
     results = ", ".join(f"__r.{quoted(a.name)} AS {quoted('r_' + a.name)}" for a in aggregation.aggregates)
     return (
-        f"SELECT topic, partition, offset, p, batch, CAST(key AS STRING) AS k, {ws} AS ws, "
+        f"SELECT topic, partition, offset, p, batch, CAST({key} AS STRING) AS k, {ws} AS ws, "
         f"value IS NULL AS is_deleted, {results} FROM (SELECT *, from_json(CAST(value AS STRING), {literal(schema)}) "
         f"AS __r FROM {records} WHERE role = 'sink' AND topic = {literal(topic)})"
     )

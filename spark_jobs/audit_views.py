@@ -19,8 +19,10 @@ from tidemark.quality.ranges import COMPUTING
 from tidemark.topology.plan import SubTopology
 
 _FEW_ROWS = 20_000
-_CLAIMED = ("batch", "commit_time_ms", "stream_time_ms", "rows", "filtered_rows", "bad_rows", "late_rows")
-_BATCHES = ", ".join([*(f"{name} BIGINT" for name in _CLAIMED), "before_ms BIGINT", "sub INT", "p INT"])
+_CLAIMED = ("batch", "commit_time_ms", "rows", "filtered_rows", "bad_rows", "late_rows")
+_TIMES = "before_ms BIGINT, stream_time_ms BIGINT"
+_BATCHES = ", ".join([*(f"{name} BIGINT" for name in _CLAIMED), _TIMES, "sub INT", "p INT"])
+_NODE_BATCHES = f"batch BIGINT, p INT, {_TIMES}"
 
 
 class Rows(Enum):
@@ -114,9 +116,15 @@ class Road:
         self.batches = views.rows(
             "batches",
             (
-                (*(getattr(r, name) for name in _CLAIMED), before_ms, r.task.subtopology, r.task.partition)
+                (
+                    *(getattr(r, name) for name in _CLAIMED),
+                    before.task_ms,
+                    r.stream_times.task_ms,
+                    r.task.subtopology,
+                    r.task.partition,
+                )
                 for run in cut.ranges.values()
-                for r, before_ms in run.stream_times()
+                for r, before in run.stream_times()
                 if r.kind in COMPUTING
             ),
             _BATCHES,
@@ -128,8 +136,21 @@ class Road:
         return role is not None and role.role == SOURCE and topic not in self._gone
 
     def batches_of(self, subtopology: SubTopology) -> str:
-        """The batches of its tasks, as a subquery."""
+        """The batches of its tasks with the tasks' stream times, as a subquery."""
         return f"(SELECT * FROM {self.batches} WHERE sub = {subtopology.index})"
+
+    def batches_at(self, subtopology: SubTopology, store: str) -> str:
+        """The batches of its tasks with the stream times of the node that keeps `store`."""
+        return self.views.rows(
+            f"batches_{subtopology.index}_{store}",
+            (
+                (r.batch, r.task.partition, before.node(store), r.stream_times.node(store))
+                for run in self.cut.ranges.values()
+                for r, before in run.stream_times()
+                if r.kind in COMPUTING and r.task.subtopology == subtopology.index
+            ),
+            _NODE_BATCHES,
+        )
 
     def judged(self, subtopology: SubTopology, topic: str) -> str:
         """Every record of a source, parsed and judged."""
@@ -155,5 +176,6 @@ class Road:
         partials = self.views.add(
             f"partials_{d.name}", truth.partials_sql(d.aggregation, self.reaching(d.subtopology, d.number))
         )
-        sql = truth.in_time_sql(d.aggregation, partials, self.batches_of(d.subtopology))
+        batches = self.batches_at(d.subtopology, d.aggregation.store.name)
+        sql = truth.in_time_sql(d.aggregation, partials, batches)
         return self.views.add(f"in_time_{d.name}", sql, keep=True)

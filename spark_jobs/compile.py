@@ -4,28 +4,34 @@ Every statement is the same for every batch, so that Spark compiles its code onc
 A partial result has the columns
 
     p       INT      source partition
-    status  INT      `Status`: good, bad, filtered; only good rows have key and window
+    status  INT      `Status`: good, bad, filtered, no key; only good rows of an aggregation have key and window
     rows    BIGINT   records behind this row
     max_ts  BIGINT   newest timestamp among them, epoch milliseconds
-    k       STRING   key
+    k       STRING   key; null in a record without one
     w       BIGINT   window start, epoch milliseconds (windowed aggregations)
+    last_offset BIGINT   offset of the last of them (aggregations)
     <slot>           partial value of each stored field (`slots_of`): BIGINT, DOUBLE, BINARY sketches, or an array
 
-and a road without aggregation has, per record, `record_offset BIGINT`; for its sinks `value STRING` (JSON), null where
-the record deletes its key; for the task loop `deleted BOOLEAN` and a column `v.<name>` per value. Session windows add
-`e BIGINT`, the time of the partial session's last record, and their w is that of its first; sliding windows have the
-record's own time in w.
+and a path without aggregation has, per record, `record_offset BIGINT`; for its sinks `value STRING` (JSON), null where the
+record has none, and `headers ARRAY<STRUCT<key: STRING, value: BINARY>>`, null where there are none; for the task loop
+`deleted BOOLEAN`, whether the record has no value, and a column `v.<name>` per value. For session and sliding windows w is
+the records' own time: which of them are late, the task must judge for each time alone. For sliding windows, and for lists
+in sessions, a row is of one record: both depend on the order of arrival.
+
+A record without a value is one whose columns are all null: a filter asks of them, a select leaves them so. Its key and its
+timestamp are those that Kafka has. `keyless` says which branches need a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from spark_jobs import canonical
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.task import Status
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
+from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
-    EVENT_TIME,
     Aggregate,
     Aggregation,
     Branch,
@@ -33,7 +39,7 @@ from tidemark.topology.plan import (
     Fold,
     Number,
     Select,
-    SessionWindow,
+    SlidingWindow,
     Source,
     Step,
     SubTopology,
@@ -42,7 +48,14 @@ from tidemark.topology.plan import (
 
 _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
+_HEADERS = {"__headers": "headers"}
+_RAW = {"__raw_key": "key", "__raw_value": "value", **_HEADERS}
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
+
+
+def read_options(subtopology: SubTopology) -> Mapping[str, str]:
+    """What the Kafka source must be told for it. Headers cost time per record, so they are read only where they go on."""
+    return {"includeHeaders": "true"} if any(branch.sinks for branch in subtopology.branches) else {}
 
 
 def quoted(name: str) -> str:
@@ -56,42 +69,46 @@ def literal(text: str) -> str:
 
 
 def judged_sql(
-    source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: tuple[str, ...] = ()
+    source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: Mapping[str, str] | None = None
 ) -> str:
-    """Each record parsed and judged (rule 14, row A9).
+    """Each record parsed and judged (rule 14, row A9), whether it has a key or not.
 
     `reads` are the expressions behind it: columns that none of them names may be null. `extra` are more columns of the
-    Kafka source to keep.
+    Kafka source to keep, by the names that they get.
     """
+    extra = extra or {}
     more = "".join(f", {name}" for name in extra)
-    timestamp = f"CAST(({source.timestamp}) AS BIGINT)"
-    if source.is_table:
-        # A deletion has no value to take a timestamp from.
-        timestamp = f"CASE WHEN __deleted THEN _timestamp ELSE {timestamp} END"
+    # Without a value there is nothing to take key and timestamp from. A key that Kafka does not have is none, as the
+    # records of its key lie in any partition.
+    key, timestamp = "_key", "_timestamp"
+    if source.key != key:
+        key = f"CASE WHEN _key IS NULL OR __deleted THEN _key ELSE CAST(({source.key}) AS STRING) END"
+    if source.timestamp != timestamp:
+        timestamp = f"CASE WHEN __deleted THEN _timestamp ELSE CAST(({source.timestamp}) AS BIGINT) END"
     columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
     return f"""
 SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
 SELECT *, CASE
-    WHEN __unparsable THEN 'unparsable'
-    WHEN _key IS NULL OR __k IS NULL THEN 'no key'
-    WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN 'impossible timestamp'
+    WHEN __unparsable THEN '{UNPARSABLE}'
+    WHEN __has_key AND _key IS NULL THEN '{KEY_NOT_TEXT}'
+    WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN '{IMPOSSIBLE_TIMESTAMP}'
     END AS __reason FROM (
-SELECT __p, __offset, __deleted, NOT __deleted AND __unparsable AS __unparsable{more}, {columns},
-    CAST(({source.key}) AS STRING) AS __k, {timestamp} AS __ts FROM (
-{_parsed_sql(source, view, [source.key, source.timestamp, *reads], more)})))"""
+SELECT __p, __offset, __deleted, __has_key, NOT __deleted AND __unparsable AS __unparsable{more}, {columns},
+    {key} AS __k, {timestamp} AS __ts FROM (
+{_parsed_sql(source, view, [source.key, source.timestamp, *reads], extra)})))"""
 
 
-def _parsed_sql(source: Source, view: str, reads: Iterable[str], more: str) -> str:
+def _parsed_sql(source: Source, view: str, reads: Iterable[str], extra: Mapping[str, str]) -> str:
     """The schema's columns of each record, and whether it could not be parsed; see `canonical`."""
-    kept = f"__p, __offset, __deleted{more}, {', '.join(RESERVED)}"
-    deleted = "value IS NULL" if source.is_table else "false"
+    kept = ", ".join(["__p", "__offset", "__deleted", "__has_key", *extra, *RESERVED])
+    more = "".join(f", {column} AS {name}" for name, column in extra.items())
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     from_json = f"from_json(__value, {schema}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
     # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is no JSON.
     refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
     raw = f"""
-SELECT partition AS __p, offset AS __offset, {deleted} AS __deleted{more},
-    CAST(key AS STRING) AS _key, topic AS _topic, partition AS _partition,
+SELECT partition AS __p, offset AS __offset, value IS NULL AS __deleted, key IS NOT NULL AS __has_key{more},
+    try_validate_utf8(CAST(key AS STRING)) AS _key, topic AS _topic, partition AS _partition,
     offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}"""
     pattern = canonical.pattern(source.schema)
@@ -119,30 +136,55 @@ SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
 
 def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
     """The partial results of one branch, or its records where it has no aggregation."""
+    sql = _reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)
+    if branch.aggregation is None:
+        return _records_sql(sql, branch)
+    return _partials_sql(sql, branch.aggregation)
+
+
+def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
+    """Every record behind the branch's steps, with its status there."""
     source = subtopology.sources[branch.source]
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
-    sql = judged_sql(source, view, max_timestamp_ahead_ms, _expressions(source, branch))
+    extra = _HEADERS if branch.sinks else {}
+    sql = judged_sql(source, view, max_timestamp_ahead_ms, _expressions(source, branch), extra)
+    always = [*_KEPT, *extra]
     columns = [*(c.name for c in source.schema), *RESERVED]
     for step in branch.steps:
         if isinstance(step, Select):
-            named = ", ".join(f"({expression}) AS {quoted(name)}" for name, expression in step.columns)
-            sql = f"SELECT {', '.join(_KEPT)}, {named} FROM ({sql})"
+            named = ", ".join(
+                f"CASE WHEN NOT __deleted THEN ({expression}) END AS {quoted(name)}"
+                for name, expression in step.columns
+            )
+            sql = f"SELECT {', '.join(always)}, {named} FROM ({sql})"
             columns = [name for name, _ in step.columns]
             continue
         # A filtered record keeps its row: pushing a condition below the parser would parse twice.
-        kept = ", ".join([*(c for c in _KEPT if c not in ("__status", "__k")), *map(quoted, columns)])
+        kept = ", ".join([*(c for c in always if c not in ("__status", "__k")), *map(quoted, columns)])
         if isinstance(step, Filter):
             key, condition = "__k", f"coalesce(({step.condition}), false)"
         else:
-            key, condition = f"({step.key})", f"({step.key}) IS NOT NULL"
+            # Bytes that were cast to a STRING may be no text; Arrow would refuse the whole batch.
+            key = f"try_validate_utf8({step.key})"
+            condition = f"{key} IS NOT NULL"
         sql = (
             f"SELECT {kept}, {key} AS __k, CASE WHEN __status = {Status.GOOD} AND NOT {condition} "
             f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
         )
-    if branch.aggregation is None:
-        return _records_sql(sql, branch)
-    return _partials_sql(sql, branch.aggregation)
+    cases = []
+    if branch.aggregation is not None and passes_over_null_values(branch.aggregation):
+        cases.append(f"WHEN __status = {Status.GOOD} AND __deleted THEN {Status.FILTERED}")
+    if needs_key(subtopology, branch):
+        cases.append(f"WHEN __status = {Status.GOOD} AND __k IS NULL THEN {Status.NO_KEY}")
+    if not cases:
+        return sql
+    return f"SELECT * EXCEPT (__status), CASE {' '.join(cases)} ELSE __status END AS __status FROM ({sql})"
+
+
+def passes_over_null_values(aggregation: Aggregation) -> bool:
+    """KStreamAggregate and KStreamSlidingWindowAggregate skip null values, the other windows' aggregates take them."""
+    return aggregation.window is None or isinstance(aggregation.window, SlidingWindow)
 
 
 def _expressions(source: Source, branch: Branch) -> list[str]:
@@ -160,16 +202,12 @@ def _texts(step: Step) -> list[str]:
 
 
 def _records_sql(sql: str, branch: Branch) -> str:
-    names = [column.name for column in branch.columns]
-    fields = [(name, quoted(name)) for name in names]
-    if any(sink.is_repartition for sink in branch.sinks):
-        fields.append((EVENT_TIME, "__ts"))
-    json = ", ".join(f"{literal(name)}, {column}" for name, column in fields)
+    json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in branch.columns)
     selected = ["__p AS p", "__status AS status", "CAST(1 AS BIGINT) AS rows", "__ts AS max_ts", "__k AS k"]
     selected.append("__offset AS record_offset")
     if branch.sinks:
         struct = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
-        selected.append(f"CASE WHEN NOT __deleted THEN {struct} END AS value")
+        selected += [f"CASE WHEN NOT __deleted THEN {struct} END AS value", "__headers AS headers"]
     if branch.enters:
         selected.append("__deleted AS deleted")
         # The type that the topology was told: Spark takes 0.1 for a DECIMAL.
@@ -181,24 +219,20 @@ def _partials_sql(sql: str, aggregation: Aggregation) -> str:
     good = f"__status = {Status.GOOD}"
     partials = "".join(f", {partial} AS {quoted(column)}" for column, partial in _partials(aggregation.aggregates))
     key = f"CASE WHEN {good} THEN __k END AS k"
-    if aggregation.window is None:
-        start, group, selected = "", "p, status, k", "k"
-    elif isinstance(aggregation.window, SessionWindow):
-        # Spark ends a session where the next record is a gap away, Kafka Streams where it is more than a gap away.
-        at = f"timestamp_millis(CASE WHEN {good} THEN __ts ELSE 0 END)"
-        start = f", {at} AS __at"
-        group = f"p, status, k, session_window(__at, '{aggregation.window.gap_ms + 1} milliseconds')"
-        selected = "k, min(__ts) AS w, max(__ts) AS e"
-    else:
-        at = (
-            _window_start(aggregation.window, good)
-            if isinstance(aggregation.window, Window)
-            else (f"CASE WHEN {good} THEN __ts END")
-        )
-        start, group, selected = f", {at} AS w", "p, status, k, w", "k, w"
+    group = "p, status, k"
+    start = selected = ""
+    if aggregation.window is not None:
+        is_aligned = isinstance(aggregation.window, Window)
+        at = _window_start(aggregation.window, good) if is_aligned else f"CASE WHEN {good} THEN __ts END"
+        start, selected = f", {at} AS w", ", w"
+        group += ", w"
+        has_lists = any(aggregate.fold is Fold.COLLECT for aggregate in aggregation.aggregates)
+        if isinstance(aggregation.window, SlidingWindow) or (not is_aligned and has_lists):
+            start += f", CASE WHEN {good} THEN __offset END AS __one"
+            group += ", __one"
     return (
-        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, {selected}{partials} FROM ("
-        f"SELECT *, __p AS p, __status AS status, {key}{start} FROM ({sql})) GROUP BY {group}"
+        f"SELECT p, status, count(1) AS rows, max(__ts) AS max_ts, max(__offset) AS last_offset, k{selected}{partials} "
+        f"FROM (SELECT *, __p AS p, __status AS status, {key}{start} FROM ({sql})) GROUP BY {group}"
     )
 
 
@@ -240,11 +274,38 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
     return found
 
 
-def dead_letters_sql(source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """The bad records of a batch, as they were read, with the reason."""
-    view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
-    judged = judged_sql(source, view, max_timestamp_ahead_ms, (), extra=("key", "value", "headers"))
+def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """The records of a batch that are dead letters, as they were read, with the reason; `view` has headers.
+
+    A record without a key is one where something needs the key that it reaches, and once.
+    """
+    of_topic = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
+    judged = judged_sql(source, of_topic, max_timestamp_ahead_ms, (), _RAW)
+    columns = "_topic AS topic, __p AS p, __offset AS record_offset, " + ", ".join(
+        f"{n} AS {c}" for n, c in _RAW.items()
+    )
+    letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"
+    keyless = " UNION ALL ".join(
+        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
+        f"WHERE __status = {Status.NO_KEY}"
+        for branch in subtopology.branches
+        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
+    )
+    if not keyless:
+        return letters
     return (
-        f"SELECT __reason AS reason, _topic AS topic, __p AS p, __offset AS record_offset, key, value, headers "
-        f"FROM ({judged}) WHERE __reason IS NOT NULL"
+        f"{letters} UNION ALL SELECT '{NO_KEY}' AS reason, {columns} FROM ({judged}) "
+        f"LEFT SEMI JOIN ({keyless}) reached USING (__p, __offset)"
+    )
+
+
+def times_sql(source: Source, number: int, view: str, max_timestamp_ahead_ms: int) -> str:
+    """The event time of each record of a source, null for dead letters; `number` says which source.
+
+    Columns: `source INT`, `p INT`, `record_offset BIGINT`, `ts BIGINT`.
+    """
+    judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
+    return (
+        f"SELECT {number} AS source, __p AS p, __offset AS record_offset, "
+        f"CASE WHEN __status = {Status.GOOD} THEN __ts END AS ts FROM ({judged})"
     )

@@ -44,6 +44,16 @@ def read_between(
     )
 
 
+def following(group: str) -> dict[str, str]:
+    """Options of bounded reads each of which begins where the one before ended, in one thread.
+
+    Under one fixed `group` Spark keeps the consumers and what they have fetched ahead; without, each read makes new ones. The
+    partitions are assigned and nothing is committed, so brokers never see a member or an offset of it.
+    """
+    # Where a range ends in markers of transactions, the consumer waits that long for more.
+    return {"kafka.group.id": group, "kafka.fetch.max.wait.ms": "10"}
+
+
 def assignment(partitions: Iterable[TopicPartition]) -> str:
     """`{"topic": [0, 1]}`, as the Kafka source takes it."""
     found: dict[str, list[int]] = {}

@@ -8,33 +8,29 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from rocksdict import Cache
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
 
-from spark_jobs.compile import branch_sql
-from spark_jobs.kafka_reading import read_between
+from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.session import spark_session
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.instance.slices import Slices
 from tidemark.local.caller import end_with_caller
 from tidemark.names import TopicPartition
 from tidemark.restore.building import StoreOpener
 from tidemark.restore.recompute import Recomputation
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, folder_of
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology
-
-Offsets = Mapping[TopicPartition, int]
 
 
 def main(request: Path) -> ExitCode:
@@ -58,27 +54,21 @@ def _recompute(spark: SparkSession, settings: Settings, asked: Recomputation, su
         if task.subtopology == subtopology.index
         for topic, end in by_topic.items()
     }
+    reader = BoundedReader(spark, settings, subtopology, f"{asked.plan.application_id}-recompute")
+    slices = Slices(subtopology, dict.fromkeys(ends, 0), settings.max_batch_records, reader.times)
     with ExitStack() as opened:
         tasks = _tasks(settings, asked, subtopology, opened)
-        for starts, upto in batches(ends, settings.max_batch_records):
-            tables = _partial_results(spark, settings, subtopology, starts, upto)
+        while slices.unread(ends):
+            taken = slices.next(ends)
+            tables = reader.tables(taken.starts, taken.ends)
             for task in tasks:
-                own = {p.topic: end for p, end in upto.items() if p.partition == task.id.partition}
+                own = {p.topic: end for p, end in taken.ends.items() if p.partition == task.id.partition}
                 given = [table.filter(pc.equal(table.column("p"), task.id.partition)) for table in tables]
                 update = task.prepare(TaskInput(own, given, ()), wall_clock_ms())
                 task.apply(update, {p.topic: 0 for p in task.changelogs}, 0)
-            for place, end in upto.items():
-                print(json.dumps([place.topic, place.partition, end]), flush=True)
-
-
-def batches(ends: Offsets, records: int) -> Iterator[tuple[Offsets, Offsets]]:
-    """From offset 0 to `ends` in steps of about so many records: starts and ends of the partitions that a step reads."""
-    share = max(1, records // max(1, len(ends)))
-    at = dict.fromkeys(ends, 0)
-    while left := {place: start for place, start in at.items() if start < ends[place]}:
-        upto = {place: min(ends[place], start + share) for place, start in left.items()}
-        yield left, upto
-        at |= upto
+            for place, end in taken.ends.items():
+                if end > taken.starts[place]:
+                    print(json.dumps([place.topic, place.partition, end]), flush=True)
 
 
 def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, opened: ExitStack) -> list[Task]:
@@ -97,22 +87,14 @@ def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, o
             stores={s.name: opener.open(folder_of(asked.folder, task_id, s.name), s) for s in subtopology.stores},
             directory=directory.open_task(task_id),
             next_offsets=dict.fromkeys(subtopology.source_topics, 0),
-            stream_time_ms=NO_STREAM_TIME,
+            stream_times=StreamTimes.none(),
             batch=0,
             sink_partitions=dict.fromkeys(subtopology.sink_topics, 1),
+            wall_ms=wall_clock_ms(),
         )
         opened.callback(task.close)
         tasks.append(task)
     return tasks
-
-
-def _partial_results(
-    spark: SparkSession, settings: Settings, subtopology: SubTopology, starts: Offsets, ends: Offsets
-) -> list[pa.Table]:
-    view = f"recomputed_{subtopology.index}"
-    read_between(spark, settings, starts, ends).createOrReplaceTempView(view)
-    ahead_ms = settings.max_timestamp_ahead_ms
-    return [spark.sql(branch_sql(subtopology, branch, view, ahead_ms)).toArrow() for branch in subtopology.branches]
 
 
 if __name__ == "__main__":

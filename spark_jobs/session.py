@@ -13,7 +13,12 @@ from tidemark.settings import Settings
 # A batch's garbage dies young and its fetch buffers are large: a big young generation collected by all cores at once costs
 # a tenth of the CPU less than concurrent marking does (docs/benchmarks.md).
 _JAVA_OPTIONS = "-XX:+UseParallelGC -XX:NewRatio=1"
-_CONSUMER_POOL = "org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool"
+_QUIET = (
+    # Its only warning is that it lets idle consumers go, which it does for every other batch with dead letters.
+    "org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool",
+    # Warns of every group id that is set, as members of one group would interfere. A bounded read has no member.
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+)
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
@@ -46,6 +51,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
+        # Spark's list without Kafka: a bounded read then makes its rows as a stream does, and not each one twice over.
+        "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "50ms",
         # The default one starts a process (`readlink`) for every file that it touches, twenty and more per batch. What it
@@ -67,7 +74,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    # Its only warning is that it lets idle consumers go, which it does for every other batch with dead letters.
     log4j = spark._jvm.org.apache.logging.log4j
-    log4j.core.config.Configurator.setLevel(_CONSUMER_POOL, log4j.Level.ERROR)
+    for logger in _QUIET:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
     return spark

@@ -56,7 +56,7 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     failure: BaseException | None = None
     try:
         spark = spark_session(settings, f"{plan.application_id}-{number}")
-        instance.run(SparkBatchSource(spark, instance.plan, settings, instance.folder / ".queries"), stop)
+        instance.run(SparkBatchSource(spark, instance.plan, settings, number, instance.folder / ".queries"), stop)
     except BaseException as error:
         failure = error
         raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from spark_jobs.bounded_read import any_bad, headers_of
 from spark_jobs.compile import branch_sql, dead_letters_sql
 from tidemark.errors import InvalidTopology
 from tidemark.names import TaskId, TopicPartition, dlq_topic
@@ -29,17 +30,18 @@ from tidemark.partitioning import partitions_of
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.layout import ValueLayout, split_window_key
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.code import load_code
 from tidemark.tasks.fold import result_columns
-from tidemark.tasks.task import Status, Task, TaskInput
-from tidemark.tasks.update import DeadLetter, TaskUpdate
+from tidemark.tasks.rows import TIMESTAMP
+from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.update import DeadLetter, Headers, TaskUpdate
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import Duration, duration_ms
-from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
+from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology, WindowedKey
 
 _KAFKA = pa.schema(
     [
@@ -49,19 +51,30 @@ _KAFKA = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
+_HEADER = ("key", "value")
+
+
+# Such keys are those of the stores.
+_WINDOWED_KEYS = {WindowedKey.TIME: StoreKind.WINDOW, WindowedKey.SESSION: StoreKind.SESSION}
 
 
 @dataclass(frozen=True)
 class TestRecord:
-    """One record of a topic; `value` is its JSON, None for a tombstone."""
+    """One record of a topic; `value` is its JSON, None for a tombstone.
+
+    `key` is text, None for none, bytes where it is no text (of a dead letter), or, in a topic of windowed keys,
+    (key, window start) or (key, session start, session end).
+    """
 
     __test__ = False
 
-    key: str | None
+    key: Any
     value: Any
     timestamp_ms: int
+    headers: Headers = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,7 @@ class _Piped:
     partition: int
     offset: int
     timestamp_ms: int
+    headers: Headers
 
 
 class TopologyTestDriver:
@@ -91,6 +105,12 @@ class TopologyTestDriver:
         self._offsets: dict[TopicPartition, int] = {}
         self._waiting: dict[str, list[_Piped]] = {t: [] for s in self._plan.subtopologies for t in s.source_topics}
         self._stores: dict[TaskId, dict[str, Store]] = {}
+        self._windowed_keys = {
+            sink.topic: _WINDOWED_KEYS[sink.windowed_key]
+            for s in self._plan.subtopologies
+            for sink in s.sinks
+            if sink.windowed_key is not None
+        }
         self._tasks = {task.id: task for task in self._open()}
         self.late_records = 0
 
@@ -110,9 +130,10 @@ class TopologyTestDriver:
                     stores=self._stores[task],
                     directory=directory,
                     next_offsets=dict.fromkeys(subtopology.source_topics, 0),
-                    stream_time_ms=NO_STREAM_TIME,
+                    stream_times=StreamTimes.none(),
                     batch=0,
                     sink_partitions=counts,
+                    wall_ms=self._now_ms,
                 )
 
     def __enter__(self) -> TopologyTestDriver:
@@ -133,8 +154,9 @@ class TopologyTestDriver:
         topic: str,
         value: Mapping[str, Any] | bytes | None,
         *,
-        key: str | None = None,
+        key: str | bytes | None = None,
         timestamp_ms: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> None:
         """Give a record to a source topic: a value as dictionary, as bytes, or None for a tombstone.
 
@@ -145,15 +167,17 @@ class TopologyTestDriver:
             known = sorted(set(self._waiting) - set(self._plan.repartition_topics))
             raise InvalidTopology(f"the topology does not read topic '{topic}'; it reads {', '.join(known)}")
         data = value if value is None or isinstance(value, bytes) else json.dumps(dict(value)).encode()
-        self._append(topic, None if key is None else key.encode(), data, timestamp_ms)
+        at = self._now_ms if timestamp_ms is None else timestamp_ms
+        self._append(topic, key.encode() if isinstance(key, str) else key, data, at, tuple(headers))
 
-    def _append(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int | None = None) -> None:
+    def _append(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers = ()
+    ) -> None:
         partition = 0 if key is None else int(partitions_of([key], self._partitions)[0])
         place = TopicPartition(topic, partition)
         offset = self._offsets.get(place, 0)
         self._offsets[place] = offset + 1
-        at = self._now_ms if timestamp_ms is None else timestamp_ms
-        self._waiting[topic].append(_Piped(key, value, partition, offset, at))
+        self._waiting[topic].append(_Piped(key, value, partition, offset, timestamp_ms, headers))
 
     def advance_wall_clock(self, by: Duration) -> None:
         """Commit what was piped, move the clock, and let every node that acts by it act."""
@@ -183,7 +207,10 @@ class TopologyTestDriver:
     def _batch(self, subtopology: SubTopology, records: Mapping[str, list[_Piped]]) -> None:
         rows = [
             {"key": r.key, "value": r.value, "topic": topic, "partition": r.partition, "offset": r.offset}
-            | {"timestamp": r.timestamp_ms * 1000}
+            | {
+                "timestamp": r.timestamp_ms * 1000,
+                "headers": [dict(zip(_HEADER, h, strict=True)) for h in r.headers] or None,
+            }
             for topic, piped in records.items()
             for r in piped
         ]
@@ -195,8 +222,8 @@ class TopologyTestDriver:
             for branch in subtopology.branches
         ]
         letters: list[DeadLetter] = []
-        if any(pc.any(pc.equal(table.column("status"), Status.BAD)).as_py() for table in tables):
-            letters = self._dead_letters(subtopology, frame, view)
+        if any_bad(tables):
+            letters = self._dead_letters(subtopology, view)
         for partition in range(self._partitions):
             task = self._tasks[TaskId(subtopology.index, partition)]
             ends = {t: self._offsets.get(TopicPartition(t, partition), 0) for t in subtopology.source_topics}
@@ -204,16 +231,14 @@ class TopologyTestDriver:
             own = tuple(letter for letter in letters if letter.partition == partition)
             self._take(task, task.prepare(TaskInput(ends, given, own), self._now_ms))
 
-    def _dead_letters(self, subtopology: SubTopology, frame: Any, view: str) -> list[DeadLetter]:
-        headers = "CAST(NULL AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers"
-        frame.selectExpr("*", headers).createOrReplaceTempView(view)
+    def _dead_letters(self, subtopology: SubTopology, view: str) -> list[DeadLetter]:
         rows = [
             row
             for source in subtopology.sources
-            for row in self._spark.sql(dead_letters_sql(source, view, self._ahead_ms)).collect()
+            for row in self._spark.sql(dead_letters_sql(subtopology, source, view, self._ahead_ms)).collect()
         ]
         return [
-            DeadLetter(r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), ())
+            DeadLetter(r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers))
             for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
         ]
 
@@ -222,17 +247,20 @@ class TopologyTestDriver:
         self.late_records += update.late_rows
         for output in update.outputs:
             for message in output.messages:
-                self._emit(output.topic, message["key"], message["value"])
+                headers = tuple(message.get("headers", ()))
+                self._emit(output.topic, message["key"], message["value"], message["timestamp"], headers)
         for letter in update.dead_letters:
             told = {"reason": letter.reason, "topic": letter.topic, "offset": letter.offset}
-            self._emit(dlq_topic(self._plan.application_id), letter.key, json.dumps(told).encode())
+            dlq = dlq_topic(self._plan.application_id)
+            self._emit(dlq, letter.key, json.dumps(told).encode(), self._now_ms, letter.headers)
 
-    def _emit(self, topic: str, key: bytes | None, value: bytes | None) -> None:
+    def _emit(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> None:
         read = None if value is None else json.loads(value)
-        record = TestRecord(None if key is None else key.decode(), read, self._now_ms)
-        self._topics.setdefault(topic, []).append(record)
+        kind = self._windowed_keys.get(topic)
+        named = _text(key) if kind is None or key is None else _key(kind, key)
+        self._topics.setdefault(topic, []).append(TestRecord(named, read, timestamp_ms, headers))
         if topic in self._waiting:
-            self._append(topic, key, value)
+            self._append(topic, key, value, timestamp_ms, headers)
 
     def read(self, topic: str) -> list[TestRecord]:
         """The records written to a topic since it was last read; commits what was piped."""
@@ -276,11 +304,18 @@ def _store(spec: StoreSpec, directory: TaskDirectory) -> Store:
     return store
 
 
+def _text(key: bytes | None) -> str | bytes | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
 def _bytes(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def _key(kind: StoreKind, key: bytes) -> Any:
+def _key(kind: StoreKind | None, key: bytes) -> Any:
     if kind is StoreKind.WINDOW:
         text, start_ms = split_window_key(key)
         return text.decode(), start_ms
@@ -293,6 +328,8 @@ def _key(kind: StoreKind, key: bytes) -> Any:
 
 def _value(layout: ValueLayout | None, aggregates: Any, value: bytes) -> Any:
     if layout is None:
-        return json.loads(value) if value[:1] == b"{" else value
+        if value[:1] != b"{":
+            return value
+        return {name: field for name, field in json.loads(value).items() if name != TIMESTAMP}
     columns = result_columns(layout, aggregates, layout.decode([value]))
     return {name: column[0].as_py() for name, column in columns}

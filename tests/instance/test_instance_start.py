@@ -42,7 +42,14 @@ class OneBatch:
         ends = {place: offset + 1 for place, offset in self._next_offsets.items()}
         numbers = sorted(place.partition for place in ends)
         columns = {"p": numbers, "status": [0] * PARTITIONS, "rows": [1] * PARTITIONS, "max_ts": [1] * PARTITIONS}
-        table = pa.table({**columns, "k": [f"k{number}" for number in numbers], "n": [1] * PARTITIONS})
+        table = pa.table(
+            {
+                **columns,
+                "last_offset": [0] * PARTITIONS,
+                "k": [f"k{number}" for number in numbers],
+                "n": [1] * PARTITIONS,
+            }
+        )
         return SourceBatch(0, self._next_offsets, ends, [table], ())
 
     def stop(self):

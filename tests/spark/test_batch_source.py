@@ -55,7 +55,7 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters(
     assert producer.flush(30) == 0
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
-    source = SparkBatchSource(spark, topology.plan(), settings, tmp_path / "queries")
+    source = SparkBatchSource(spark, topology.plan(), settings, 0, tmp_path / "queries")
     before, letters = records_in_memory(spark), 0
     source.start({TopicPartition(topic, 0): 0}, _RECORDS)
     try:

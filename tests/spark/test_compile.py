@@ -6,13 +6,13 @@ import datetime as dt
 import json
 
 import pytest
-from spark_jobs.compile import branch_sql, dead_letters_sql
+from spark_jobs.compile import branch_sql, dead_letters_sql, read_options
 from tests.truth.recompute import Counting, event
 from tests.truth.topics import Row
 
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology
-from tidemark.topology.windows import hopping, tumbling
+from tidemark.topology.windows import hopping, session, sliding, tumbling
 
 pytestmark = pytest.mark.spark
 
@@ -51,11 +51,12 @@ def counting(stream):
     return stream.group_by_key().windowed_by(tumbling("60s").grace("5s")).count(name="n", store="s")
 
 
+KEYLESS = b'{"beat_ms": 5, "ibi_ms": 1, "recording": "r"}'
 VALUES = [
     beat(), beat(at=0), beat(ibi=None), beat(recording=None), beat(at=NOW + AHEAD),
     b'{"patient_id": "p1", "beat_ms": 5}', b'{"patient_id": "p1", "beat_ms": 5, "ibi_ms": 1, "more": [1, 2]}',
     b"", b"{", b"nonsense", b"[]", b"7", b'"text"', b"null", b'{"patient_id": "p1"', None,
-    beat(patient=None), b'{"beat_ms": 5, "ibi_ms": 1, "recording": "r"}',
+    beat(patient=None), KEYLESS,
     beat(at=None), beat(at=-1), beat(at=NOW + AHEAD + 1), beat(at=4_102_444_800_000),
     beat(at="soon"), beat(ibi="fast"), beat(ibi=1 << 40), beat(at=1.5), b'{"patient_id": "p1", "beat_ms": true}',
 ]  # fmt: skip
@@ -81,11 +82,11 @@ def test_should_take_the_same_fields_out_on_both_roads(spark):
     subtopology = plan_of(lambda s: s.filter("true").to("out"))
     found = {r["record_offset"]: r for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
-        if found[offset]["status"] == Status.GOOD:
+        if found[offset]["status"] == Status.GOOD and value is not None:
             known = {"patient_id": None, "beat_ms": None, "ibi_ms": None, "recording": None}
             read = {k: v for k, v in json.loads(value).items() if k in known}
             assert json.loads(found[offset]["value"]) == known | read, value
-            assert (found[offset]["k"], found[offset]["max_ts"]) == (read["patient_id"], read["beat_ms"]), value
+            assert (found[offset]["k"], found[offset]["max_ts"]) == (read.get("patient_id"), read["beat_ms"]), value
 
 
 def test_should_parse_a_schema_without_a_plain_form_too(spark):
@@ -101,30 +102,67 @@ def test_should_parse_a_schema_without_a_plain_form_too(spark):
 
 
 def test_should_judge_each_record_as_plain_python_does(spark):
-    subtopology = plan_of(lambda s: s.filter("true").to("out"))
+    subtopology = plan_of(lambda s: s.filter("true").to_table("t"))
     found = {r["record_offset"]: r["status"] for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
         row = Row(topic="in", partition=0, offset=offset, key=b"p1", value=value, timestamp_ms=NOW, headers=())
         good = event(row, Counting(source_topic="in")) is not None
-        assert found[offset] == (Status.GOOD if good else Status.BAD), value
+        assert (found[offset] == Status.GOOD) == good, value
+        keyless = {value for value in VALUES if value and b'"patient_id": null' in value} | {KEYLESS}
+        assert (found[offset] == Status.NO_KEY) == (value in keyless), value
 
 
-def test_should_find_a_record_without_a_kafka_key_bad(spark):
-    subtopology = plan_of(counting)
-    found = run(spark, subtopology, [(None, beat()), (b"p1", beat())])
-    assert sorted((r["status"], r["rows"]) for r in found) == [(Status.GOOD, 1), (Status.BAD, 1)]
+def test_should_count_no_record_without_a_kafka_key_and_send_it_on(spark):
+    def build(stream):
+        stream.to("out")
+        counting(stream)
+
+    subtopology = plan_of(build)
+    records = [(None, beat()), (b"p1", beat())]
+    found = [[(r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records, branch)] for branch in (0, 1)]
+    sent, counted = map(set, found)
+    assert counted == {(Status.GOOD, "p1", 1), (Status.NO_KEY, None, 1)}
+    assert sent == {(Status.GOOD, None, 1), (Status.GOOD, "p1", 1)}
+
+
+def test_should_read_headers_only_where_a_branch_sends_its_records_on(spark):
+    assert read_options(plan_of(counting)) == {}
+    sending = plan_of(lambda s: s.repartition("patient_id", "r").to("out"))
+    assert read_options(sending) == {"includeHeaders": "true"}
+    found = run(spark, sending, [(b"p1", beat())])
+    assert [[(h["key"], h["value"]) for h in row["headers"]] for row in found] == [[("h", b"1")]]
+
+
+def test_should_keep_apart_a_schemas_columns_and_those_of_kafka(spark):
+    topology = Topology("app")
+    named = topology.stream("in", schema="key STRING, value BIGINT, headers STRING", key="key")
+    named.filter("value > 0").to("out")
+    subtopology = topology.plan().subtopologies[0]
+    records = [(b"a", b'{"key": "a", "value": 5, "headers": "h"}'), (b"a", b"{")]
+    (good,) = (r for r in run(spark, subtopology, records) if r["status"] == Status.GOOD)
+    assert json.loads(good["value"]) == {"key": "a", "value": 5, "headers": "h"}
+    (letter,) = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
+    assert (letter["key"], letter["value"]) == (b"a", b"{")
+
+
+def test_should_leave_out_a_new_key_that_is_no_text(spark):
+    topology = Topology("app")
+    topology.stream("in", schema="id BINARY").repartition("CAST(id AS STRING)", "r").to("out")
+    subtopology = topology.plan().subtopologies[0]
+    found = run(spark, subtopology, [(b"a", b'{"id": "/w=="}'), (b"a", b'{"id": "YQ=="}')])
+    assert [(r["status"], r["k"]) for r in found] == [(Status.FILTERED, None), (Status.GOOD, "a")]
 
 
 def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
     subtopology = plan_of(counting)
-    records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None)]
-    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology.lead, "batch", AHEAD))
+    records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None), (b"\xff", beat())]
+    found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
     told = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
     assert told == {
         0: ("unparsable", b"p1", b"{"),
         2: ("no key", None, beat()),
         3: ("impossible timestamp", b"p1", beat(at=-1)),
-        4: ("unparsable", b"p1", None),
+        5: ("key is not UTF-8", b"\xff", beat()),
     }
     assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
 
@@ -132,8 +170,35 @@ def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
 def test_should_count_by_partition_key_and_window(spark):
     subtopology = plan_of(counting)
     records = [(b"a", beat("a", 59_999)), (b"a", beat("a", 60_000)), (b"a", beat("a", 60_001)), (b"a", beat("a", 0), 1)]
-    found = {(r["p"], r["k"], r["w"]): (r["n"], r["rows"], r["max_ts"]) for r in run(spark, subtopology, records)}
-    assert found == {(0, "a", 0): (1, 1, 59_999), (0, "a", 60_000): (2, 2, 60_001), (1, "a", 0): (1, 1, 0)}
+    rows = run(spark, subtopology, records)
+    found = {(r["p"], r["k"], r["w"]): (r["n"], r["rows"], r["max_ts"], r["last_offset"]) for r in rows}
+    assert found == {(0, "a", 0): (1, 1, 59_999, 0), (0, "a", 60_000): (2, 2, 60_001, 2), (1, "a", 0): (1, 1, 0, 3)}
+
+
+LISTS = {"last": "collect(ibi_ms, 5)"}
+
+
+@pytest.mark.parametrize(
+    ("windows", "more", "rows"),
+    [
+        (session("30s"), {}, [(5, 2, 2), (20, 1, 1)]),
+        (session("30s"), LISTS, [(5, 1, 0), (5, 1, 2), (20, 1, 1)]),
+        (sliding("30s"), {}, [(5, 1, 0), (5, 1, 2), (20, 1, 1)]),
+    ],
+    ids=["session", "session with lists", "sliding"],
+)
+def test_should_leave_what_is_late_in_sessions_and_sliding_windows_to_the_task(spark, windows, more, rows):
+    """By key and time, or by record where the order of arrival counts; what is not good stays one row each status."""
+    subtopology = plan_of(
+        lambda s: s.filter("ibi_ms > 0").group_by_key().windowed_by(windows).aggregate(store="s", n="count(*)", **more)
+    )
+    records = [(b"a", beat("a", at)) for at in (5, 20, 5)] + [(b"a", beat("a", ibi=0))] * 2 + [(b"a", b"{")] * 2
+    found = run(spark, subtopology, records)
+    good = sorted((r["w"], r["rows"], r["last_offset"]) for r in found if r["status"] == Status.GOOD)
+    assert good == rows
+    assert sorted((r["status"], r["rows"]) for r in found if r["status"] != Status.GOOD) == [
+        (Status.BAD, 2), (Status.FILTERED, 2)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

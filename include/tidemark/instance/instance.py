@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.purge import RepartitionPurge
+from tidemark.broker.timestamps import sink_timestamp_bounds
 from tidemark.broker.topics import task_ids, told_partitions
 from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
@@ -36,7 +37,9 @@ from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
+from tidemark.restore.changelog import ChangelogBatch
 from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.last import LastSavepoint
 from tidemark.savepoints.leaving import leaving_path
@@ -49,12 +52,11 @@ from tidemark.start.witnesses import Witnesses, stalled_after
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import TaskUpdate
-from tidemark.topology.plan import Guarantee, TopologyPlan
+from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
-_TICK_MS = 1000
 _LEAST_BATCH_RECORDS = 1000
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
@@ -134,10 +136,11 @@ class Instance:
             lock=self._lock,
             clock=clock,
             probe=probe,
+            timestamp_bounds=sink_timestamp_bounds(plan, settings, self._admin),
             description=settled.description(partitions),
         )
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
-        restorer = Restorer(client, stalled_after(settings), self._listeners, probe)
+        restorer = Restorer(client, stalled_after(settings), self._listeners, probe, self)
         copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
         self._savepoints = SavepointTaker(
             app, plan.version, instance, settings.var_dir, self._directory.folder, self._run_file, clock
@@ -162,7 +165,6 @@ class Instance:
             sink_partitions=partitions,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
-        self._ticked_ms = 0
 
     @property
     def plan(self) -> TopologyPlan:
@@ -200,8 +202,8 @@ class Instance:
                 self._process(batch)
             elif not self._tasks:
                 self._changed.wait(_WAIT_S)
-            elif self._clock() - self._ticked_ms >= _TICK_MS:
-                self._tick()
+            # Also while batches wait: under a backlog there is always one, and tasks without input are due as well.
+            self._tick()
             self._savepoints.run(self._tasks.values())
             self._purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
             self._run_file.update({"records_per_second": self._rate.per_second(self._clock())})
@@ -210,6 +212,12 @@ class Instance:
         with self._lock:
             held = self._member.ownership.held()
         self._last_savepoint.take([task for p, task in self._tasks.items() if held.get(p) == task.epoch])
+
+    def read_table(
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+    ) -> Iterator[ChangelogBatch]:
+        """Implements `TableReader`, for its own restores, by the source that it reads from."""
+        return self._source.read_table(spec, partition, start, end, go_on)
 
     def _reconcile(self, stop: threading.Event) -> None:
         """Make the open tasks those that the group gave us, then read again from explicit offsets."""
@@ -296,13 +304,20 @@ class Instance:
             self._shrink(f"updated {cached_bytes} bytes, cache_max_bytes is {self._settings.cache_max_bytes}")
 
     def _tick(self) -> None:
-        """Time has passed without input: nodes that act by the clock may have something to say (rule 25)."""
-        self._ticked_ms = self._clock()
-        ticking = [task for task in self._tasks.values() if task.ticks]
-        prepared = [(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._ticked_ms)) for task in ticking]
-        changed = [(task, update) for task, update in prepared if update.records]
-        if changed:
-            self._commit_or_reconcile(CommitKind.TICK, changed)
+        """Let every task act whose wall-clock callbacks are due, without input (rule 25)."""
+        now_ms = self._clock()
+        changed: list[tuple[Task, TaskUpdate]] = []
+        for task in self._tasks.values():
+            if not task.is_due(now_ms):
+                continue
+            update = task.prepare(TaskInput(task.next_offsets, (), ()), now_ms)
+            if update.changes_something:
+                changed.append((task, update))
+            else:
+                task.pass_clock(update)
+        for part in split_by_capacity(changed, self._capacity.records):
+            if not self._commit_or_reconcile(CommitKind.TICK, part):
+                return
 
     def _shrink(self, why: str) -> None:
         """Read on with batches of half the size."""
@@ -357,7 +372,7 @@ class Instance:
             {
                 "batch": max(u.batch for _, u in part),
                 "last_commit_ms": self._clock(),
-                "stream_time_ms": max(u.stream_time_ms for _, u in part),
+                "stream_time_ms": max(u.stream_times.task_ms for _, u in part),
                 "last_commit_seconds": round(elapsed_s, 3),
             }
         )
@@ -389,7 +404,7 @@ class Instance:
         self._tasks.clear()
 
 
-class _NoSource:
+class _NoSource(NoTableReader):
     """What an instance reads from before it runs."""
 
     def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
@@ -421,7 +436,7 @@ def _start_update(task: Task) -> TaskUpdate:
         task=task.id,
         batch=task.batch + 1,
         sources={topic: (offset, offset) for topic, offset in task.next_offsets.items()},
-        stream_time_ms=task.stream_time_ms,
+        stream_times=task.stream_times,
         rows=0,
         late_rows=0,
         bad_rows=0,
@@ -429,6 +444,7 @@ def _start_update(task: Task) -> TaskUpdate:
         stores=(),
         outputs=(),
         dead_letters=(),
+        wall_ms=task.wall_ms,
     )
 
 

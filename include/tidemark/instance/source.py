@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from tidemark.names import TopicPartition
+from tidemark.restore.changelog import ChangelogBatch
 from tidemark.tasks.update import DeadLetter
+from tidemark.topology.plan import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,10 @@ class SourceBatch:
 
 
 class BatchSource(Protocol):
-    """Started with explicit offsets, stopped at a rebalance; what was not taken by then is thrown away."""
+    """Started with explicit offsets, stopped at a rebalance; what was not taken by then is thrown away.
+
+    While more is unread than a batch holds, the sources of a task advance together by event time (rule 3); see `slices`.
+    """
 
     def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
         """Begin at these offsets; only these partitions are read."""
@@ -33,4 +38,12 @@ class BatchSource(Protocol):
         """The next batch, or None. Raises `OutcomeUnknown` when the source has failed."""
 
     def stop(self) -> None:
-        """Stop reading and forget batches not taken. May be called when nothing runs."""
+        """Stop reading and forget batches not taken. May be called when nothing runs.
+
+        Raises `OutcomeUnknown` when what reads cannot be stopped.
+        """
+
+    def read_table(
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+    ) -> Iterator[ChangelogBatch]:
+        """As `TableReader` says: an instance restores tables whose source topic is their changelog by what it reads with."""

@@ -1,0 +1,137 @@
+"""One sub-topology's records between two offsets of each partition: partial results, dead letters, event times."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from spark_jobs.compile import branch_sql, dead_letters_sql, read_options, times_sql
+from spark_jobs.kafka_reading import following, read_between
+from tidemark.instance.slices import NO_TIME, Offsets, Times
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.tasks.task import Status
+from tidemark.tasks.update import DeadLetter, Headers
+from tidemark.topology.plan import SubTopology
+
+# Headers cost time per record, and most batches are read without. What such a read has fetched is of no use to the next one.
+_WITH_HEADERS = {
+    "includeHeaders": "true",
+    "kafka.max.poll.records": "500",
+    "kafka.max.partition.fetch.bytes": str(1 << 20),
+}
+
+_numbers = itertools.count()
+
+
+class BoundedReader:
+    """Reads with one Spark session, for one thread at a time; `group` is a consumer group id that nothing else has.
+
+    All methods block for at least one Spark job.
+    """
+
+    def __init__(self, spark: SparkSession, settings: Settings, subtopology: SubTopology, group: str) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._subtopology = subtopology
+        self._group = group
+        self._ahead_ms = settings.max_timestamp_ahead_ms
+        # The session's views are everybody's.
+        self._view = f"bounded_{next(_numbers)}"
+        self._empty: dict[int, pa.Table] = {}
+
+    def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
+        """A table per branch, as `spark_jobs.compile` describes them."""
+        found: dict[int, pa.Table] = {}
+        for number, source in enumerate(self._subtopology.sources):
+            branches = [i for i, branch in enumerate(self._subtopology.branches) if branch.source == number]
+            spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
+            if any(start < end for start, end in spans.values()):
+                frame = self._read(spans, {**following(f"{self._group}-catch-up"), **read_options(self._subtopology)})
+                found |= self._branch_tables(frame, branches)
+                continue
+            missing = [i for i in branches if i not in self._empty]
+            if missing:
+                first = {p: (start, start + 1) for p, (start, _) in spans.items()}
+                self._empty |= self._branch_tables(
+                    self._read(first, read_options(self._subtopology)).where("false"), missing
+                )
+            found |= {i: self._empty[i] for i in branches}
+        return [found[i] for i in range(len(self._subtopology.branches))]
+
+    def _branch_tables(self, frame: DataFrame, branches: list[int]) -> dict[int, pa.Table]:
+        """The tables of branches of one source, by their numbers. Several read Kafka once."""
+        frame.createOrReplaceTempView(self._view)
+        several = len(branches) > 1
+        if several:
+            frame.persist()
+        try:
+            return {i: self._spark.sql(self._branch_sql(i)).toArrow() for i in branches}
+        finally:
+            if several:
+                frame.unpersist()
+
+    def _branch_sql(self, number: int) -> str:
+        return branch_sql(self._subtopology, self._subtopology.branches[number], self._view, self._ahead_ms)
+
+    def dead_letters(self, starts: Offsets, ends: Offsets) -> list[DeadLetter]:
+        """The bad records, with their headers, in the order of topic, partition and offset."""
+        spans = {p: (starts[p], end) for p, end in ends.items()}
+        self._read(spans, _WITH_HEADERS).createOrReplaceTempView(self._view)
+        found = [
+            DeadLetter(
+                reason=row.reason,
+                topic=row.topic,
+                partition=row.p,
+                offset=row.record_offset,
+                key=None if row.key is None else bytes(row.key),
+                value=None if row.value is None else bytes(row.value),
+                headers=headers_of(row.headers),
+            )
+            for source in self._subtopology.sources
+            for row in self._spark.sql(
+                dead_letters_sql(self._subtopology, source, self._view, self._ahead_ms)
+            ).collect()
+        ]
+        return sorted(found, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+
+    def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Times:
+        """The event times of all records, by which a task's sources are merged."""
+        statements: list[str] = []
+        for number, source in enumerate(self._subtopology.sources):
+            own = {p: span for p, span in spans.items() if p.topic == source.topic}
+            if own:
+                view = f"{self._view}_times_{number}"
+                self._read(own, following(f"{self._group}-times")).createOrReplaceTempView(view)
+                statements.append(times_sql(source, number, view, self._ahead_ms))
+        table = self._spark.sql(" UNION ALL ".join(statements)).toArrow()
+        sources, partitions, offsets = (table.column(name).to_numpy() for name in ("source", "p", "record_offset"))
+        times = pc.fill_null(table.column("ts"), NO_TIME).to_numpy()
+        numbers = {source.topic: number for number, source in enumerate(self._subtopology.sources)}
+        found: dict[TopicPartition, tuple[np.ndarray, np.ndarray]] = {}
+        for place in spans:
+            rows = np.flatnonzero((sources == numbers[place.topic]) & (partitions == place.partition))
+            rows = rows[np.argsort(offsets[rows], kind="stable")]
+            found[place] = offsets[rows], times[rows]
+        return found
+
+    def _read(self, spans: Mapping[TopicPartition, tuple[int, int]], options: Mapping[str, str]) -> DataFrame:
+        spans = {p: span for p, span in spans.items() if span[0] < span[1]}
+        starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
+        return read_between(self._spark, self._settings, starts, ends, options)
+
+
+def any_bad(tables: list[pa.Table]) -> bool:
+    """Whether partial results count a record that is a dead letter."""
+    bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
+    return any(pc.any(pc.is_in(table.column("status"), bad)).as_py() for table in tables)
+
+
+def headers_of(given: Iterable[Row] | None) -> Headers:
+    """A record's headers as Spark gives them."""
+    return tuple((header.key, None if header.value is None else bytes(header.value)) for header in given or ())

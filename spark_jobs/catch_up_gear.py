@@ -1,0 +1,68 @@
+"""The gear for a sub-topology that is behind: bounded reads of slices in which its sources advance together (rule 3)."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from spark_jobs.bounded_read import BoundedReader, any_bad
+from tidemark.broker.offsets import EndOffsets
+from tidemark.instance.hand_over import HandOver
+from tidemark.instance.slices import Offsets, Slice, Slices, is_level
+from tidemark.instance.source import SourceBatch
+from tidemark.settings import Settings
+from tidemark.topology.plan import SubTopology
+
+log = logging.getLogger(__name__)
+
+# What a query of the live gear takes until its first batch, roughly.
+_QUERY_START_S = 1.0
+
+
+class CatchUpGear:
+    """Computes a slice while the task loop works on the one before."""
+
+    def __init__(
+        self, settings: Settings, subtopology: SubTopology, reader: BoundedReader, ends: EndOffsets, out: HandOver
+    ) -> None:
+        self._commit_interval_s = settings.commit_interval_ms / 1000
+        self._subtopology = subtopology
+        self._reader = reader
+        self._ends = ends
+        self._out = out
+
+    def run(self, starts: Offsets, most_records: int) -> Offsets:
+        """Read on from `starts` until everything unread fits into one batch; returns the next offsets by then.
+
+        Blocks. Raises `OutcomeUnknown` when brokers do not answer, and what Spark raises.
+        """
+        slices = Slices(self._subtopology, starts, most_records, self._reader.times)
+        places = list(starts)
+        planned = time.monotonic()
+        ends = self._ends.stable(places)
+        is_done = slices.unread(ends) <= most_records
+        while not is_done and not self._out.stopped.is_set():
+            taken = slices.next(ends)
+            self._out.put(self._batch(taken, planned))
+            before, planned, ends = planned, time.monotonic(), self._ends.stable(places)
+            unread = slices.unread(ends)
+            if not unread:
+                break
+            if not taken.is_all:
+                continue
+            is_done = is_level(unread, planned - before, _QUERY_START_S, most_records)
+            if not is_done:
+                # Not a full batch: the next one keeps the commit interval.
+                self._out.stopped.wait(max(0.0, before + self._commit_interval_s - planned))
+                planned, ends = time.monotonic(), self._ends.stable(places)
+        return slices.starts
+
+    def _batch(self, taken: Slice, planned: float) -> SourceBatch:
+        tables = self._reader.tables(taken.starts, taken.ends)
+        letters = self._reader.dead_letters(taken.starts, taken.ends) if any_bad(tables) else []
+        log.info(
+            "batch: subtopology=%d gear=catch-up offsets=%d partials=%d seconds=%.3f",
+            self._subtopology.index, sum(end - taken.starts[p] for p, end in taken.ends.items()),
+            sum(t.num_rows for t in tables), time.monotonic() - planned,
+        )  # fmt: skip
+        return SourceBatch(self._subtopology.index, taken.starts, taken.ends, tables, letters)

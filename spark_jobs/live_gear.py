@@ -1,0 +1,162 @@
+"""The gear for a sub-topology that is level: Structured Streaming, where each batch holds everything that is there.
+
+Spark's checkpoint carries nothing from one start to the next: each start has a fresh folder and explicit offsets. Its
+offset log tells the batch's end offsets, which the data cannot (markers and gaps have offsets too).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.bounded_read import BoundedReader, any_bad
+from spark_jobs.compile import branch_sql, read_options
+from spark_jobs.kafka_reading import as_they_come, assignment, offsets_json
+from tidemark.errors import OutcomeUnknown
+from tidemark.instance.hand_over import HandOver
+from tidemark.instance.slices import Offsets
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.topology.plan import SubTopology
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+
+_numbers = itertools.count()
+
+
+class LiveGear:
+    """Runs one query at a time; its checkpoints are in `folder`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: Settings,
+        subtopology: SubTopology,
+        reader: BoundedReader,
+        out: HandOver,
+        folder: Path,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._subtopology = subtopology
+        self._reader = reader
+        self._out = out
+        self._folder = folder
+
+    def run(self, starts: Offsets, most_records: int) -> Offsets:
+        """Read on from `starts` until more has come than fits into one batch; returns the next offsets by then.
+
+        Blocks. Raises `OutcomeUnknown` when the query has ended by itself.
+        """
+        checkpoint = self._folder / f"{self._subtopology.index}-{next(_numbers)}"
+        handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, most_records, checkpoint)
+        # No bound: what does not fit is not even computed.
+        wanted = {
+            "assign": assignment(starts),
+            "startingOffsets": offsets_json(starts),
+            **read_options(self._subtopology),
+        }
+        query = (
+            as_they_come(self._spark, self._settings, wanted)
+            .writeStream.foreachBatch(handler)
+            .option("checkpointLocation", checkpoint.as_uri())
+            # As soon as there is something: the handler keeps the commit interval.
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            while not self._out.stopped.is_set() and not handler.is_overtaken.wait(_WAIT_S):
+                if not query.isActive:
+                    raise OutcomeUnknown(f"the Spark query ended: {query.exception()}")
+        finally:
+            try:
+                query.stop()
+            except (Py4JError, PySparkException, OSError) as error:
+                log.warning("stopping a query: %s", error)
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        return handler.next_offsets
+
+
+class _Handler:
+    """What foreachBatch calls: two actions per branch's source at the most, the second only for bad records."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        subtopology: SubTopology,
+        reader: BoundedReader,
+        out: HandOver,
+        starts: Offsets,
+        most_records: int,
+        checkpoint: Path,
+    ) -> None:
+        self.is_overtaken = threading.Event()
+        self.next_offsets = starts
+        self._reader = reader
+        self._out = out
+        self._checkpoint = checkpoint
+        self._most_records = most_records
+        self._commit_interval_s = settings.commit_interval_ms / 1000
+        self._index = subtopology.index
+        self._view = f"live_{subtopology.index}"
+        ahead_ms = settings.max_timestamp_ahead_ms
+        self._branches = [branch_sql(subtopology, branch, self._view, ahead_ms) for branch in subtopology.branches]
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Compute and hand over, then keep the commit interval; a batch that is too large ends this gear instead."""
+        if self._out.stopped.is_set() or self.is_overtaken.is_set():
+            return
+        started = time.monotonic()
+        try:
+            ends = self._end_offsets(batch_id)
+            spanned = sum(end - self.next_offsets[p] for p, end in ends.items())
+            if spanned > self._most_records:
+                # Cut by offsets, it would hold more of one source than of another: the catch-up gear cuts it by time.
+                log.info("overtaken: subtopology=%d offsets=%d", self._index, spanned)
+                self.is_overtaken.set()
+                return
+            self._hand_over(frame, ends, spanned)
+            self._out.stopped.wait(max(0.0, started + self._commit_interval_s - time.monotonic()))
+        except Exception:
+            # Spark reports the failure through the query; while stopping it is of no interest to anybody.
+            if not self._out.stopped.is_set():
+                log.exception("batch %d of sub-topology %d failed", batch_id, self._index)
+                raise
+
+    def _hand_over(self, frame: DataFrame, ends: Offsets, spanned: int) -> None:
+        started = time.monotonic()
+        session = frame.sparkSession
+        frame.createOrReplaceTempView(self._view)
+        several = len(self._branches) > 1
+        if several:
+            frame.persist()
+        tables = [session.sql(sql).toArrow() for sql in self._branches]
+        if several:
+            frame.unpersist()
+        # Read once more, now with headers, which the stream does without.
+        letters = self._reader.dead_letters(self.next_offsets, ends) if any_bad(tables) else []
+        batch = SourceBatch(self._index, self.next_offsets, ends, tables, letters)
+        log.info(
+            "batch: subtopology=%d gear=live offsets=%d partials=%d seconds=%.3f",
+            self._index, spanned, sum(t.num_rows for t in tables), time.monotonic() - started,
+        )  # fmt: skip
+        self.next_offsets = ends
+        self._out.put(batch)
+
+    def _end_offsets(self, batch_id: int) -> dict[TopicPartition, int]:
+        """From Spark's offset log: version, batch metadata, then a line of JSON per source."""
+        lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+        logged = json.loads(lines[-1])
+        return {TopicPartition(t, int(p)): int(end) for t, ends in logged.items() for p, end in ends.items()}

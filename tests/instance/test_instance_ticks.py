@@ -1,0 +1,179 @@
+"""An instance on a real broker whose processors act by the clock, without Spark (rule 25)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+
+import pyarrow as pa
+import pytest
+from tests.truth.topics import read_all
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import committed_offsets
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.instance.instance import Instance
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition, commits_topic
+from tidemark.processors import Processor, Punctuate
+from tidemark.stores.protocol import WHOLE
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized, store
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+
+HERE = "tests.instance.test_instance_ticks"
+EVERY_MS = 60_000
+
+
+class Heart(Processor):
+    """Counts the minutes that passed in its store, and says so."""
+
+    says = True
+
+    def init(self, context):
+        self.context = context
+        self.beats = context.store("beats")
+        context.schedule(EVERY_MS, Punctuate.WALL_CLOCK, self.beat)
+
+    def process(self, record):
+        pass
+
+    def beat(self, time_ms):
+        n = (self.beats.get("n") or {"n": 0})["n"] + 1
+        self.beats.put("n", {"n": n})
+        if self.says:
+            self.context.forward("n", {"n": n})
+
+
+class QuietHeart(Heart):
+    says = False
+
+
+class Clock:
+    """The wall clock, and what a test adds to it."""
+
+    def __init__(self):
+        self.added_ms = 0
+
+    def __call__(self):
+        return wall_clock_ms() + self.added_ms
+
+
+class Scripted:
+    """A `BatchSource`: each `next` asks `step`, which gives a batch or None."""
+
+    def __init__(self, step):
+        self.next = lambda timeout_s: step()
+
+    def start(self, next_offsets, max_batch_records):
+        pass
+
+    def stop(self):
+        pass
+
+
+def run(plan, settings, script):
+    """Run until `script(number, clock, tasks)` says True at its call of that number; what is then in `beats`.
+
+    Otherwise it gives the next batch, or None. It is asked once all tasks are open.
+    """
+    stop, clock, numbers, held = threading.Event(), Clock(), itertools.count(1), []
+
+    def step():
+        tasks = instance._tasks
+        if len(tasks) < len(plan.subtopologies):
+            return None
+        given = script(next(numbers), clock, tasks)
+        if given is not True:
+            return given
+        held.extend(t.stores["beats"].get_many(WHOLE, [b"n"])[0] for t in tasks.values() if "beats" in t.stores)
+        stop.set()
+        return None
+
+    instance = Instance(plan, settings, 0, "ticks", lambda point: None, clock)
+    too_long = threading.Timer(60, stop.set)
+    too_long.start()
+    try:
+        instance.run(Scripted(step), stop)
+    finally:
+        too_long.cancel()
+        instance.close(None)
+    (found,) = held
+    return found
+
+
+def prepared(topology, settings, admin):
+    plan = topology.plan()
+    ensure_user_topics(plan, settings.model_copy(update={"num_partitions": 1}), admin)
+    return plan
+
+
+def a_heart(unique, processor="Heart", logging=True):
+    topology = Topology(unique("ticks"))
+    kept = store("beats", "n BIGINT", logging=logging)
+    events = topology.stream(unique("events"), schema="id STRING", key="id")
+    events.process(f"{HERE}:{processor}", emits="n BIGINT", stores=[kept]).to(unique("out"))
+    return topology
+
+
+def commits(plan, settings):
+    kept = read_all(settings.bootstrap_servers, [commits_topic(plan.application_id)])
+    return [CommitRecord.from_bytes(row.value) for rows in kept.values() for row in rows]
+
+
+def two_minutes(number, clock, tasks):
+    """A minute passes at the second and the fourth call, and nothing between."""
+    if number in (2, 4):
+        clock.added_ms += EVERY_MS
+    return True if number == 7 else None
+
+
+def test_should_commit_a_tick_with_its_output_its_store_and_unchanged_offsets(settings, admin, unique):
+    plan = prepared(a_heart(unique), settings, admin)
+    assert run(plan, settings, two_minutes) == b'{"n":2}'
+    records = commits(plan, settings)
+    assert [record.kind for record in records] == [CommitKind.START, CommitKind.TICK, CommitKind.TICK]
+    (source,) = plan.subtopologies[0].source_topics
+    assert [dict(record.sources) for record in records] == [{source: {0: (0, 0)}}] * 3
+    (out,) = plan.subtopologies[0].sink_topics
+    assert [dict(record.sinks) for record in records[1:]] == [{out: 1}] * 2
+    changelog = f"{plan.application_id}-beats-changelog"
+    assert [dict(record.changelogs) for record in records[1:]] == [{changelog: 1}] * 2
+    rows = read_all(settings.bootstrap_servers, [out, changelog])
+    assert [(row.key, json.loads(row.value)) for row in rows[(out, 0)]] == [(b"n", {"n": 1}), (b"n", {"n": 2})]
+    assert [json.loads(row.value) for row in rows[(changelog, 0)]] == [{"n": 1}, {"n": 2}]
+    place = TopicPartition(source, 0)
+    found = committed_offsets(librdkafka_config(settings), plan.application_id, [place], 10)
+    assert found[place].offset == 0
+
+
+def test_should_commit_a_tick_that_only_writes_a_store_that_is_not_logged(settings, admin, unique):
+    plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
+    assert run(plan, settings, two_minutes) == b'{"n":2}'
+    assert [record.kind for record in commits(plan, settings)] == [CommitKind.START, CommitKind.TICK, CommitKind.TICK]
+
+
+def test_should_tick_while_there_is_always_a_batch_for_others(settings, admin, unique):
+    topology = a_heart(unique)
+    busy = topology.stream(unique("busy"), schema="id STRING", key="id")
+    busy.group_by_key().count(name="n", store=Materialized("counts", in_memory=True))
+    plan = prepared(topology, settings, admin)
+    place = TopicPartition(unique("busy"), 0)
+
+    def backlog(number, clock, tasks):
+        if number in (2, 4):
+            clock.added_ms += EVERY_MS
+        if number == 6:
+            return True
+        start = tasks[place].next_offsets[place.topic]
+        columns = {"p": [0], "status": [0], "rows": [1], "max_ts": [1], "last_offset": [start], "k": ["a"], "n": [1]}
+        return SourceBatch(1, {place: start}, {place: start + 1}, [pa.table(columns)], ())
+
+    assert run(plan, settings, backlog) == b'{"n":2}'
+    kinds = [record.kind for record in commits(plan, settings)]
+    assert kinds.count(CommitKind.BATCH) == 5
+    assert kinds.count(CommitKind.TICK) == 2
