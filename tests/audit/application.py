@@ -31,7 +31,7 @@ LEAST, MOST = -50, 999
 BROKEN = b"{broken"
 
 
-def payments(name: str, guarantee: str = "exactly_once") -> Topology:
+def payments(name: str, guarantee: str = "exactly_once", *, windowed_key: bool = False) -> Topology:
     """Payments per key and minute, each update and one final, and totals since ever."""
     topology = Topology(name, guarantee=guarantee)
     source = topology.stream(
@@ -45,7 +45,8 @@ def payments(name: str, guarantee: str = "exactly_once") -> Topology:
     minutes = grouped.windowed_by(tumbling("1m").grace("10s")).aggregate(
         n="count(*)", cents="sum(cents)", store="minutes", retention="1h"
     )
-    minutes.to(f"{name}-minutes").suppress(until_window_closes(), store="open").to(f"{name}-finals")
+    minutes.to(f"{name}-minutes", windowed_key=windowed_key)
+    minutes.suppress(until_window_closes(), store="open").to(f"{name}-finals", windowed_key=windowed_key)
     totals = grouped.aggregate(n="count(*)", top="max(cents)", mean="mean(cents)", store="totals")
     totals.to(f"{name}-totals", expects=[expect("top", between=(0, MOST))])
     return topology
@@ -69,35 +70,46 @@ class PaymentsSource(CountingSource):
     def counted(self, messages: Any) -> pa.Table:
         minutes: dict[tuple[int, str, int], list[tuple[int, int]]] = defaultdict(list)
         totals: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)
-        other: dict[tuple[int, int], int] = defaultdict(int)
+        other: dict[tuple[int, int], list[int | None]] = defaultdict(list)
         for message in messages:
             partition = message.partition()
             if message.value() == BROKEN:
-                other[partition, Status.BAD] += 1
+                other[partition, Status.BAD].append(None)
                 place = (message.topic(), partition, message.offset())
                 self._letters.append(DeadLetter("unparsable", *place, message.key(), BROKEN, ()))
                 continue
             record = json.loads(message.value())
             if record["cents"] is None or record["cents"] < 0:
-                other[partition, Status.FILTERED] += 1
+                other[partition, Status.FILTERED].append(record["at"])
                 continue
             pair = record["at"], record["cents"]
             minutes[partition, record["id"], record["at"] // WINDOW_MS * WINDOW_MS].append(pair)
             totals[partition, record["id"]].append(pair)
-        rest = [(p, status, n, None, None) for (p, status), n in sorted(other.items())]
+        rest = [
+            (
+                p,
+                status,
+                len(times),
+                None if status == Status.BAD else max(at for at in times if at is not None),
+                None,
+                None,
+            )
+            for (p, status), times in sorted(other.items())
+        ]
         windowed = [
-            (p, Status.GOOD, len(rows), max(at for at, _ in rows), k, w, len(rows), sum(c for _, c in rows))
-            for (p, k, w), rows in sorted(minutes.items())
+            (p, Status.GOOD, len(rows), max(at for at, _ in rows), i, k, w, len(rows), sum(c for _, c in rows))
+            for i, ((p, k, w), rows) in enumerate(sorted(minutes.items()))
         ]
         whole = [
-            (p, Status.GOOD, len(rows), max(at for at, _ in rows), k, *_total([cents for _, cents in rows]))
-            for (p, k), rows in sorted(totals.items())
+            (p, Status.GOOD, len(rows), max(at for at, _ in rows), i, k, *_total([cents for _, cents in rows]))
+            for i, ((p, k), rows) in enumerate(sorted(totals.items()))
         ]
         head = [
             ("p", pa.int32()),
             ("status", pa.int32()),
             ("rows", pa.int64()),
             ("max_ts", pa.int64()),
+            ("last_offset", pa.int64()),
             ("k", pa.string()),
         ]
         self._tables = [

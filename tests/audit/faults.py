@@ -27,6 +27,7 @@ from tests.audit.tampering import (
     one_for_another,
     record_changed,
     tampering,
+    time_moved,
     tombstone_lost,
 )
 from tests.truth.topics import Row, read_all
@@ -333,12 +334,12 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a clock an hour ahead moves stream time",
         "stream_time_is_that_of_the_records",
-        _in_code("", record_changed(stream_time_ms=lambda r: r.stream_time_ms + 3_600_000), more=commits_topic),
+        _in_code("", record_changed(stream_times=lambda r: time_moved(r, 3_600_000)), more=commits_topic),
     ),
     Fault(
         "a stream time that goes back",
         "stream_time_never_goes_back",
-        _in_code("", record_changed(stream_time_ms=lambda r: r.stream_time_ms - 3_600_000), more=commits_topic),
+        _in_code("", record_changed(stream_times=lambda r: time_moved(r, -3_600_000)), more=commits_topic),
     ),
     Fault(
         "the clock of an instance set back",

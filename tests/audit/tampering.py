@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 from unittest import mock
 
@@ -67,9 +68,9 @@ def json_changed(field: str, by: int) -> Change:
 
 
 def bytes_changed(messages: Messages) -> Messages:
-    """The count of a stored value, its third byte, is another."""
+    """The count of a stored value, the first byte behind schema, mask and timestamp, is another."""
     value = bytearray(messages[0]["value"])
-    value[2] ^= 1
+    value[10] ^= 1
     return [{**messages[0], "value": bytes(value)}, *messages[1:]]
 
 
@@ -88,6 +89,11 @@ def record_changed(**fields: Callable[[CommitRecord], Any]) -> Change:
         return [{**messages[0], "value": json.dumps(body).encode()}]
 
     return change
+
+
+def time_moved(record: CommitRecord, by_ms: int) -> dict[str, Any]:
+    """The record's stream times, the task's changed."""
+    return asdict(replace(record.stream_times, task_ms=record.stream_times.task_ms + by_ms))
 
 
 def spans(record: CommitRecord, start: int, end: int) -> dict[str, dict[int, list[int]]]:

@@ -15,6 +15,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.partitioning import partitions_of
 from tidemark.quality.cut import Cut
 from tidemark.topology.builder import Topology
+from tidemark.topology.windows import session, tumbling
 
 WRITTEN = [
     "role string", "topic string", "partition int32", "offset int64", "ts_ms int64", "key binary", "value binary",
@@ -70,6 +71,27 @@ def test_should_place_a_changelogs_record_by_its_key_less_the_window():
     role = TopicRole(CHANGELOG, 0, own=True, tasks=3, placed=3, suffix_bytes=8)
     rows = [(2, 5, key + bytes(8)) for key in KEYS]
     assert attributed(role, {("t", 2, 2): ([0], [9], [7])}, rows) == [(2, 7, HOME[key]) for key in KEYS]
+
+
+def test_should_find_the_task_of_a_sinks_windowed_key_by_the_key_less_the_window():
+    role = TopicRole(SINK, 0, own=False, tasks=3, placed=3, suffix_bytes=8)
+    batches = {("t", 0, task): ([0], [99], [task]) for task in range(3)}
+    rows = [(0, 11, key + bytes(8)) for key in KEYS]
+    assert attributed(role, batches, rows) == [(HOME[key], HOME[key], HOME[key]) for key in KEYS]
+    # As many partitions as the sink has need not be as many as there are tasks.
+    five = partitions_of(KEYS, 5).tolist()
+    role = replace(role, placed=5)
+    assert attributed(role, batches, rows) == [(HOME[key], HOME[key], at) for key, at in zip(KEYS, five, strict=True)]
+
+
+def test_should_know_which_sinks_say_their_window_in_the_key():
+    topology = Topology("app")
+    grouped = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key()
+    grouped.windowed_by(tumbling("1m")).count(store="t").to("plain").to("times", windowed_key=True)
+    grouped.windowed_by(session("1m")).count(store="s").to("sessions", windowed_key=True)
+    found = reading_of(topology.plan(), Cut({}, [], {}, {"in": 2, "plain": 2, "times": 2, "sessions": 2}))
+    sinks = {topic: role.suffix_bytes for topic, role in found.roles.items() if role.role == SINK}
+    assert sinks == {"plain": 0, "times": 8, "sessions": 16}
 
 
 def test_should_read_every_offset_once_in_parts_of_about_one_size():

@@ -8,12 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 from spark_jobs.audit_results import in_order_sql, lasts_sql
 from spark_jobs.audit_session import sized
+from spark_jobs.audit_truth import sink_results_sql
 from spark_jobs.audit_validate import Validator
 
 from tidemark.checks.verdict import Verdict
 from tidemark.quality.checks import Check
 from tidemark.quality.derivable import derivable
 from tidemark.topology.builder import Topology
+from tidemark.topology.windows import tumbling
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 
@@ -123,3 +125,26 @@ def test_should_size_the_session_for_an_audit_and_leave_it_as_it_was(spark: Spar
         assert seen() == ["1", "false"]
         1 / 0  # noqa: B018
     assert seen() == before
+
+
+def test_should_take_key_and_window_of_a_record_from_its_windowed_key(spark: SparkSession) -> None:
+    topology = Topology("app")
+    counts = (
+        topology.stream("in", schema="id STRING", key="id").group_by_key().windowed_by(tumbling("60s")).count(name="n")
+    )
+    counts.to("out", windowed_key=True)
+    (one,) = derivable(topology.plan()).derived
+    written = [
+        (b"p1" + (60_000).to_bytes(8, "big"), 60_000),
+        (b"\xc3\xa9" + (0).to_bytes(8, "big"), 0),
+        (b"p1" + (60_000).to_bytes(8, "big"), 120_000),
+    ]
+    rows = [
+        ("sink", "out", 0, offset, 0, 1, bytearray(key), bytearray(b'{"id":"x","window_start":%d,"n":3}' % start_ms))
+        for offset, (key, start_ms) in enumerate(written)
+    ]
+    columns = "role STRING, topic STRING, partition INT, offset BIGINT, p INT, batch BIGINT, key BINARY, value BINARY"
+    spark.createDataFrame(rows, columns).createOrReplaceTempView("audit_windowed_keys")
+    found = spark.sql(sink_results_sql(one, "out", "audit_windowed_keys")).collect()
+    # The last one's key and value name two windows: it is a result of neither.
+    assert [(row.k, row.ws, row.r_n) for row in found] == [("p1", 60_000, 3), ("é", 0, 3), ("p1", None, 3)]

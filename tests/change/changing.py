@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pyarrow as pa
-from tests.restore.counting import PARTITIONS, CountingApp, CountingSource
+from tests.restore.counting import AT_MS, PARTITIONS, CountingApp, CountingSource
 from tests.truth.topics import read_all
 
 from tidemark.broker.offsets import EndOffsets
@@ -25,8 +25,10 @@ class CountingAndSumming(CountingSource):
 
     def counted(self, messages) -> pa.Table:
         counted = Counter((message.partition(), message.key().decode()) for message in messages)
-        rows = [(p, Status.GOOD, n, 1, key, n, n, 2 * n) for (p, key), n in sorted(counted.items())]
-        names = ("p", "status", "rows", "max_ts", "k", "n", "total", "twos")
+        rows = [
+            (p, Status.GOOD, n, AT_MS, i, key, n, n, 2 * n) for i, ((p, key), n) in enumerate(sorted(counted.items()))
+        ]
+        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "n", "total", "twos")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 

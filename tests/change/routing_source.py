@@ -8,12 +8,13 @@ from collections import Counter
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from tests.restore.counting import AT_MS
 from tests.truth.topics import end_offsets
 
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition as Place
 from tidemark.tasks.task import Status
-from tidemark.topology.plan import EVENT_TIME, TopologyPlan
+from tidemark.topology.plan import TopologyPlan
 
 
 class RoutingSource:
@@ -87,17 +88,17 @@ def counted(messages) -> pa.Table:
     """The partial results of one batch."""
     found = Counter((message.partition(), message.key().decode()) for message in messages)
     return _table(
-        ("p", "status", "rows", "max_ts", "k", "n"),
-        [(p, Status.GOOD, n, 1, key, n) for (p, key), n in sorted(found.items())],
+        ("p", "status", "rows", "max_ts", "last_offset", "k", "n"),
+        [(p, Status.GOOD, n, AT_MS, i, key, n) for i, ((p, key), n) in enumerate(sorted(found.items()))],
     )
 
 
 def sent_on(messages) -> pa.Table:
     """The records of one batch, as a router's."""
-    value = json.dumps({"id": None, "v": None, EVENT_TIME: 1})
+    value = json.dumps({"id": None, "v": None})
     return _table(
-        ("p", "status", "rows", "max_ts", "k", "record_offset", "value"),
-        [(m.partition(), Status.GOOD, 1, 1, m.key().decode(), m.offset(), value) for m in messages],
+        ("p", "status", "rows", "max_ts", "k", "record_offset", "value", "headers"),
+        [(m.partition(), Status.GOOD, 1, AT_MS, m.key().decode(), m.offset(), value, None) for m in messages],
     )
 
 

@@ -45,7 +45,7 @@ def test_should_name_generations():
 
 def evidence(copies, **store):
     made = found(record=a_record(100), copies=copies, changelog=Watermarks(0, 30))
-    changed = dataclasses.replace(made.stores[0], value_layout="generation 1/1:pulses=count<i8", **store)
+    changed = dataclasses.replace(made.stores[0], value_layout="generation 1/3:pulses=count<i8", **store)
     return dataclasses.replace(made, stores=(changed,))
 
 
@@ -58,7 +58,7 @@ def test_a_start_should_pass_over_local_state_of_an_earlier_generation(offset):
 
 
 def test_a_start_should_refuse_local_state_of_a_later_generation_or_another_layout():
-    for layout in ("generation 2/1:pulses=count<i8", "generation 1/1:pulses=sum<i8"):
+    for layout in ("generation 2/3:pulses=count<i8", "generation 1/3:pulses=sum<i8"):
         plan = plan_start(evidence((a_copy(layout=layout),)))
         assert isinstance(plan, Refuse)
         assert "holds values" in plan.reason

@@ -26,7 +26,7 @@ def layout(*aggregates):
 def values(aggregates, **columns):
     made = layout(*aggregates)
     rows = len(next(iter(columns.values())))
-    return made.encode(fold_into(made, made.empty(rows), pa.table(columns)))
+    return made.encode(fold_into(made, made.empty(rows), pa.table({"max_ts": [7] * rows, **columns})))
 
 
 def read(aggregates, encoded):
@@ -65,10 +65,10 @@ def test_a_mean_should_begin_at_null_and_be_carried_with_both_its_parts():
 
 
 def test_rows_should_get_and_lose_columns_and_keep_a_nodes_mark_last():
-    old = [b'{"a":1,"b":"x","__state":"early"}', b"7"]
+    old = [b'{"a":1,"b":"x","__ts":7,"__gone":true}', b"7"]
     new = RowValues({"c": "é"}, ["b"])(old)
-    assert json.loads(new[0]) == {"a": 1, "c": "é", "__state": "early"}
-    assert new[0].endswith(b'"__state":"early"}')
+    assert json.loads(new[0]) == {"a": 1, "c": "é", "__ts": 7, "__gone": True}
+    assert new[0].endswith(b'"__ts":7,"__gone":true}')
     assert new[1] == b"7"
     assert RowValues({}, [])(old) == old
 

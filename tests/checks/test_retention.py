@@ -17,7 +17,7 @@ from tidemark.checks.retention import (
     retention_findings,
 )
 from tidemark.checks.verdict import Verdict
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import NO_STREAM_TIME
 
 MINUTE, DAY = 60_000, 86_400_000
 NOW = 1_000 * DAY

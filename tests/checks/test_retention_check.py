@@ -40,8 +40,11 @@ class MinuteSource(CountingSource):
     minute_ms = 0
 
     def counted(self, messages):
-        rows = [(m.partition(), Status.GOOD, 1, self.minute_ms, m.key().decode(), self.minute_ms, 1) for m in messages]
-        names = ("p", "status", "rows", "max_ts", "k", "w", "n")
+        rows = [
+            (m.partition(), Status.GOOD, 1, self.minute_ms, m.offset(), m.key().decode(), self.minute_ms, 1)
+            for m in messages
+        ]
+        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "w", "n")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 

@@ -23,9 +23,9 @@ from tidemark.local.processes import wait_until
 from tidemark.membership.member import GroupMetadata, Member
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.directory import InstanceDirectory
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import DeadLetter, Output, StoreUpdate, TaskUpdate
 from tidemark.topology.builder import Topology
@@ -64,7 +64,7 @@ class Rig:
             application_id=self.app, topology_version="1", task_id=TaskId(0, 0),
             epoch=self.member.ownership.epoch(TopicPartition(self.source, 0)), subtopology=self.plan.subtopologies[0],
             stores={"totals": self.store}, directory=self.directory.open_task(TaskId(0, 0)), next_offsets={self.source: 0},
-            stream_time_ms=NO_STREAM_TIME, batch=0, sink_partitions={self.sink: 4},
+            stream_times=StreamTimes.none(), batch=0, sink_partitions={self.sink: 4}, wall_ms=NOW,
         )  # fmt: skip
         self.committer = Committer(
             application_id=self.app, topology_version="1", instance=0, producer=self.producer, member=self.member,
@@ -73,15 +73,16 @@ class Rig:
         )  # fmt: skip
 
     def update(self, n=1) -> TaskUpdate:
-        value = b"\x01\x01" + n.to_bytes(8, "little")
+        value = b"\x03\x01" + NOW.to_bytes(8, "little") + n.to_bytes(8, "little")
         writes = (Writes(0, [b"a", b"b"], [value, value]),)
         letter = DeadLetter("unparsable", self.source, 0, 5, b"k", b"{", (("own", b"h"),))
         start = self.task.next_offsets[self.source]
         return TaskUpdate(
             task=TaskId(0, 0), batch=self.task.batch + 1,
-            sources={self.source: (start, start + 10)}, stream_time_ms=NOW, rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
+            sources={self.source: (start, start + 10)}, stream_times=StreamTimes(NOW, {}),
+            rows=9, late_rows=0, bad_rows=1, filtered_rows=0,
             stores=(StoreUpdate("totals", self.changelog.topic, writes),),
-            outputs=(Output(self.sink, [{"key": b"a", "value": b"{}"}]),), dead_letters=(letter,),
+            outputs=(Output(self.sink, [{"key": b"a", "value": b"{}"}]),), dead_letters=(letter,), wall_ms=NOW,
         )  # fmt: skip
 
     def commit(self, update=None):

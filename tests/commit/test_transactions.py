@@ -18,6 +18,7 @@ from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.local.processes import wait_until
 from tidemark.membership.member import GroupMetadata, Member
 from tidemark.names import TaskId, commits_topic
+from tidemark.stream_times import StreamTimes
 
 pytestmark = pytest.mark.broker
 
@@ -68,7 +69,7 @@ def joined(client, create_topic, unique):
     made.member.close()
 
 
-def values(client, topic):
+def messages(client, topic):
     reader = Consumer({**client, "group.id": "r", "isolation.level": "read_committed", "enable.partition.eof": True})
     reader.assign(
         [ClientPartition(topic, p, 0) for p in range(len(reader.list_topics(topic).topics[topic].partitions))]
@@ -80,9 +81,13 @@ def values(client, topic):
         if message.error():
             ended.add(message.partition())
         else:
-            found.append((message.partition(), message.value()))
+            found.append(message)
     reader.close()
-    return sorted(found)
+    return found
+
+
+def values(client, topic):
+    return sorted((message.partition(), message.value()) for message in messages(client, topic))
 
 
 def test_should_send_a_batch_to_the_named_partition_and_else_by_key(client, create_topic, unique):
@@ -93,6 +98,30 @@ def test_should_send_a_batch_to_the_named_partition_and_else_by_key(client, crea
     producer.flush()
     producer.commit()
     assert values(client, topic) == [(2, b"%d" % i) for i in range(5)]
+
+
+def test_should_send_timestamps_headers_and_records_without_key_or_value(client, create_topic, unique):
+    topic = create_topic(unique("out"), partitions=1)
+    producer = TransactionalProducer(client, unique("app"), 10_000, 3)
+    producer.init(30)
+    producer.begin()
+    sent = [
+        {"key": b"a", "value": b"1", "timestamp": 5_000, "headers": [("trace", b"x"), ("trace", None)]},
+        {"key": None, "value": b"2", "timestamp": 4_000},
+        {"key": b"a", "value": None, "timestamp": 3_000},
+        # The client takes 0 for now: one millisecond later is as near as it comes.
+        {"key": b"a", "value": b"4", "timestamp": 0},
+    ]
+    producer.send_many(topic, sent)
+    producer.flush()
+    producer.commit()
+    found = [(m.key(), m.value(), m.timestamp()[1], m.headers()) for m in messages(client, topic)]
+    assert found == [
+        (b"a", b"1", 5_000, [("trace", b"x"), ("trace", None)]),
+        (None, b"2", 4_000, None),
+        (b"a", None, 3_000, None),
+        (b"a", b"4", 1, None),
+    ]
 
 
 def test_should_place_keys_as_java_clients_do(client, create_topic, unique):
@@ -199,7 +228,7 @@ def test_should_commit_offsets_with_their_metadata_in_the_transaction(client, jo
     (partition, _) = sorted(joined.member.ownership.held())
     producer = a_producer(client, unique("app"))
     producer.begin()
-    metadata = OffsetMetadata(3, 1_700_000_000_000, "1")
+    metadata = OffsetMetadata(3, StreamTimes(1_700_000_000_000, {"counts": 1_699_999_999_000}), "1")
     producer.send_offsets([ClientPartition(partition.topic, 0, 42, metadata.encode())], joined.metadata())
     producer.commit()
     found = joined.committed([partition])[partition]
@@ -228,7 +257,7 @@ def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):
 def a_record(task: TaskId, batch: int) -> CommitRecord:
     return CommitRecord(
         kind=CommitKind.BATCH, application_id="a", topology_version="1", task=task, instance=0, batch=batch,
-        commit_time_ms=batch, sources={"in": {task.partition: (batch, batch + 1)}}, stream_time_ms=5, rows=1,
+        commit_time_ms=batch, sources={"in": {task.partition: (batch, batch + 1)}}, stream_times=StreamTimes(5, {}), rows=1,
         late_rows=0, bad_rows=0, filtered_rows=0, sinks={"out": 1}, changelogs={}, ends_before={"out": {0: 7}},
     )  # fmt: skip
 

@@ -277,7 +277,7 @@ def _compare_store(folder: Path, partition: int, truth: Truth) -> list[str]:
                 continue
             for key, value in store.get_column_family(name).items():
                 window = (key[: -WINDOW_START.size].decode(), WINDOW_START.unpack(key[-WINDOW_START.size :])[0])
-                found[window] = CHANGELOG_VALUE.unpack(value)[2]
+                found[window] = CHANGELOG_VALUE.unpack(value)[3]
     finally:
         store.close()
     faults = []

@@ -101,9 +101,10 @@ class Drilled:
             rows |= {row.key: row for row in read if row.key is not None}
         oldest = sorted(rows.values(), key=lambda row: row.key[-WINDOW_START.size :])
         altered, missing, extra = oldest[:3]
-        version, valid, count = CHANGELOG_VALUE.unpack(altered.value)
+        version, valid, newest_ms, count = CHANGELOG_VALUE.unpack(altered.value)
+        more = CHANGELOG_VALUE.pack(version, valid, newest_ms, count + 1)
         return [
-            Damage("altered", altered.key, CHANGELOG_VALUE.pack(version, valid, count + 1), altered.value, altered.partition),
+            Damage("altered", altered.key, more, altered.value, altered.partition),
             Damage("missing", missing.key, None, missing.value, missing.partition),
             Damage("extra", b"stranger" + extra.key[-WINDOW_START.size :], extra.value, None, extra.partition),
         ]  # fmt: skip

@@ -25,7 +25,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 NOW = 1_700_000_000_000
 SEGMENT = 60_000
 WINDOWS = StoreSpec("counts", StoreKind.WINDOW, 6 * HOUR, SEGMENT)
-MARKER = Marker("app", "1", "counts", "1:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
+MARKER = Marker("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
 TASK = TaskId(0, 1)
 STATE = SavedState("s1", TASK, WINDOWS, StateCopy(SourceOfState.SAVEPOINT, MARKER, "s1/0_1.json"), NOW)
 NOTHING_EXPIRES = Bounds(None, None)

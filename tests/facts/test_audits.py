@@ -8,10 +8,13 @@ from tidemark.facts.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.quality.ranges import Position
 from tidemark.settings import Settings
+from tidemark.stream_times import StreamTimes
 
 
 def audited(task, batch, audit_id="a", verdict=Verdict.OK):
-    end = Position(TaskId(0, task), "1", batch, 5, {"in": 10 * batch}, 7, {"out": {0: batch, 1: 3}})
+    end = Position(
+        TaskId(0, task), "1", batch, 5, {"in": 10 * batch}, StreamTimes(7, {"s": 6}), {"out": {0: batch, 1: 3}}
+    )
     return AuditedRange(audit_id, 1000 + batch, batch - 1, 100, 2.5, verdict, end)
 
 

@@ -55,9 +55,10 @@ def test_should_attribute_by_key_only_what_keeps_its_key():
     counted = topology.stream("in", schema="id STRING, x BIGINT", key="id").group_by_key().count(store="s")
     counted.to("same")
     counted.to_stream().process("module:Processor", emits="y BIGINT").to("other")
+    counted.to_stream().process("module:Processor", emits="y BIGINT", keeps_key=True).to("kept")
     counted.to_stream().repartition("count", name="by-count").group_by_key().count(name="times", store="t").to("again")
     first, second = topology.plan().subtopologies
-    assert keyed_sinks(first) == {"same"}
+    assert keyed_sinks(first) == {"same", "kept"}
     assert keyed_sinks(second) == {"again"}
 
 

@@ -9,8 +9,9 @@ from tidemark.facts.audits import AuditedRange
 from tidemark.names import TaskId
 from tidemark.quality.page import AuditPage, render, write_page
 from tidemark.quality.ranges import Position
+from tidemark.stream_times import StreamTimes
 
-END = Position(TaskId(0, 1), "1", 9, 1, {"in": 5}, 7, {})
+END = Position(TaskId(0, 1), "1", 9, 1, {"in": 5}, StreamTimes(7, {}), {})
 PAGE = AuditPage(
     "app",
     "20260101T000000-000",

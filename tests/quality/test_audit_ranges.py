@@ -9,6 +9,7 @@ import pytest
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
 from tidemark.quality.ranges import Base, Position, begun_anew, commit_rows, goes_on, next_range, passed_over
+from tidemark.stream_times import StreamTimes
 
 TASK = TaskId(0, 1)
 DAY_MS = 86_400_000
@@ -21,8 +22,9 @@ def record(batch, kind=CommitKind.BATCH, *, at=None, out=None, version="1", comm
     out = 20 * batch if out is None else out
     return CommitRecord(
         kind=kind, application_id="app", topology_version=version, task=TASK, instance=0, batch=batch,
-        commit_time_ms=commit_time_ms, sources={"in": {1: (start, end)}}, stream_time_ms=1000 * batch, rows=10, late_rows=0,
-        bad_rows=0, filtered_rows=0, sinks={"out": 5}, changelogs={"log": 5},
+        commit_time_ms=commit_time_ms, sources={"in": {1: (start, end)}},
+        stream_times=StreamTimes(1000 * batch, {}), rows=10, late_rows=0, bad_rows=0, filtered_rows=0,
+        sinks={"out": 5}, changelogs={"log": 5},
         ends_before={"out": {0: out, 1: out}, "log": {1: out}},
     )  # fmt: skip
 
@@ -37,7 +39,7 @@ def offsets(until):
 
 def position(batch, version="1", commit_time_ms=NOW_MS):
     ends = {"in": 10 * batch + 10}
-    return Position(TASK, version, batch, commit_time_ms, ends, 1000 * batch, offsets(20 * batch + 20))
+    return Position(TASK, version, batch, commit_time_ms, ends, StreamTimes(1000 * batch, {}), offsets(20 * batch + 20))
 
 
 def ranged(records, before=None, *, readable=10_000, quiet=10_000, most=1000, version="1"):
@@ -71,7 +73,7 @@ def test_should_go_on_behind_what_was_audited_and_carry_its_results():
     run = ranged(history(1, 5), position(3))
     assert batches(run) == [4, 5]
     assert run.base is Base.CARRIED
-    assert [at for _, at in run.stream_times()] == [3000, 4000]
+    assert [at.task_ms for _, at in run.stream_times()] == [3000, 4000]
 
 
 def test_should_find_nothing_where_everything_was_audited():
@@ -85,7 +87,7 @@ def test_should_take_the_first_of_an_unknown_past_as_where_the_next_begins():
     assert run.base is Base.CHANGELOG
     assert run.base_until["log"][1] == 160
     assert run.before is not None
-    assert (run.before.batch, run.before.next_offsets, run.before.stream_time_ms) == (7, {"in": 80}, 7000)
+    assert (run.before.batch, run.before.next_offsets, run.before.stream_times.task_ms) == (7, {"in": 80}, 7000)
     assert ranged(history(7, 7)) is None
 
 
@@ -153,7 +155,7 @@ def test_should_begin_with_an_upgrade_a_rescale_or_a_reset_and_name_what_came_be
     run = ranged(known)
     assert batches(run) == [4, 5, 6]
     assert run.base is Base.CHANGELOG
-    assert [at for _, at in run.stream_times()] == [3000, 4000, 5000]
+    assert [at.task_ms for _, at in run.stream_times()] == [3000, 4000, 5000]
     left_out = passed_over(TASK, known, None, "1")
     assert (left_out.task, left_out.first_batch, left_out.last_batch) == (TASK, 0, 3)
     assert str(kind) in left_out.reason
@@ -168,7 +170,7 @@ def test_should_not_judge_batches_of_another_version_than_the_plans():
     run = ranged(known, version="2")
     assert batches(run) == [4, 5, 6]
     assert run.base is Base.CHANGELOG
-    assert (run.before.batch, run.before.next_offsets, run.before.stream_time_ms) == (3, {"in": 40}, 3000)
+    assert (run.before.batch, run.before.next_offsets, run.before.stream_times.task_ms) == (3, {"in": 40}, 3000)
     left_out = passed_over(TASK, known, position(1), "2")
     assert (left_out.first_batch, left_out.last_batch) == (2, 3)
     assert "version 1 of the topology wrote them, this is version 2" in left_out.reason

@@ -19,6 +19,7 @@ from tests.truth.topics import end_offsets, read_all
 
 import topologies
 from tidemark.broker.topics import ensure_user_topics
+from tidemark.clock import wall_clock_ms
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
 from tidemark.local.processes import wait_until
@@ -29,6 +30,8 @@ from tidemark.topology.builder import Topology
 from tidemark.topology.plan import TopologyPlan
 
 PARTITIONS = 2
+AT_MS = wall_clock_ms()
+"""An event time for records without one. Sinks carry it as the record's timestamp, and brokers delete what is old by that."""
 NO_PROBE = lambda _point: None  # noqa: E731
 
 
@@ -67,9 +70,14 @@ class CountingSource:
 
     def counted(self, messages) -> pa.Table:
         """The partial results of one batch."""
-        counted = Counter((message.partition(), message.key().decode()) for message in messages)
-        rows = [(p, Status.GOOD, n, 1, key, n) for (p, key), n in sorted(counted.items())]
-        names = ("p", "status", "rows", "max_ts", "k", "n")
+        counted: dict[tuple[int, str], list[int]] = {}
+        for message in messages:
+            counted.setdefault((message.partition(), message.key().decode()), []).append(message.timestamp()[1])
+        rows = [
+            (p, Status.GOOD, len(times), max(times), i, key, len(times))
+            for i, ((p, key), times) in enumerate(sorted(counted.items()))
+        ]
+        names = ("p", "status", "rows", "max_ts", "last_offset", "k", "n")
         return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
     def stop(self):

@@ -23,6 +23,7 @@ from tidemark.names import TaskId
 from tidemark.restore import apart
 from tidemark.restore.apart import load_apart
 from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.start.evidence import SourceOfState
 from tidemark.start.opening import restore_job
 from tidemark.stores.directory import is_locked
@@ -35,10 +36,12 @@ import pickle, sys
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.apart import load_apart
 from tidemark.restore.restore import Restorer
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.stores.directory import FolderLock
 client, job, building = pickle.load(sys.stdin.buffer)
 with FolderLock(building.parent):
-    load_apart(Restorer(client, 60, LoggingRestoreListener(), lambda _: None), job, building, 1 << 20, lambda: True)
+    restorer = Restorer(client, 60, LoggingRestoreListener(), lambda _: None, NoTableReader())
+    load_apart(restorer, job, building, 1 << 20, lambda: True)
 """
 
 
@@ -61,7 +64,7 @@ def job(app):
 
 @pytest.fixture
 def restorer(app):
-    return Restorer(kit_of(app).client_config, 10, Counted(), lambda _point: None)
+    return Restorer(kit_of(app).client_config, 10, Counted(), lambda _point: None, NoTableReader())
 
 
 def children():

@@ -23,12 +23,13 @@ from tidemark.start.evidence import (
 from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
 TASK = TaskId(0, 2)
 CHANGELOG = TopicPartition("app-counts-changelog", 2)
 SOURCE = TopicPartition("in", 2)
-LAYOUT = "1:n=count<i8"
+LAYOUT = "3:n=count<i8"
 NOW = 1_700_000_000_000
 MINUTE, HOUR = 60_000, 3_600_000
 LAG_MS = 10 * MINUTE
@@ -38,8 +39,9 @@ def a_record(batch: int, at_ms: int, changelog_end: int = 0, **changed: object) 
     """Batch n ends at source offset 10 n; `changelog_end` is the changelog's end before it."""
     record = CommitRecord(
         kind=CommitKind.BATCH, application_id="app", topology_version="1", task=TASK, instance=0, batch=batch,
-        commit_time_ms=at_ms, sources={"in": {2: (10 * batch - 10, 10 * batch)}}, stream_time_ms=at_ms - 5, rows=10,
-        late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={},
+        commit_time_ms=at_ms, sources={"in": {2: (10 * batch - 10, 10 * batch)}},
+        stream_times=StreamTimes(at_ms - 5, {"counts": at_ms - 5}), rows=10, late_rows=0, bad_rows=0, filtered_rows=0,
+        sinks={}, changelogs={},
         ends_before={CHANGELOG.topic: {2: changelog_end}},
     )  # fmt: skip
     return replace(record, **changed)
@@ -148,7 +150,7 @@ def test_should_refuse_a_task_that_has_never_committed():
 def test_should_read_the_changelog_to_where_it_stood_before_the_next_commit():
     assert (way().from_offset, way().end_offset, way().copy) == (0, 50, None)
     assert moment().standing.next_offsets == {"in": 50}
-    assert moment().standing.stream_time_ms == THEN.stream_time_ms
+    assert moment().standing.stream_times == THEN.stream_times
 
 
 def test_should_read_the_changelog_to_its_end_where_nothing_followed():
@@ -226,7 +228,7 @@ def test_should_replay_no_tail_whose_beginning_is_gone(low, is_used):
 @pytest.mark.parametrize(("over", "is_known"), [(-1, False), (0, False), (1, True)])
 def test_should_need_every_window_that_was_live_then_where_the_broker_deletes(over, is_known):
     """Rule 11: the oldest live window is younger than the changelog's retention, by the wall clock."""
-    record = replace(THEN, stream_time_ms=NOW - 30 * HOUR + 6 * HOUR + over)
+    record = replace(THEN, stream_times=StreamTimes(NOW, {"counts": NOW - 30 * HOUR + 6 * HOUR + over}))
     evidence = found(low=10, store_retention_ms=6 * HOUR, changelog_retention_ms=30 * HOUR)
     if is_known:
         assert way(evidence, record=record).from_offset == 10

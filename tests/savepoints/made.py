@@ -19,7 +19,7 @@ TASKS = (TaskId(0, 0), TaskId(0, 1))
 
 
 def a_marker(batch: int, app: str = APP) -> Marker:
-    return Marker(app, "1", "counts", "1:n=count<i8", batch, batch * 10, {"t": batch * 100}, 7, batch * 3)
+    return Marker(app, "1", "counts", "3:n=count<i8", batch, batch * 10, {"t": batch * 100}, 7, batch * 3)
 
 
 def open_store(folder: Path) -> RocksStore:

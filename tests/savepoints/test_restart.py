@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from tests.restore.counting import PARTITIONS, counted_plan
+from tests.restore.counting import AT_MS, PARTITIONS, counted_plan
 from tests.truth.compare import CHANGELOG_VALUE
 from typer.testing import CliRunner
 
@@ -70,7 +70,8 @@ class Counting:
             for key, count in Counter(key_of(place, offset) for offset in range(start, ends[place])).items()
         ]
         numbers, keys, counts = map(list, zip(*counted, strict=True))
-        flat = {"status": [0] * len(keys), "rows": counts, "max_ts": [1] * len(keys)}
+        flat = {"status": [0] * len(keys), "rows": counts, "max_ts": [AT_MS] * len(keys)}
+        flat["last_offset"] = list(range(len(keys)))
         self._next_offsets = ends
         return SourceBatch(0, starts, ends, [pa.table({"p": numbers, **flat, "k": keys, "n": counts})], ())
 
@@ -109,7 +110,7 @@ class Run:
         """What the stores hold, once everything up to the limit is committed."""
         assert wait_until(self.drained, 90)
         return {
-            key.decode(): CHANGELOG_VALUE.unpack(value)[2]
+            key.decode(): CHANGELOG_VALUE.unpack(value)[3]
             for task in self.instance._tasks.values()
             for key, value in task.stores["n"].items(0)
         }

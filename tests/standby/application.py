@@ -27,13 +27,13 @@ from tidemark.standby.plans import plan_standby
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.layout import WINDOW_START_BYTES
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import changelog_of
 
 
 def count(n: int) -> bytes:
     """A stored value of `count()`."""
-    return b"\x01\x01" + n.to_bytes(8, "little")
+    return b"\x03\x01" + (1).to_bytes(8, "little") + n.to_bytes(8, "little")
 
 
 def in_window(key: bytes, start_ms: int) -> bytes:
@@ -81,18 +81,22 @@ class Application:
         self._record(touched, stream_time_ms)
         self._producer.flush(20)
 
+    def _times(self, stream_time_ms):
+        return StreamTimes(stream_time_ms, {store.name: stream_time_ms for store in self.plan.stores})
+
     def _record(self, touched, stream_time_ms):
         for partition in touched:
             self.batches[partition] += 1
             record = CommitRecord(
                 kind=CommitKind.BATCH, application_id=self.id, topology_version=self.plan.version,
                 task=TaskId(0, partition), instance=0, batch=self.batches[partition], commit_time_ms=wall_clock_ms(),
-                sources={self.source: {partition: (0, self.offsets[partition])}}, stream_time_ms=stream_time_ms,
+                sources={self.source: {partition: (0, self.offsets[partition])}}, stream_times=self._times(stream_time_ms),
                 rows=0, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
             )  # fmt: skip
             key = str(record.task).encode()
             self._producer.produce(commits_topic(self.id), key=key, value=record.to_bytes(), partition=partition)
-        metadata = {p: OffsetMetadata(self.batches[p], stream_time_ms, self.plan.version).encode() for p in touched}
+        times, version = self._times(stream_time_ms), self.plan.version
+        metadata = {p: OffsetMetadata(self.batches[p], times, version).encode() for p in touched}
         group = Consumer({**self.client, "group.id": self.id})
         self._producer.send_offsets_to_transaction(
             [ClientPartition(self.source, p, self.offsets[p], metadata[p]) for p in touched],

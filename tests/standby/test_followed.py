@@ -6,25 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.names import TaskId, TopicPartition
+from tidemark.names import TopicPartition
 from tidemark.restore.restore import RestoreJob
-from tidemark.standby.followed import Bounds, bounds_of, why_anew
+from tidemark.standby.followed import Bounds, why_anew
 from tidemark.start.evidence import Watermarks
-from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.marker import Marker
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 CHANGELOG = TopicPartition("app-s-changelog", 3)
 HOUR = 3_600_000
 NOW = 1000 * HOUR
-MARKER = Marker("app", "1", "s", "1:n=count<i8", -1, NOW, {}, 500, 40)
+MARKER = Marker("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
 WINDOWED = StoreSpec("s", StoreKind.WINDOW, 10 * HOUR, HOUR)
 PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 
 
-def reason(marker=MARKER, spec=WINDOWED, low=0, end=100, limit=None, stream_time_ms=500):
+def reason(marker=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
     job = RestoreJob(spec, CHANGELOG, 0, MARKER, None, None)
-    bounds = Bounds(NOW, Watermarks(low, end), limit, stream_time_ms)
+    bounds = Bounds(NOW, Watermarks(low, end), stream_time_ms)
     return why_anew(marker, job, bounds, 24 * HOUR, NOW)
 
 
@@ -34,7 +33,6 @@ def reason(marker=MARKER, spec=WINDOWED, low=0, end=100, limit=None, stream_time
         {},
         {"low": 40},
         {"end": 40},
-        {"limit": 40},
         {"stream_time_ms": 501},
         {"marker": replace(MARKER, commit_time_ms=NOW - 24 * HOUR + 1)},
         {"spec": PLAIN, "stream_time_ms": 499},
@@ -50,19 +48,12 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
     [
         ({"low": 41}, "older than the beginning"),
         ({"end": 39}, "beyond the end"),
-        ({"limit": 39}, "ahead of the committed offset 39"),
         ({"stream_time_ms": 499}, "ahead of the committed stream time"),
         ({"marker": replace(MARKER, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
         ({"marker": replace(MARKER, application_id="other")}, "belongs to other/s"),
         ({"marker": replace(MARKER, store="t")}, "belongs to app/t"),
-        ({"marker": replace(MARKER, value_layout="1:n=sum<f8")}, "holds values 1:n=sum<f8"),
+        ({"marker": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values 3:n=sum<f8"),
     ],
 )
 def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):
     assert why in reason(**found)
-
-
-def test_should_read_nothing_of_a_source_that_was_never_committed():
-    job = RestoreJob(replace(PLAIN, source_topic="in"), TopicPartition("in", 3), 0, MARKER, None, None)
-    facts = TaskFacts(TaskId(0, 3), {}, None, {}, {"s": Watermarks(7, 90)})
-    assert bounds_of(facts, job, NOW).end_offset == 7

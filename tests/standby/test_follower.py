@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.standby.application import contents, count, follow_until, in_window
@@ -147,30 +145,3 @@ def test_should_be_built_anew_when_stream_time_goes_back(windowed, standby):
     follow_until(follower, lambda: copy_of(follower, "w").bounds.stream_time_ms == 2 * MINUTE_MS)
     windowed.follow(follower)
     assert held(follower, "w") == {keys[0]: count(1)} == windowed.fold("w")
-
-
-def test_should_follow_a_source_topic_up_to_the_committed_offset_without_its_bad_records(table, standby):
-    def city(name):
-        return json.dumps({"city": name}).encode()
-
-    source = table.changelog("t")
-    table.write([(b"a", city("Rome")), (b"a", b"{no json"), (b"b", city("Lima"))], source)
-    table.write([(b"a", None), (b"c", city("Bonn"))], source)
-    table.offsets[0] = 3
-    table.commit({"t": {0: []}})
-    follower = standby(table)
-    store = copy_of(follower, "t")
-    follow_until(follower, lambda: store.next_offset == 3)
-    sight = follower._sight
-    follow_until(follower, lambda: follower._sight is not sight)
-    assert store.next_offset == 3
-    assert held(follower, "t") == {b"a": city("Rome"), b"b": city("Lima")}
-    assert dict(store.marker.source_offsets) == {table.source: 3}
-    table.offsets[0] = 5
-    table.commit({"t": {0: []}})
-    follow_until(follower, lambda: store.next_offset == 5)
-    assert held(follower, "t") == {b"b": city("Lima"), b"c": city("Bonn")}
-    table.offsets[0] = 1
-    table.commit({"t": {0: []}})
-    follow_until(follower, lambda: store.next_offset == 1)
-    assert held(follower, "t") == {b"a": city("Rome")}

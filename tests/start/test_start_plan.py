@@ -21,11 +21,12 @@ from tidemark.start.evidence import (
 from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start
 from tidemark.start.ways import MEASURED, Rates
 from tidemark.stores.marker import Marker
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
 SOURCE = TopicPartition("pulse-events", 2)
 CHANGELOG = TopicPartition("app-counts-changelog", 2)
-LAYOUT = "1:pulses=count<i8"
+LAYOUT = "3:pulses=count<i8"
 HOUR = 3_600_000
 CHANGELOG_90 = Watermarks(0, 90)
 SOURCE_500 = Watermarks(0, 500)
@@ -46,11 +47,15 @@ def way_of(plan: StartPlan) -> object:
     return READY if way.is_ready else TAIL
 
 
+def times(stream_time_ms: int) -> StreamTimes:
+    return StreamTimes(stream_time_ms, {"counts": stream_time_ms})
+
+
 def a_record(end: int = 100, stream_time_ms: int = NOW) -> CommitRecord:
     return CommitRecord(
         kind=CommitKind.BATCH, application_id="app", topology_version="1", task=TaskId(0, 2), instance=0, batch=7,
-        commit_time_ms=NOW, sources={"pulse-events": {2: (50, end)}}, stream_time_ms=stream_time_ms, rows=50,
-        late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
+        commit_time_ms=NOW, sources={"pulse-events": {2: (50, end)}}, stream_times=times(stream_time_ms),
+        rows=50, late_rows=0, bad_rows=0, filtered_rows=0, sinks={}, changelogs={}, ends_before={},
     )  # fmt: skip
 
 
@@ -140,13 +145,13 @@ def test_should_take_the_commit_record_when_the_groups_offsets_have_expired():
 
 
 def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_record():
-    metadata = OffsetMetadata(7, NOW - 5, "1")
+    metadata = OffsetMetadata(7, times(NOW - 5), "1")
     with_metadata = plan_start(found(record=a_record(), metadata=metadata, copies=(a_copy(),)))
     without = plan_start(found(record=a_record(), copies=(a_copy(),)))
     assert isinstance(with_metadata, Resume)
     assert isinstance(without, Resume)
-    assert with_metadata.standing.stream_time_ms == NOW - 5
-    assert without.standing.stream_time_ms == NOW
+    assert with_metadata.standing.stream_times == times(NOW - 5)
+    assert without.standing.stream_times == times(NOW)
 
 
 @pytest.mark.parametrize(("low", "refused"), [(99, False), (100, False), (101, True)])
@@ -285,9 +290,9 @@ def test_should_pass_over_a_copy_of_another_application():
 
 
 def test_should_refuse_values_of_another_layout_and_name_both():
-    plan = plan_start(found(record=a_record(), copies=(a_copy(layout="1:pulses=sum<f8"),)))
+    plan = plan_start(found(record=a_record(), copies=(a_copy(layout="3:pulses=sum<f8"),)))
     assert isinstance(plan, Refuse)
-    assert "1:pulses=sum<f8" in plan.reason
+    assert "3:pulses=sum<f8" in plan.reason
     assert LAYOUT in plan.reason
 
 
@@ -333,7 +338,7 @@ def test_should_refuse_a_source_that_the_last_commit_did_not_know():
 @pytest.mark.parametrize("committed", [99, 100, None])
 def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_record(committed):
     """The record is written before the offsets: a crash between the two must not refuse, and must not lose."""
-    metadata = OffsetMetadata(6, NOW - 5, "1")
+    metadata = OffsetMetadata(6, times(NOW - 5), "1")
     plan = plan_start(
         found(committed=committed, metadata=metadata, record=a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
     )

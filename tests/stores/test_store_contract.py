@@ -15,7 +15,7 @@ from tidemark.stores.rocksdb import RocksStore
 
 
 def a_marker(batch: int = 1) -> Marker:
-    return Marker("app", "1", "counts", "1:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
+    return Marker("app", "1", "counts", "3:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
 
 
 def rocks(folder: Path) -> RocksStore:

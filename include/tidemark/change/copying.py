@@ -71,7 +71,7 @@ class OldState:
 
 def live_items(store: RocksStore, spec: StoreSpec, standing: Standing) -> Iterator[Entries]:
     """Keys and values of what has not expired at the standing's stream time, some thousands at a time."""
-    first = first_live_segment(spec, standing.stream_time_ms)
+    first = first_live_segment(spec, standing.stream_times.of(spec.name))
     for segment in store.segments():
         if first is not None and segment < first:
             continue

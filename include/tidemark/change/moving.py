@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from confluent_kafka import Message as ClientMessage
+
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
 from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.restore.alone import aborting
 from tidemark.restore.kit import RestoreKit
 from tidemark.start.evidence import Standing
+from tidemark.tasks.update import Message
 from tidemark.topology.plan import TopologyPlan
 
 
@@ -23,18 +26,26 @@ def send_on(
 ) -> int:
     """Send the committed records of [offset, end) to another topic by murmur2 of their keys; how many. Blocks.
 
+    They keep their timestamps, which are event time, and their headers.
+
     In transactions of their own, so nothing may name that topic yet.
     """
     sent = 0
-    for batch in kit.read(partition, offset, end):
+    for found in kit.messages(partition, offset, end):
         producer.begin()
         with aborting(producer):
-            messages = [{"key": key, "value": value} for key, value in zip(batch.keys, batch.values, strict=True)]
-            producer.send_many(topic, messages)
+            producer.send_many(topic, [_sent_on(message) for message in found])
             producer.flush()
         producer.commit()
-        sent += len(messages)
+        sent += len(found)
     return sent
+
+
+def _sent_on(message: ClientMessage) -> Message:
+    record: Message = {"key": message.key(), "value": message.value(), "timestamp": message.timestamp()[1]}
+    if headers := message.headers():
+        record["headers"] = headers
+    return record
 
 
 def moved_records(
@@ -64,7 +75,7 @@ def moved_records(
                 topic: {task.partition: ((before or standing)[task].next_offsets[topic], offset)}
                 for topic, offset in at.next_offsets.items()
             },
-            stream_time_ms=at.stream_time_ms,
+            stream_times=at.stream_times,
             rows=0,
             late_rows=0,
             bad_rows=0,

@@ -41,7 +41,7 @@ def owner_of(store: StoreState) -> Owner:
     if store.role in JOIN_SIDES[:2]:
         return _cut(0, _TIME + _COUNTER + _TIME)
     if store.role == JOIN_SIDES[2]:
-        return _cut(_TIME + _SIDE, _TIME + _COUNTER)
+        return _cut(_TIME + _SIDE, _COUNTER)
     return _cut(0, _ENDS[store.spec.kind])
 
 

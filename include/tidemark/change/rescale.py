@@ -37,8 +37,8 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.start.evidence import Standing
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.rocksdb import opened
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -124,7 +124,8 @@ class Rescale:
         tasks = {number: self._tasks(before, number) for number in range(len(description.subtopologies))}
         if not description.routing and set(tasks.values()) == {self.tasks} and not self._has_grown(description, counts):
             raise StartRefused(f"{self.plan.application_id} has {self.tasks} tasks already: there is nothing to do")
-        times = [at.stream_time_ms for at in before.standing.values() if at.stream_time_ms != NO_STREAM_TIME]
+        tasks_ms = [at.stream_times.task_ms for at in before.standing.values()]
+        times = [time_ms for time_ms in tasks_ms if time_ms != NO_STREAM_TIME]
         left = [changelog_of(description.application_id, store.spec) for store in description.stores.values()]
         left += [description.routed_topic(t) for t in self._own_topics(description)]
         return RescalePlan(
@@ -198,11 +199,11 @@ class Rescale:
         batch = max(at.batch for at in before.standing.values())
         for number, state in enumerate(made.subtopologies):
             held = [at for task, at in before.standing.items() if task.subtopology == number]
-            stream_time_ms = max(at.stream_time_ms for at in held)
+            stream_times = StreamTimes.newest(at.stream_times for at in held)
             offsets = {made.routed_topic(topic): 0 for topic in state.sources}
-            after |= {TaskId(number, n): Standing(offsets, batch, stream_time_ms) for n in range(self.tasks)}
+            after |= {TaskId(number, n): Standing(offsets, batch, stream_times) for n in range(self.tasks)}
         read = {
-            TopicPartition(topic, task.partition): (offset, at.stream_time_ms)
+            TopicPartition(topic, task.partition): offset
             for task, at in before.standing.items()
             for topic, offset in at.next_offsets.items()
         }
@@ -212,9 +213,9 @@ class Rescale:
             # A partition that came later is read from its beginning.
             lows = own.ends.beginnings([p for p in partitions if p not in read])
             for partition in partitions:
-                offset, _ = read.get(partition, (lows.get(partition, 0), NO_STREAM_TIME))
+                offset = read.get(partition, lows.get(partition, 0))
                 task = TaskId(len(made.subtopologies) + place, partition.partition)
-                after[task] = Standing({topic: offset}, batch, NO_STREAM_TIME)
+                after[task] = Standing({topic: offset}, batch, StreamTimes.none())
         return after
 
     def _spread(

@@ -24,8 +24,8 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.start.evidence import Standing
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.rocksdb import opened
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import TopologyPlan
 
 RESETS_FOLDER = ".resets"
@@ -170,7 +170,7 @@ class Reset:
             task: replace(
                 at,
                 next_offsets={topic: to[TopicPartition(topic, task.partition)] for topic in at.next_offsets},
-                stream_time_ms=NO_STREAM_TIME if self.state is StateAfter.EMPTY else at.stream_time_ms,
+                stream_times=StreamTimes.none() if self.state is StateAfter.EMPTY else at.stream_times,
             )
             for task, at in before.standing.items()
         }

@@ -84,9 +84,9 @@ def _key_of(plan: TopologyPlan, source: Source) -> str:
     """SQL over the records of a user's topic, or what a repartition was keyed by."""
     for subtopology in plan.subtopologies:
         for branch in subtopology.branches:
-            for step in branch.steps:
-                if isinstance(step, Rekey) and any(sink.topic == source.topic for sink in branch.sinks):
-                    return _plain(step.key)
+            if any(sink.is_repartition and sink.topic == source.topic for sink in branch.sinks):
+                rekeyed = [step.key for step in branch.steps if isinstance(step, Rekey)]
+                return _plain(rekeyed[-1] if rekeyed else subtopology.sources[branch.source].key)
         maps = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
         for node in subtopology.nodes:
             if isinstance(node, RowSink) and node.sink.is_repartition and node.sink.topic == source.topic:

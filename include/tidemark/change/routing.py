@@ -1,8 +1,9 @@
 """The plan of an application that was rescaled: its sources go through repartition topics of as many partitions as tasks.
 
 Each topic of the user's that the topology reads gets a router, a sub-topology behind all others: one task per partition of
-the topic, stateless, sending each record by murmur2 of its key. What read the topic reads the routers' topic instead, and so
-do the topics between sub-topologies get another name with each rescale, as Kafka cannot take partitions away.
+the topic, stateless, sending each record by murmur2 of its key, one without a key to any partition. What read the topic
+reads the routers' topic instead, and so do the topics between sub-topologies get another name with each rescale, as Kafka
+cannot take partitions away.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ from dataclasses import replace
 from tidemark.errors import StartRefused
 from tidemark.names import repartition_topic
 from tidemark.topology.plan import (
-    EVENT_TIME,
     Branch,
-    Column,
-    Rekey,
     RowSink,
     Sink,
     Source,
@@ -25,7 +23,7 @@ from tidemark.topology.plan import (
     TaskNode,
     TopologyPlan,
 )
-from tidemark.topology.schema import KEY
+from tidemark.topology.schema import KEY, TIMESTAMP
 
 _SUFFIX = "-repartition"
 
@@ -40,8 +38,7 @@ def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
     def source(given: Source) -> Source:
         if given.topic in internal:
             return replace(given, topic=name(given.topic))
-        schema = (*given.schema, Column(EVENT_TIME, "BIGINT"))
-        return Source(given.node, name(given.topic), schema, KEY.name, EVENT_TIME, given.is_table)
+        return Source(given.node, name(given.topic), given.schema, KEY.name, TIMESTAMP.name, given.is_table)
 
     def sink(given: Sink) -> Sink:
         return replace(given, topic=name(given.topic)) if given.is_repartition else given
@@ -117,4 +114,4 @@ def _expressions(branch: Branch) -> Sequence[str]:
 def _router(index: int, source: Source, topic: str) -> SubTopology:
     node = f"ROUTE-{source.node}"
     sink = Sink(f"{node}-SINK", topic, is_repartition=True)
-    return SubTopology(index, (source,), (Branch(0, node, (Rekey(node, source.key),), source.schema, None, (sink,)),))
+    return SubTopology(index, (source,), (Branch(0, source.node, (), source.schema, None, (sink,)),))

@@ -34,6 +34,7 @@ from tidemark.restore.fence import holders
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
+from tidemark.start.evidence import Standing
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
@@ -54,6 +55,14 @@ class Change:
     def old(self) -> Description:
         """What the version that ran has left."""
         return self.before.description
+
+    @property
+    def after(self) -> dict[TaskId, Standing]:
+        """Where every task goes on: where it was, its stream times under the stores' names of now."""
+        names = {each.was: each.store for each in self.changes if each.was and each.store}
+        return {
+            task: replace(at, stream_times=at.stream_times.renamed(names)) for task, at in self.before.standing.items()
+        }
 
     def stores(self, fates: Sequence[Fate]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:
         """Old stores with a changelog of their own that have one of these fates, of every task."""
@@ -118,7 +127,7 @@ class Upgrade:
             self.probe("topics-made")
             counts = self._copy(change, built, Copier(new_kit, producer, folder / "new", self.probe))
             self.probe("copied")
-            standing = change.before.standing
+            standing = change.after
             ends = output_ends(new_kit, list(standing))
             records = moved_records(CommitKind.UPGRADE, settled, standing, counts, ends, self.clock())
             Switch(new_kit, producer, self.probe, "tidemark upgrade").commit(records, description)
@@ -221,7 +230,7 @@ class Upgrade:
             with opened(folder) as store, copier.store(task, spec) as loaded:
                 items = ((keys, convert(values)) for keys, values in live_items(store, before.spec, at))
                 counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)
-            copier.verify(task, spec, at)
+            copier.verify(task, spec, change.after[task])
         return counts
 
     def _forget_folders(self, description: Description) -> None:

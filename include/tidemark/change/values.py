@@ -27,6 +27,7 @@ class AggregateValues:
         """As many values, in order. Raises `TaskCorrupted`."""
         old, new = self.before.decode(values), self.after.empty(len(values))
         places = {slot.column: i for i, slot in enumerate(self.before.slots)}
+        new["ts"] = old["ts"]
         mask_type = new["valid"].dtype.type
         for i, slot in enumerate(self.after.slots):
             bit, place = mask_type(1 << i), places.get(slot.column)

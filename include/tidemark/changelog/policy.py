@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.broker.timestamps import EVENT_TIME_CONFIG
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
 
@@ -68,8 +69,11 @@ def changelog_policies(plan: TopologyPlan) -> Mapping[str, ChangelogPolicy]:
 
 
 def repartition_config() -> dict[str, str]:
-    """`<app>-<name>-repartition`: nothing expires; what is committed past is deleted by Tidemark (rule 15)."""
-    return {"cleanup.policy": "delete", "retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+    """`<app>-<name>-repartition`: nothing expires; what is committed past is deleted by Tidemark (rule 15).
+
+    Timestamps are event time, however old or new that is.
+    """
+    return {"cleanup.policy": "delete", "retention.ms": "-1", **EVENT_TIME_CONFIG}
 
 
 def commits_config(settings: Settings) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.checks.verdict import Finding, Verdict
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.durations import about_ms, format_ms
 
 

@@ -31,7 +31,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.store_sizes import copies_on_disk, segments_on_disk
 from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import event_times
 from tidemark.topology.plan import Aggregation, Reduce, StoreSpec, StreamStreamJoin, SubTopology, TopologyPlan
@@ -62,7 +62,7 @@ class RetentionSampler:
     plan: TopologyPlan
     settings: Settings
     admin: AdminClient
-    _stream_times: dict[TaskId, int] = field(default_factory=dict)
+    _stream_times: dict[TaskId, StreamTimes] = field(default_factory=dict)
 
     def stores(self) -> list[StoreRetention]:
         """Every store of the application, in the order of the topology."""
@@ -76,7 +76,7 @@ class RetentionSampler:
             tasks,
             stalled_after_s=self.settings.broker_timeout_ms / 1000,
         )
-        self._stream_times = {task: record.stream_time_ms for task, record in records.items()}
+        self._stream_times = {task: record.stream_times for task, record in records.items()}
         logged = [changelog_of(self.plan.application_id, spec) for spec in self.plan.stores if spec.is_logged]
         configs = topic_configs(self.admin, [topic for topic in logged if topic in partitions], self.settings)
         return [
@@ -120,7 +120,7 @@ class RetentionSampler:
         return tuple(self._changelog(task, spec, place, low[place], end[place]) for task, place in places.items())
 
     def _changelog(self, task: TaskId, spec: StoreSpec, place: TopicPartition, low: int, end: int) -> ChangelogSample:
-        stream_time_ms = self._stream_times.get(task, NO_STREAM_TIME)
+        stream_time_ms = self._stream_times.get(task, StreamTimes.none()).of(spec.name)
         if spec.retention_ms is None:
             return ChangelogSample(str(task), stream_time_ms, low, end, 0, 0, None, None)
         client = librdkafka_config(self.settings)

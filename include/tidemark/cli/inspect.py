@@ -25,8 +25,8 @@ from tidemark.restore.sources import past_sources
 from tidemark.restore.when import parse_time, told_time
 from tidemark.settings import Settings
 from tidemark.stores.directory import folder_of
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.rocksdb import opened
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
 
@@ -108,7 +108,7 @@ def _as_json(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found
             "batch": past.moment.record.batch,
             "commit_time_ms": past.moment.record.commit_time_ms,
             "source_offsets": past.moment.record.end_offsets,
-            "stream_time_ms": past.moment.record.stream_time_ms,
+            "stream_time_ms": past.moment.record.stream_times.task_ms,
         }
         for task, past in built.items()
     ]
@@ -134,7 +134,7 @@ def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: F
             str(record.batch),
             told_time(record.commit_time_ms),
             offsets,
-            _told_stream_time(record.stream_time_ms),
+            _told_stream_time(record.stream_times.task_ms),
         )
     console.print(stood)
     for (task, name), rows in found.items():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.timestamps import TimestampBounds
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
@@ -38,6 +39,8 @@ class Committer:
     lock: threading.RLock
     clock: Callable[[], int]
     probe: Probe
+    timestamp_bounds: Mapping[str, TimestampBounds] = field(default_factory=dict)
+    """Of sinks that do not take every timestamp."""
     description: bytes | None = None
     """Of the state that this version keeps, where `<app>-topology` holds another one or none: committed with the batch."""
 
@@ -55,7 +58,7 @@ class Committer:
             self.producer.begin()  # 1
             self.probe("1-begin")
             for _, update in batch:  # 2
-                self._send_outputs(update)
+                self._send_outputs(update, commit_time_ms)
             self.probe("2-outputs")
             for _, update in batch:  # 3
                 self._send_changelogs(update)
@@ -84,9 +87,11 @@ class Committer:
             if self.member.ownership.epoch(task.lead) != task.epoch:
                 raise TasksRevoked(f"task {task.id} was revoked; its batch is thrown away")
 
-    def _send_outputs(self, update: TaskUpdate) -> None:
+    def _send_outputs(self, update: TaskUpdate, commit_time_ms: int) -> None:
         for output in update.outputs:
-            self.producer.send_many(output.topic, list(output.messages), output.partition)
+            bounds = self.timestamp_bounds.get(output.topic)
+            messages = bounds.within(output.messages, commit_time_ms) if bounds else output.messages
+            self.producer.send_many(output.topic, messages, output.partition)
             self.probe("2-in-the-middle")
         dlq = dlq_topic(self.application_id)
         for letter in update.dead_letters:
@@ -113,7 +118,7 @@ class Committer:
             batch=update.batch,
             commit_time_ms=commit_time_ms,
             sources={topic: {update.task.partition: span} for topic, span in update.sources.items()},
-            stream_time_ms=update.stream_time_ms,
+            stream_times=update.stream_times,
             rows=update.rows,
             late_rows=update.late_rows,
             bad_rows=update.bad_rows,
@@ -155,13 +160,13 @@ class Committer:
             raise
         offsets = []
         for _, update in batch:
-            metadata = OffsetMetadata(update.batch, update.stream_time_ms, self.topology_version).encode()
+            metadata = OffsetMetadata(update.batch, update.stream_times, self.topology_version).encode()
             for topic, (_, end) in update.sources.items():
                 offsets.append(ClientPartition(topic, update.task.partition, end, metadata))
         self.producer.send_offsets(offsets, group)
 
 
-def _dead_letter_headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+def _dead_letter_headers(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
     return [
         *letter.headers,
         ("tidemark.reason", letter.reason.encode()),

@@ -5,26 +5,30 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from tidemark.stream_times import StreamTimes
+
+_VERSION = 2
+
 
 @dataclass(frozen=True)
 class OffsetMetadata:
-    """Stream time is epoch milliseconds, or `NO_STREAM_TIME`."""
+    """Batch and stream times as the commit left them."""
 
     batch: int
-    stream_time_ms: int
+    stream_times: StreamTimes
     topology_version: str
 
     def encode(self) -> str:
         """Compact JSON; Kafka allows 4096 bytes by default."""
-        return json.dumps({"v": 1, **asdict(self)}, separators=(",", ":"))
+        return json.dumps({"v": _VERSION, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | None) -> OffsetMetadata | None:
         """None for offsets that another tool committed."""
         try:
             body = json.loads(text or "")
-            if body.pop("v", None) != 1:
+            if body.pop("v", None) != _VERSION:
                 return None
-            return cls(**body)
-        except (ValueError, TypeError, AttributeError):
+            return cls(**{**body, "stream_times": StreamTimes.from_json(body["stream_times"])})
+        except (ValueError, TypeError, AttributeError, KeyError):
             return None

@@ -9,8 +9,9 @@ from enum import StrEnum
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
+from tidemark.stream_times import StreamTimes
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
 
 
 class CommitKind(StrEnum):
@@ -45,7 +46,7 @@ class CommitRecord:
     batch: int
     commit_time_ms: int
     sources: Mapping[str, Mapping[int, tuple[int, int]]]
-    stream_time_ms: int
+    stream_times: StreamTimes
     rows: int
     late_rows: int
     bad_rows: int
@@ -70,12 +71,19 @@ class CommitRecord:
         """Read what `to_bytes` wrote; raises `StartRefused` on another version."""
         body = json.loads(data)
         version = body.pop("version", None)
+        if version == 1:
+            raise StartRefused(
+                "a commit record was written by a Tidemark that kept one stream time per task; which windows of which node "
+                "have closed cannot be told from it, so its state cannot be carried over: go on with that Tidemark, or "
+                "give the topology another application id to process its sources from the start"
+            )
         if version != RECORD_VERSION:
             raise StartRefused(
                 f"a commit record has version {version}, this Tidemark reads {RECORD_VERSION}: upgrade it"
             )
         body["kind"] = CommitKind(body["kind"])
         body["task"] = TaskId.parse(body["task"])
+        body["stream_times"] = StreamTimes.from_json(body["stream_times"])
         body["sources"] = {
             topic: {int(partition): (span[0], span[1]) for partition, span in spans.items()}
             for topic, spans in body["sources"].items()

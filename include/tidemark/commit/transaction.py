@@ -12,14 +12,15 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.membership.member import GroupMetadata
+from tidemark.tasks.update import Message
 
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 _BUFFER_WAIT_S = 0.1
+_ANY_PARTITION = -1
+_EARLIEST_MS = 1
+"""The client takes a timestamp of 0 for now."""
 ACKS = "all"
 """A record counts as written when every replica in sync has it."""
-
-Message = Mapping[str, bytes | None]
-"""`key` and `value` of one record."""
 
 
 class BatchProducer(ABC):
@@ -75,8 +76,33 @@ class BatchProducer(ABC):
     def abort(self) -> None:
         """Give the batch up."""
 
-    def send_many(self, topic: str, messages: Sequence[dict[str, Any]], partition: int | None = None) -> None:
-        """Queue records; with `partition`, all go there, else by murmur2 of the key. Blocks while the queue is full."""
+    def send_many(self, topic: str, messages: Sequence[Message], partition: int | None = None) -> None:
+        """Queue records; with `partition`, all go there, else by murmur2 of the key. Blocks while the queue is full.
+
+        Records with a timestamp go one by one, as produce_batch takes neither timestamps nor headers (rule 10); their
+        headers are sent, too. Others have the time of their sending.
+        """
+        if messages and "timestamp" in messages[0]:
+            self._send_stamped(topic, messages, partition)
+        else:
+            self._send_batch(topic, messages, partition)
+
+    def _send_stamped(self, topic: str, messages: Sequence[Message], partition: int | None) -> None:
+        place = _ANY_PARTITION if partition is None else partition
+        produce: Callable[..., None] = self._producer.produce
+        with self._classified(f"produce to {topic}"):
+            for message in messages:
+                at = message["timestamp"] or _EARLIEST_MS
+                # Positional: names cost a fifth of the call. The two without a value are callbacks.
+                arguments = topic, message["value"], message["key"], place, None, None, at, message.get("headers")
+                while True:
+                    try:
+                        produce(*arguments)
+                        break
+                    except BufferError:
+                        self._producer.poll(_BUFFER_WAIT_S)
+
+    def _send_batch(self, topic: str, messages: Sequence[Message], partition: int | None) -> None:
         options: dict[str, Any] = {} if partition is None else {"partition": partition}
         rest = list(messages)
         with self._classified(f"produce to {topic}"):
@@ -96,7 +122,7 @@ class BatchProducer(ABC):
                 rest = refused
 
     def send_one(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
     ) -> None:
         """Queue one record with headers."""
         with self._classified(f"produce to {topic}"):

@@ -22,6 +22,7 @@ from tidemark.start.ways import MEASURED, Way, weigh
 from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import StoreSpec
 
 
@@ -122,7 +123,11 @@ class Rebuilder:
         bounded = replace(
             store, changelog_watermarks=Watermarks(store.changelog_watermarks.low, marker.changelog_offset)
         )
-        standing = Standing(marker.source_offsets, marker.batch, marker.stream_time_ms)
+        standing = Standing(
+            marker.source_offsets,
+            marker.batch,
+            StreamTimes(marker.stream_time_ms, {state.spec.name: marker.stream_time_ms}),
+        )
         return next(way for way in weigh(found, bounded, standing, MEASURED) if way.copy is not None)
 
     def from_savepoint(self, kind: str, state: SavedState, way: Way, changelog: Watermarks) -> Built:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
@@ -13,6 +13,7 @@ from tidemark.checks.verdict import Verdict
 from tidemark.facts.database import METADATA, FactsDatabase, id_column
 from tidemark.names import TaskId
 from tidemark.quality.ranges import Position
+from tidemark.stream_times import StreamTimes
 
 AUDITS = Table(
     "audits",
@@ -108,7 +109,7 @@ def _encoded(at: Position) -> str:
             "topology_version": at.topology_version,
             "commit_time_ms": at.commit_time_ms,
             "next_offsets": dict(at.next_offsets),
-            "stream_time_ms": at.stream_time_ms,
+            "stream_times": asdict(at.stream_times),
             "outputs": {topic: dict(ends) for topic, ends in at.outputs.items()},
             "commits_from": at.commits_from,
         }
@@ -122,7 +123,7 @@ def _position(task: TaskId, batch: int, body: Mapping[str, Any]) -> Position:
         batch,
         body["commit_time_ms"],
         body["next_offsets"],
-        body["stream_time_ms"],
+        StreamTimes.from_json(body["stream_times"]),
         {topic: {int(p): offset for p, offset in ends.items()} for topic, ends in body["outputs"].items()},
         body["commits_from"],
     )

@@ -78,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
         "stream_time_is_that_of_the_records",
         "accounts",
         "truth_stream_time_ms IS NOT NULL AND stream_time_ms <> truth_stream_time_ms",
-        "stream time is the newest timestamp among the records that came in",
+        "a task's stream time is the newest timestamp among the records that it processed",
         _STATE,
         exactly_once=True,
     ),

@@ -30,7 +30,8 @@ _RISING, _FALLING = frozenset([Fold.COUNT, Fold.MAX]), frozenset([Fold.MIN])
 class Derived:
     """An aggregation whose results can be computed again. `number` is its branch's.
 
-    `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final per window.
+    `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final per window,
+    which closes by the stream time of `final_store`, that of the suppress node.
     """
 
     subtopology: SubTopology
@@ -40,6 +41,7 @@ class Derived:
     changelog: str | None
     update_sinks: tuple[str, ...]
     final_sinks: tuple[str, ...]
+    final_store: str | None
 
     @property
     def name(self) -> str:
@@ -134,7 +136,7 @@ def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> 
         if any(aggregate.fold not in _FOLDS for aggregate in aggregation.aggregates):
             continue
         finals = [
-            node.node
+            node
             for node in subtopology.nodes
             if isinstance(node, Suppress)
             and node.inputs == (aggregation.node,)
@@ -148,7 +150,8 @@ def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> 
             aggregation,
             changelog_of(plan.application_id, aggregation.store) if logged else None,
             _sinks_behind(subtopology, {aggregation.node}, compared),
-            _sinks_behind(subtopology, set(finals), compared),
+            _sinks_behind(subtopology, {node.node for node in finals}, compared),
+            finals[0].stores[0].name if finals else None,
         )
 
 
@@ -166,7 +169,9 @@ def _sinks_behind(subtopology: SubTopology, nodes: set[str], compared: frozenset
 def keyed_sinks(subtopology: SubTopology) -> frozenset[str]:
     """The sink topics whose records carry the key by which their task was found (rule 24)."""
     rekeyed = {
-        node.node for node in subtopology.nodes if isinstance(node, Process) or (isinstance(node, Map) and node.key)
+        node.node
+        for node in subtopology.nodes
+        if (isinstance(node, Process) and not node.keeps_key) or (isinstance(node, Map) and node.key)
     }
     for node in subtopology.nodes:
         if set(node.inputs) & rekeyed:

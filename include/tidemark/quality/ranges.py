@@ -15,7 +15,7 @@ from typing import Any
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
-from tidemark.stores.marker import NO_STREAM_TIME
+from tidemark.stream_times import StreamTimes
 
 Offsets = Mapping[str, Mapping[int, int]]
 """By topic and partition."""
@@ -47,7 +47,7 @@ class Position:
     batch: int
     commit_time_ms: int
     next_offsets: Mapping[str, int]
-    stream_time_ms: int
+    stream_times: StreamTimes
     outputs: Offsets
     commits_from: int = 0
 
@@ -82,12 +82,12 @@ class TaskRange:
         """The offsets up to which a changelog holds what the run goes on from."""
         return self.computed[0].ends_before if self.computed else self.until
 
-    def stream_times(self) -> Iterator[tuple[CommitRecord, int]]:
-        """Each record with the stream time at which its batch began."""
-        at_ms = self.before.stream_time_ms if self.before else NO_STREAM_TIME
+    def stream_times(self) -> Iterator[tuple[CommitRecord, StreamTimes]]:
+        """Each record with the stream times at which its batch began."""
+        at = self.before.stream_times if self.before else StreamTimes.none()
         for record in self.records:
-            yield record, at_ms
-            at_ms = record.stream_time_ms
+            yield record, at
+            at = record.stream_times
 
     def spans(self) -> Iterator[tuple[CommitRecord, Offsets, Offsets]]:
         """Each record with the offsets of sinks and changelogs between which its own lie."""
@@ -215,7 +215,7 @@ def _position(record: CommitRecord, outputs: Offsets) -> Position:
         record.batch,
         record.commit_time_ms,
         record.end_offsets,
-        record.stream_time_ms,
+        record.stream_times,
         outputs,
     )
 
@@ -249,7 +249,7 @@ def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     ends: dict[str, int] = dict(run.before.next_offsets) if run.before else {}
     batch: int | None = run.before.batch if run.before else None
-    stream_time_ms = run.before.stream_time_ms if run.before else None
+    stream_time_ms = run.before.stream_times.task_ms if run.before else None
     commit_time_ms = run.before.commit_time_ms if run.before else None
     for record in run.records:
         if record.kind not in (*COMPUTING, CommitKind.REWIND):
@@ -267,12 +267,12 @@ def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
                     "start_offset": start,
                     "end_offset": end,
                     "previous_end": ends.get(topic),
-                    "stream_time_ms": record.stream_time_ms,
+                    "stream_time_ms": record.stream_times.task_ms,
                     "previous_stream_time_ms": stream_time_ms,
                     "commit_time_ms": record.commit_time_ms,
                     "previous_commit_ms": commit_time_ms,
                 }
             )
         ends |= record.end_offsets
-        batch, stream_time_ms, commit_time_ms = record.batch, record.stream_time_ms, record.commit_time_ms
+        batch, stream_time_ms, commit_time_ms = record.batch, record.stream_times.task_ms, record.commit_time_ms
     return rows

@@ -58,7 +58,7 @@ def send_offsets(kit: RestoreKit, producer: BatchProducer, records: Sequence[Com
 
 
 def _metadata(record: CommitRecord) -> str:
-    return OffsetMetadata(record.batch, record.stream_time_ms, record.topology_version).encode()
+    return OffsetMetadata(record.batch, record.stream_times, record.topology_version).encode()
 
 
 def _require_alone(kit: RestoreKit, again: str) -> None:

@@ -141,7 +141,8 @@ class StoreBuilder:
 
     def _build_whole(self, job: RestoreJob, building: Path, go_on: Callable[[], bool]) -> None:
         settings = self.opener.settings
-        if job.target.changelog_offset - job.low_offset >= settings.restore_process_offsets:
+        offsets = job.target.changelog_offset - job.low_offset
+        if job.spec.source_topic is None and offsets >= settings.restore_process_offsets:
             load_apart(self.restorer, job, building, settings.store_write_buffer_bytes, go_on)
         else:
             self.restorer.build_whole(job, building, self.opener.bulk, go_on)

@@ -67,6 +67,23 @@ def read_committed_until(
 
     Raises `OutcomeUnknown` when nothing moves for `stalled_after_s`: an open transaction that never ends, or no broker.
     """
+    for records, next_offset in messages_until(
+        client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
+    ):
+        # Of millions: what can be done within one call is.
+        yield ChangelogBatch(list(map(_KEY, records)), list(map(_VALUE, records)), next_offset)
+
+
+def messages_until(
+    client_config: Mapping[str, Any],
+    partition: TopicPartition,
+    from_offset: int,
+    end_offset: int,
+    *,
+    stalled_after_s: float,
+    go_on: Callable[[], bool],
+) -> Iterator[tuple[list[Message], int]]:
+    """As `read_committed_until`, the client's own messages and the next offset behind them."""
     if from_offset >= end_offset:
         return
     consumer = read_committed_consumer(client_config, f"tidemark-read-{partition.topic}")
@@ -91,8 +108,7 @@ def read_committed_until(
                     "is open, or the broker is away"
                 )
             if records or next_offset != before:
-                # Of millions: what can be done within one call is.
-                yield ChangelogBatch(list(map(_KEY, records)), list(map(_VALUE, records)), next_offset)
+                yield records, next_offset
     except KafkaException as error:
         raise OutcomeUnknown(f"reading {partition} at {from_offset}: {error}") from error
     finally:

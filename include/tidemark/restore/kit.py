@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
@@ -21,10 +22,11 @@ from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.changelog import ChangelogBatch, read_committed_until
+from tidemark.restore.changelog import ChangelogBatch, messages_until, read_committed_until
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.plans import TaskWays, ways_of_task
 from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.restore.verify import Verdict, verify_folder
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource, find_copies
@@ -90,7 +92,7 @@ class RestoreKit:
     ) -> StoreBuilder:
         """Builds stores of this application from `copies`, changelogs, or what has been `recomputed`."""
         opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
-        restorer = Restorer(self.client_config, stalled_after(self.settings), listener, probe)
+        restorer = Restorer(self.client_config, stalled_after(self.settings), listener, probe, NoTableReader())
         return StoreBuilder(opener, restorer, copies, recomputed)
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:
@@ -106,6 +108,14 @@ class RestoreKit:
         return read_committed_until(
             self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=go_on
         )
+
+    def messages(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Message]]:
+        """The same records with their timestamps and headers. Blocks."""
+        stalled_after_s = stalled_after(self.settings)
+        found = messages_until(
+            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
+        )
+        return (messages for messages, _ in found)
 
     def buildable(self, task: TaskId) -> dict[str, StoreSpec]:
         """Stores that a restore builds: logged, and held by RocksDB."""

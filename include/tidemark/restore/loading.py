@@ -16,6 +16,7 @@ from tidemark.errors import TidemarkError
 from tidemark.local.caller import end_with_caller
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.restore.table_reader import NoTableReader
 from tidemark.stores.rocksdb import RocksStore
 
 _TELL_S = 0.2
@@ -33,7 +34,7 @@ class Load:
 
     def run(self, listener: RestoreListener) -> None:
         """Blocks until the store is whole and closed."""
-        restorer = Restorer(self.client_config, self.stalled_after_s, listener, lambda _point: None)
+        restorer = Restorer(self.client_config, self.stalled_after_s, listener, lambda _point: None, NoTableReader())
         restorer.build_whole(self.job, self.building, self._open, lambda: True)
 
     def _open(self, folder: Path) -> RocksStore:

@@ -53,7 +53,7 @@ class Moment:
     @property
     def standing(self) -> Standing:
         """As a start would find it."""
-        return Standing(self.record.end_offsets, self.record.batch, self.record.stream_time_ms)
+        return Standing(self.record.end_offsets, self.record.batch, self.record.stream_times)
 
     def is_still(self, again: Moment) -> bool:
         """Whether what was built for this moment is what `again`, read later, asks for.
@@ -117,7 +117,7 @@ def moment_of(
             f"away, so nobody knows where the changelogs stood at {told_time(at_ms)}: give a later time (records are "
             "kept for commit_record_retention_ms)"
         )
-    standing = Standing(record.end_offsets, record.batch, record.stream_time_ms)
+    standing = Standing(record.end_offsets, record.batch, record.stream_times)
     then = replace(found, last_record=record)
     stores = {
         store.store: _store_moment(then, store, standing, successor, compaction_lags_ms[store.store], at_ms)

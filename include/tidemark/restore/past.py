@@ -93,7 +93,7 @@ class PastBuilder:
     def build_present(self, past: Past, standing: Standing, spec: StoreSpec, folder: Path) -> None:
         """What the changelog holds now, by itself: with what has expired since that moment."""
         job = restore_job(self.kit.plan, past.facts, spec, standing, self.kit.clock())
-        job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_time_ms))
+        job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_times.of(spec.name)))
         self.kit.builder(self.listener, self.probe, []).build(
             past.facts.task, job, whole_changelog(job), folder, lambda: True
         )

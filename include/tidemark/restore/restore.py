@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from tidemark.names import TopicPartition
 from tidemark.probe import Probe
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until
 from tidemark.restore.listener import RestoreListener, RestoreProgress
+from tidemark.restore.table_reader import TableReader
 from tidemark.stores.layout import ValueLayout
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Store, Writes
@@ -54,12 +54,13 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class Restorer:
-    """Runs restore jobs; safe to use from several threads."""
+    """Runs restore jobs; safe to use from several threads. `tables` reads tables whose source topic is their changelog."""
 
     client_config: Mapping[str, Any]
     stalled_after_s: float
     listener: RestoreListener
     probe: Probe
+    tables: TableReader
 
     def replay_tail(self, job: RestoreJob, from_offset: int, store: Store, go_on: Callable[[], bool]) -> None:
         """Write the tail into a live store, batch by batch.
@@ -95,15 +96,7 @@ class Restorer:
         end_offset = job.target.changelog_offset
         progress = RestoreProgress(job.spec.name, job.changelog, from_offset, from_offset, end_offset, 0, 0.0)
         self.listener.on_restore_start(progress)
-        batches = read_committed_until(
-            self.client_config,
-            job.changelog,
-            from_offset,
-            end_offset,
-            stalled_after_s=self.stalled_after_s,
-            go_on=go_on,
-        )
-        for batch in batches:
+        for batch in self._batches(job, from_offset, go_on):
             yield batch
             progress = replace(
                 progress,
@@ -117,11 +110,22 @@ class Restorer:
             raise RestoreSuspended(f"{job.changelog} at {progress.next_offset} of {end_offset}")
         self.listener.on_restore_end(progress)
 
+    def _batches(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
+        end_offset = job.target.changelog_offset
+        if job.spec.source_topic is not None:
+            return self.tables.read_table(job.spec, job.changelog, from_offset, end_offset, go_on)
+        return read_committed_until(
+            self.client_config,
+            job.changelog,
+            from_offset,
+            end_offset,
+            stalled_after_s=self.stalled_after_s,
+            go_on=go_on,
+        )
+
 
 def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
     """A changelog batch by segment, expired windows left out. Order within a key is kept."""
-    if job.spec.source_topic is not None:
-        batch = without_bad_records(batch)
     lengths = {len(value) for value in batch.values if value is not None} if job.value_bytes is not None else set()
     if wrong := lengths - {job.value_bytes}:
         raise StartRefused(
@@ -148,20 +152,3 @@ def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
             return [Writes(segment, batch.keys, batch.values)]
         writes.append(Writes(segment, [batch.keys[i] for i in rows], [batch.values[i] for i in rows]))
     return writes
-
-
-def without_bad_records(batch: ChangelogBatch) -> ChangelogBatch:
-    """A user's topic may hold what went to the dead letters: no key, or a value that is no JSON object."""
-    kept = [
-        (key, value)
-        for key, value in zip(batch.keys, batch.values, strict=True)
-        if key is not None and (value is None or _is_object(value))
-    ]
-    return ChangelogBatch([key for key, _ in kept], [value for _, value in kept], batch.next_offset)
-
-
-def _is_object(value: bytes) -> bool:
-    try:
-        return isinstance(json.loads(value), dict)
-    except ValueError:
-        return False

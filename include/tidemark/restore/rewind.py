@@ -178,7 +178,7 @@ class Rewind:
             back = {topic: one.then.next_offsets[topic] for topic in reached}
             tasks.append(
                 TaskRewind(
-                    str(one.task), record.batch, record.commit_time_ms, record.stream_time_ms, dict(reached), back
+                    str(one.task), record.batch, record.commit_time_ms, record.stream_times.task_ms, dict(reached), back
                 )
             )
             for spec in one.stores:

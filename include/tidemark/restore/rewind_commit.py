@@ -56,7 +56,8 @@ class TaskWork:
     def changes(self, spec: StoreSpec) -> Iterator[tuple[bytes, bytes | None]]:
         """What to write to a store's changelog; None deletes."""
         live = Live(
-            first_live_segment(spec, self.then.stream_time_ms), first_live_segment(spec, self.present.stream_time_ms)
+            first_live_segment(spec, self.then.stream_times.of(spec.name)),
+            first_live_segment(spec, self.present.stream_times.of(spec.name)),
         )
         with (
             opened(folder_of(self.then_folder, self.task, spec.name)) as then,
@@ -144,7 +145,7 @@ class RewindCommitter:
                 topic: {number: (offset, one.then.next_offsets[topic])}
                 for topic, offset in one.present.next_offsets.items()
             },
-            stream_time_ms=one.then.stream_time_ms,
+            stream_times=one.then.stream_times,
             rows=0,
             late_rows=0,
             bad_rows=0,
@@ -165,7 +166,7 @@ class RewindCommitter:
                 batch=one.batch,
                 commit_time_ms=commit_time_ms,
                 source_offsets=dict(one.then.next_offsets),
-                stream_time_ms=one.then.stream_time_ms,
+                stream_time_ms=one.then.stream_times.of(spec.name),
                 changelog_offset=changelog_offset,
             )
             store.put_many([], moved, None)

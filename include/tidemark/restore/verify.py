@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidemark.errors import StoreFailed
 from tidemark.restore.changelog import larger, read_committed_until
-from tidemark.restore.restore import RestoreJob, RestoreSuspended, without_bad_records
+from tidemark.restore.restore import RestoreJob, RestoreSuspended
 from tidemark.stores.protocol import Store, in_chunks
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import segments_of
@@ -130,8 +130,6 @@ def _changelog_rows(
     )
     for batch in larger(batches, _ROWS_AT_ONCE):
         reached = batch.next_offset
-        if job.spec.source_topic is not None:
-            batch = without_bad_records(batch)
         count = len(batch.keys)
         yield pa.table(
             {

@@ -14,8 +14,9 @@ from tidemark.restore.restore import RestoreJob, changelog_writes
 from tidemark.start.evidence import Watermarks
 from tidemark.start.ways import gap_after
 from tidemark.start.witnesses import TaskFacts
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import first_live_segment
 
 log = logging.getLogger(__name__)
@@ -25,37 +26,23 @@ _MARK_EVERY_MS = 10_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a sight says of one store.
-
-    `limit_offset` is where following stops: None for a changelog, which is followed as far as it goes; the group's
-    committed offset for a source topic that is its own changelog (rule 19).
-    """
+    """What a sight says of one store."""
 
     asked_ms: int
     changelog: Watermarks
-    limit_offset: int | None
     stream_time_ms: int
 
     @property
     def end_offset(self) -> int:
         """Where a copy is level."""
-        return self.changelog.end if self.limit_offset is None else self.limit_offset
+        return self.changelog.end
 
 
 def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> Bounds:
-    """Stream time is that of the task's last commit record (rule 2).
-
-    So is the limit of a source topic whose committed offset the group has lost; an application that has never committed
-    has read nothing.
-    """
+    """Take the store's part of the facts; stream time is that of its node in the task's last commit record."""
     changelog = facts.changelogs[job.spec.name]
-    recorded = {} if facts.record is None else facts.record.end_offsets
-    limit: int | None = None
-    if job.spec.source_topic is not None:
-        committed = facts.committed.get(job.changelog)
-        limit = recorded.get(job.spec.source_topic, changelog.low) if committed is None else committed.offset
-    stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_time_ms
-    return Bounds(asked_ms, changelog, limit, stream_time_ms)
+    stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_times.of(job.spec.name)
+    return Bounds(asked_ms, changelog, stream_time_ms)
 
 
 def why_anew(marker: Marker, job: RestoreJob, bounds: Bounds, delete_retention_ms: int, now_ms: int) -> str | None:
@@ -65,8 +52,6 @@ def why_anew(marker: Marker, job: RestoreJob, bounds: Bounds, delete_retention_m
         return f"belongs to {marker.application_id}/{marker.store}"
     if marker.value_layout != target.value_layout:
         return f"holds values {marker.value_layout}, the topology wants {target.value_layout}"
-    if bounds.limit_offset is not None and marker.changelog_offset > bounds.limit_offset:
-        return f"is ahead of the committed offset {bounds.limit_offset} of {job.changelog}"
     if job.spec.retention_ms is not None and marker.stream_time_ms > bounds.stream_time_ms:
         return "is ahead of the committed stream time: windows that had expired may be live once more"
     return gap_after(marker, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
@@ -126,12 +111,6 @@ class FollowedStore:
         """Distance in offsets, which transaction markers count in: not a number of records."""
         return max(0, self.bounds.end_offset - self.next_offset)
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether there is something to be read now: always for a changelog, up to the limit for a source topic."""
-        limit = self.bounds.limit_offset
-        return limit is None or self.next_offset < limit
-
     def see(self, bounds: Bounds) -> bool:
         """Take a new sight in; True where the copy was emptied, so that reading begins anew."""
         self._bounds = bounds
@@ -168,13 +147,7 @@ class FollowedStore:
             return False
         if batch.next_offset <= marker.changelog_offset:
             return True
-        source = self.job.spec.source_topic
-        moved = replace(
-            marker,
-            changelog_offset=batch.next_offset,
-            source_offsets={} if source is None else {source: batch.next_offset},
-        )
-        moved = self._levelled(moved)
+        moved = self._levelled(replace(marker, changelog_offset=batch.next_offset))
         if batch.keys:
             self._store.put_many(changelog_writes(self.job, batch), moved, self.job.first_live_segment)
             self._written_ms = self._clock()
@@ -212,14 +185,12 @@ class FollowedStore:
 
     def _begin(self, bounds: Bounds) -> None:
         """Nothing deleted from now on can be missed: the reading begins now."""
-        source = self.job.spec.source_topic
         self._aim = bounds
         self._marker = replace(
             self.job.target,
             commit_time_ms=self._clock(),
             changelog_offset=bounds.changelog.low,
             stream_time_ms=bounds.stream_time_ms,
-            source_offsets={} if source is None else {source: bounds.changelog.low},
         )
         self._expire(bounds)
 

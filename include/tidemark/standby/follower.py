@@ -23,8 +23,9 @@ from tidemark.standby.plans import StandbyPlan
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -137,8 +138,8 @@ class Follower:
         self._assign()
 
     def _assign(self) -> None:
-        """Read what there is to be read, from explicit offsets; a source topic only while its limit is ahead."""
-        wanted = {p for p, store in self._stores.items() if store.is_followed and p not in self._lost}
+        """Read what there is to be read, from explicit offsets."""
+        wanted = {p for p in self._stores if p not in self._lost}
         self._unassign(self._assigned - wanted)
         added = sorted(wanted - self._assigned)
         if added:
@@ -154,10 +155,9 @@ class Follower:
             self._assigned.difference_update(removed)
 
     def _read(self) -> Mapping[TopicPartition, _Read]:
-        """By partition, up to the limit of a source topic."""
+        """By partition."""
         reads: dict[TopicPartition, _Read] = {}
         messages: Any = self._consumer.consume(_READ_RECORDS, timeout=_READ_S)
-        limits = {p: store.bounds.limit_offset for p, store in self._stores.items()}
         for message in messages:
             partition = TopicPartition(message.topic(), message.partition())
             if partition not in self._assigned:
@@ -165,18 +165,13 @@ class Follower:
             read = reads.get(partition)
             if read is None:
                 read = reads[partition] = _Read(self._stores[partition].next_offset)
-            limit = limits[partition]
             error = message.error()
             if error is None:
-                if limit is not None and message.offset() >= limit:
-                    read.next_offset = limit
-                    continue
                 read.keys.append(message.key())
                 read.values.append(message.value())
                 read.next_offset = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                end = message.offset() if limit is None else min(limit, message.offset())
-                read.next_offset = max(read.next_offset, end)
+                read.next_offset = max(read.next_offset, message.offset())
             elif error.code() in _OUT_OF_RANGE:
                 read.is_out_of_range = True
             elif not error.retriable():

@@ -27,12 +27,11 @@ def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPl
     """
     followed: dict[int, tuple[StoreSpec, ...]] = {}
     left_out: dict[str, str] = {}
-    sources: dict[str, str] = {}
     _require(plan, commits_topic(plan.application_id), partitions)
     for subtopology in plan.subtopologies:
         own: list[StoreSpec] = []
         for spec in subtopology.stores:
-            why = _why_left_out(spec, sources)
+            why = spec.uncopied
             if why is None:
                 _require(plan, changelog_of(plan.application_id, spec), partitions)
                 own.append(spec)
@@ -47,13 +46,6 @@ def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPl
             f"{plan.application_id} has no store that a standby could follow: it needs one that is logged and held by RocksDB"
         )
     return StandbyPlan({task: specs for task, specs in stores.items() if specs}, left_out)
-
-
-def _why_left_out(spec: StoreSpec, sources: dict[str, str]) -> str | None:
-    if spec.uncopied is not None or spec.source_topic is None:
-        return spec.uncopied
-    first = sources.setdefault(spec.source_topic, spec.name)
-    return None if first == spec.name else f"its topic is already followed for {first}"
 
 
 def _require(plan: TopologyPlan, topic: str, partitions: Mapping[str, int]) -> None:

@@ -10,6 +10,7 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.marker import Marker
+from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
 
@@ -104,4 +105,4 @@ class Standing:
 
     next_offsets: Mapping[str, int]
     batch: int
-    stream_time_ms: int
+    stream_times: StreamTimes

@@ -20,8 +20,9 @@ from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermar
 from tidemark.start.plan import Fresh, Refuse, Resume, plan_start
 from tidemark.start.witnesses import TaskFacts, Witnesses
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Store
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, changelog_of
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -110,9 +111,10 @@ class TaskOpener:
             stores=stores,
             directory=directory,
             next_offsets=standing.next_offsets,
-            stream_time_ms=standing.stream_time_ms,
+            stream_times=standing.stream_times,
             batch=standing.batch,
             sink_partitions=self.sink_partitions,
+            wall_ms=self.witnesses.clock(),
         )
         return OpenedTask(task, is_fresh)
 
@@ -127,7 +129,7 @@ class TaskOpener:
         """Replace or advance `stores` until they stand where Kafka stands; whether the task is fresh."""
         plan = self._plan(facts, copies)
         if isinstance(plan, Fresh):
-            return Standing(plan.next_offsets, -1, NO_STREAM_TIME), True
+            return Standing(plan.next_offsets, -1, StreamTimes.none()), True
         for spec in self.plan.subtopologies[facts.task.subtopology].stores:
             folder, store = directory.store_path(spec.name), stores[spec.name]
             if not spec.is_logged:
@@ -210,7 +212,7 @@ def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing:
             batch=standing.batch,
             commit_time_ms=now_ms,
             source_offsets=dict(standing.next_offsets),
-            stream_time_ms=standing.stream_time_ms,
+            stream_time_ms=standing.stream_times.of(spec.name),
             changelog_offset=changelog.end if spec.source_topic is None else standing.next_offsets[spec.source_topic],
         ),
     )

@@ -98,7 +98,7 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
     is_whole = committed.keys() >= {s.partition.topic for s in found.sources}
     if found.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
         # Offsets follow the record, so they may be behind it (rule 18): what is between them is processed once more.
-        return Standing(committed, known.batch, known.stream_time_ms)
+        return Standing(committed, known.batch, known.stream_times)
     for source in found.sources:
         topic = source.partition.topic
         if topic not in recorded:
@@ -113,10 +113,8 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
                 f"last commit record (batch {record.batch}) says {recorded[topic]}: somebody moved the offsets",
                 f"move them back: {_reset(found, source, recorded[topic])}",
             )
-    stream_time_ms = record.stream_time_ms if known is None else known.stream_time_ms
-    return Standing(
-        {s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_time_ms
-    )
+    stream_times = record.stream_times if known is None else known.stream_times
+    return Standing({s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_times)
 
 
 def _traces(found: TaskEvidence) -> str:

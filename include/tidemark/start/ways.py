@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tidemark.names import TopicPartition
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.stores.marker import NO_STREAM_TIME, Marker
+from tidemark.stores.marker import Marker
+from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 
 
@@ -106,7 +107,7 @@ def _fault_of(
         return f"{copy.location} is ahead of the committed offset"
     if is_level:
         return None
-    if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_time_ms:
+    if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_times.of(store.store):
         # Windows that are live once more after a rewind may have expired there.
         return f"{copy.location} is ahead of the committed stream time"
     gap = gap_after(marker, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
@@ -136,8 +137,9 @@ def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Sta
         fault = f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
     elif low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
         # Rule 11: the broker counts wall clock, the store counts stream time.
-        oldest_live_ms = standing.stream_time_ms - store.store_retention_ms
-        if standing.stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
+        stream_time_ms = standing.stream_times.of(store.store)
+        oldest_live_ms = stream_time_ms - store.store_retention_ms
+        if stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
             fault = (
                 f"{store.changelog} has lost its beginning: windows that are still live may have been deleted with it"
             )

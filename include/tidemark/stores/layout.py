@@ -1,9 +1,9 @@
 """Bytes of keys and values, alike in the store and in its changelog.
 
-Value: one schema byte, a validity bit mask, then eight little-endian bytes per fixed field; numpy reads and writes whole
-columns of them. Where a store has fields of variable length, the schema byte is another, and behind the fixed fields
-comes, for each variable field in order, its length, four bytes little-endian, and its bytes; a null has length 0. Those
-bytes are, by fold:
+Value: one schema byte, a validity bit mask, the newest timestamp of the records in it (epoch milliseconds, eight bytes
+little-endian, -1: none), then eight little-endian bytes per fixed field; numpy reads and writes whole columns of them.
+Where a store has fields of variable length, the schema byte is another, and behind the fixed fields comes, for each
+variable field in order, its length, four bytes little-endian, and its bytes; a null has length 0. Those bytes are, by fold:
 
     DISTINCT   a HyperLogLog sketch of 2^`HLL_LG_K` registers, compact
     QUANTILE   a KLL sketch of doubles with k = `KLL_K`
@@ -27,8 +27,9 @@ import pyarrow.compute as pc
 from tidemark.errors import TaskCorrupted
 from tidemark.topology.plan import Aggregate, Fold, Number
 
-SCHEMA_VERSION = 1
-VARIABLE_SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+VARIABLE_SCHEMA_VERSION = 4
+NO_TIMESTAMP = -1
 HLL_LG_K = 12
 """Relative standard error 1.6 %, 4 KiB per key at the most; few values are kept as they are."""
 KLL_K = 400
@@ -89,6 +90,7 @@ def _mask_type(slots: int) -> str:
 class ValueLayout:
     """Records of one store. Field `f<i>` belongs to `slots[i]`; bit i of `valid` says it is not null.
 
+    `ts` is the newest timestamp of the records behind a value, as Kafka Streams keeps it with each aggregate.
     `dtype` is that of `Records`, `fixed` that of a value's fixed part; the same where no field is variable.
     """
 
@@ -97,7 +99,7 @@ class ValueLayout:
     fixed: np.dtype[np.void] = field(init=False)
 
     def __post_init__(self) -> None:
-        head: list[tuple[str, str]] = [("schema", "u1"), ("valid", _mask_type(len(self.slots)))]
+        head: list[tuple[str, str]] = [("schema", "u1"), ("valid", _mask_type(len(self.slots))), ("ts", "<i8")]
         fields = [(f"f{i}", "O" if slot.is_variable else slot.number.value) for i, slot in enumerate(self.slots)]
         object.__setattr__(self, "dtype", np.dtype([*head, *fields]))
         object.__setattr__(self, "fixed", np.dtype([*head, *(pair for pair in fields if pair[1] != "O")]))
@@ -119,13 +121,14 @@ class ValueLayout:
 
     @property
     def signature(self) -> str:
-        """What a marker says of the values, so that a changed layout is noticed: `1:pulses=count<i8`."""
+        """What a marker says of the values, so that a changed layout is noticed: `3:pulses=count<i8`."""
         return f"{self.schema_version}:" + ",".join(slot.signature for slot in self.slots)
 
     def empty(self, rows: int) -> Records:
-        """`rows` records in which every field is null."""
+        """`rows` records in which every field is null, and no timestamp is known."""
         records = np.zeros(rows, dtype=self.dtype)
         records["schema"] = self.schema_version
+        records["ts"] = NO_TIMESTAMP
         for name in self.variable_fields:
             records[name] = None
         return records

@@ -8,16 +8,14 @@ from dataclasses import asdict, dataclass
 
 from tidemark.errors import TaskCorrupted
 
-NO_STREAM_TIME = -1
-"""Stream time of a task that has seen no record."""
-
 
 @dataclass(frozen=True)
 class Marker:
     """A store's place in the history of its task.
 
     `source_offsets` are next offsets by source topic; `changelog_offset` is the changelog's read_uncommitted end after
-    the batch's records were flushed and before they were committed: it may be too low, never too high.
+    the batch's records were flushed and before they were committed: it may be too low, never too high. `stream_time_ms`
+    is that of the node which keeps the store.
     """
 
     application_id: str
