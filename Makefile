@@ -8,9 +8,10 @@ N ?= 25
 KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
 RATE ?= 10000
+SEED ?= 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash audit-faults audit-cost restores change drill oncall peers test bench restore-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash audit-faults audit-cost restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,9 +54,14 @@ oncall: jars ## restores and approvals through a real Airflow's REST API; its pa
 change: jars ## from 4 to 8 to 3 tasks and to another version, each killed at every step, input arriving, compared with a recomputation
 	@$(BIN)/python -m tests.change.run
 
-peers: jars ## ten topologies on Kafka Streams and on Tidemark, compared value by value
+peers: jars ## eighteen topologies on Kafka Streams and on Tidemark, compared value by value
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python tests/peers/run.py
+
+fuzz: CASES = 10000
+fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' TopologyTestDriver and on Tidemark's tasks, compared
+	@$(BIN)/tidemark jars bench
+	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
 test: jars browser lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

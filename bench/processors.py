@@ -70,7 +70,9 @@ def a_batch(keys: int, seed: int) -> Rows:
 
 def microseconds_per_record(processor: str, is_batched: bool, keys: int, folder: Path) -> float:
     """Median over the batches after the first, which warms up."""
-    operator = ProcessOperator(Process("bench", ("in",), COLUMNS, (STORE,), f"{__name__}:{processor}", is_batched))
+    operator = ProcessOperator(
+        Process("bench", ("in",), COLUMNS, (STORE,), f"{__name__}:{processor}", is_batched, False), 0
+    )
     store = RocksStore(folder, write_buffer_bytes=64 << 20)
     times = []
     for number in range(BATCHES):

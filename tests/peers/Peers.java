@@ -30,12 +30,21 @@ import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.SessionWindows;
+import org.apache.kafka.streams.kstream.SlidingWindows;
 import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.Suppressed;
 import org.apache.kafka.streams.kstream.TimeWindows;
+import org.apache.kafka.streams.kstream.ValueJoiner;
 import org.apache.kafka.streams.kstream.ValueJoinerWithKey;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.processor.api.ContextualFixedKeyProcessor;
+import org.apache.kafka.streams.processor.api.FixedKeyProcessorContext;
+import org.apache.kafka.streams.processor.api.FixedKeyRecord;
+import org.apache.kafka.streams.state.KeyValueBytesStoreSupplier;
 import org.apache.kafka.streams.state.KeyValueStore;
+import org.apache.kafka.streams.state.Stores;
+import org.apache.kafka.streams.state.TimestampedKeyValueStore;
+import org.apache.kafka.streams.state.ValueAndTimestamp;
 
 /**
  * The cases of `tests/peers` written for Kafka Streams. Arguments: the name of the case, and a properties file with the
@@ -47,8 +56,12 @@ public final class Peers {
   private static final Duration ADVANCE = Duration.ofSeconds(20);
   private static final Duration GRACE = Duration.ofSeconds(5);
   private static final Duration GAP = Duration.ofSeconds(30);
+  private static final Duration DIFFERENCE = Duration.ofSeconds(20);
   private static final Duration APART = Duration.ofSeconds(60);
   private static final Duration JOIN_GRACE = Duration.ofSeconds(10);
+  private static final int GROUPS = 499;
+  private static final int MAX_ENTRIES = 60;
+  private static final Duration TTL = Duration.ofMinutes(50);
   private static final ObjectMapper MAPPER = new ObjectMapper();
 
   /** One input record. */
@@ -105,11 +118,19 @@ public final class Peers {
   }
 
   private KGroupedStream<String, Event> grouped() {
-    return stream("in").groupByKey(Grouped.with(Serdes.String(), events));
+    return grouped(stream("in"));
+  }
+
+  private KGroupedStream<String, Event> grouped(KStream<String, Event> stream) {
+    return stream.groupByKey(Grouped.with(Serdes.String(), events));
   }
 
   private void write(KStream<String, Map<String, Object>> results) {
-    results.to(properties.getProperty("peers.output"), Produced.with(Serdes.String(), rows));
+    write(results, "peers.output");
+  }
+
+  private void write(KStream<String, Map<String, Object>> results, String output) {
+    results.to(properties.getProperty(output), Produced.with(Serdes.String(), rows));
   }
 
   private void writeCounts(KTable<Windowed<String>, Long> counts) {
@@ -131,14 +152,26 @@ public final class Peers {
     return row;
   }
 
-  private static final ValueJoinerWithKey<String, Event, Event, Map<String, Object>> PAIR =
-      (key, left, right) -> {
-        Map<String, Object> row = new LinkedHashMap<>();
-        row.put("id", key);
-        row.put("lv", left == null ? null : left.v);
-        row.put("rv", right == null ? null : right.v);
-        return row;
-      };
+  private static Map<String, Object> pair(String key, Event left, Event right) {
+    Map<String, Object> row = new LinkedHashMap<>();
+    row.put("id", key);
+    row.put("lv", left == null ? null : left.v);
+    row.put("rv", right == null ? null : right.v);
+    return row;
+  }
+
+  private static final ValueJoinerWithKey<String, Event, Event, Map<String, Object>> PAIR = Peers::pair;
+
+  /** Joins of tables do not say the key; one of the rows does. */
+  private static final ValueJoiner<Event, Event, Map<String, Object>> ROWS =
+      (left, right) -> pair((left == null ? right : left).id, left, right);
+
+  private static Map<String, Object> group(String key, long count) {
+    Map<String, Object> row = new LinkedHashMap<>();
+    row.put("id", key);
+    row.put("count", count);
+    return row;
+  }
 
   private static Map<String, Object> latest(String key, Event event) {
     if (event == null) {
@@ -150,6 +183,52 @@ public final class Peers {
     return row;
   }
 
+  /**
+   * Answers a question, a record whose v is below 0, with what its key has in a store that forgets. Kafka Streams has no TTL,
+   * so it is here: a key that was not written for longer than this, in stream time, is gone.
+   */
+  private static final class Memory extends ContextualFixedKeyProcessor<String, Event, Map<String, Object>> {
+    private final long ttlMs;
+    private TimestampedKeyValueStore<String, Event> store;
+
+    private Memory(long ttlMs) {
+      this.ttlMs = ttlMs;
+    }
+
+    @Override
+    public void init(FixedKeyProcessorContext<String, Map<String, Object>> context) {
+      super.init(context);
+      store = context.getStateStore("memory");
+    }
+
+    @Override
+    public void process(FixedKeyRecord<String, Event> record) {
+      long now = context().currentStreamTimeMs();
+      if (record.value().v >= 0) {
+        store.put(record.key(), ValueAndTimestamp.make(record.value(), now));
+        return;
+      }
+      ValueAndTimestamp<Event> held = store.get(record.key());
+      if (held != null && now - held.timestamp() > ttlMs) {
+        store.delete(record.key());
+        held = null;
+      }
+      Event known = ValueAndTimestamp.getValueOrNull(held);
+      context().forward(record.withValue(pair(record.key(), record.value(), known)));
+    }
+  }
+
+  private KStream<String, Map<String, Object>> answers(KeyValueBytesStoreSupplier store, long ttlMs) {
+    builder.addStateStore(Stores.timestampedKeyValueStoreBuilder(store, Serdes.String(), events));
+    return stream("in").processValues(() -> new Memory(ttlMs), "memory");
+  }
+
+  private void buildBacklog(TimeWindows windows, Joined<String, Event, Event> looked) {
+    KStream<String, Event> stream = stream("stream");
+    writeCounts(grouped(stream).windowedBy(windows).count());
+    write(stream.leftJoin(table("table"), PAIR, looked), "peers.output.joined");
+  }
+
   private void build(String name) {
     TimeWindows tumbling = TimeWindows.ofSizeAndGrace(SIZE, GRACE);
     JoinWindows near = JoinWindows.ofTimeDifferenceAndGrace(APART, JOIN_GRACE);
@@ -158,6 +237,9 @@ public final class Peers {
     switch (name) {
       case "tumbling" -> writeCounts(grouped().windowedBy(tumbling).count());
       case "hopping" -> writeCounts(grouped().windowedBy(tumbling.advanceBy(ADVANCE)).count());
+      case "sliding" ->
+          writeCounts(
+              grouped().windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(DIFFERENCE, GRACE)).count());
       case "session" ->
           writeCounts(grouped().windowedBy(SessionWindows.ofInactivityGapAndGrace(GAP, GRACE)).count());
       case "suppress" ->
@@ -166,15 +248,26 @@ public final class Peers {
                   .windowedBy(tumbling)
                   .count()
                   .suppress(Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded())));
+      case "backlog" -> buildBacklog(tumbling, looked);
+      case "rekey" ->
+          write(
+              stream("in")
+                  .groupBy(
+                      (key, event) -> "g" + event.v % GROUPS,
+                      Grouped.<String, Event>as("by-group").withKeySerde(Serdes.String()).withValueSerde(events))
+                  .count()
+                  .toStream()
+                  .mapValues(Peers::group));
       case "stream-stream" -> write(stream("left").join(stream("right"), PAIR, near, sides));
       case "stream-stream-left" -> write(stream("left").leftJoin(stream("right"), PAIR, near, sides));
+      case "stream-stream-outer" -> write(stream("left").outerJoin(stream("right"), PAIR, near, sides));
       case "stream-table" -> write(stream("stream").join(table("table"), PAIR, looked));
-      case "tombstone" -> write(stream("stream").leftJoin(table("table"), PAIR, looked));
-      case "table-table" ->
-          write(
-              table("left")
-                  .join(table("right"), (left, right) -> PAIR.apply(left.id, left, right))
-                  .toStream());
+      case "stream-table-left" -> write(stream("stream").leftJoin(table("table"), PAIR, looked));
+      case "table-table" -> write(table("left").join(table("right"), ROWS).toStream());
+      case "table-table-left" -> write(table("left").leftJoin(table("right"), ROWS).toStream());
+      case "table-table-outer" -> write(table("left").outerJoin(table("right"), ROWS).toStream());
+      case "lru" -> write(answers(Stores.lruMap("memory", MAX_ENTRIES), Long.MAX_VALUE));
+      case "ttl" -> write(answers(Stores.persistentTimestampedKeyValueStore("memory"), TTL.toMillis()));
       case "table" -> write(table("in").toStream().mapValues(Peers::latest));
       default -> throw new IllegalArgumentException("no case " + name);
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.peers.sides import JavaSide, Side, TidemarkSide
 from tests.truth.topics import Place, committed_offsets, end_offsets
 
 from tidemark.local.processes import wait_until
+from tidemark.names import repartition_topic
 from tidemark.settings import Settings
 
 STALLED_S = 180.0
@@ -56,7 +57,8 @@ def run_side(side: Side, case: Case, made: list[Stage], bootstrap: str, folder: 
     """
     folder.mkdir(parents=True)
     began = time.monotonic()
-    _create_topics(bootstrap, [side.prefix + case.input(role) for role in case.roles] + [side.prefix + case.output])
+    topics = [*map(case.input, case.roles), case.output, *map(case.topic, case.extra_outputs)]
+    _create_topics(bootstrap, [side.prefix + topic for topic in topics])
     _produce(bootstrap, side, case, made[0])
     command = side.command(case, bootstrap, folder)
     log = folder / "side.log"
@@ -97,8 +99,18 @@ def _produce(bootstrap: str, side: Side, case: Case, stage: Stage) -> None:
 
 
 def _wait_committed(side: Side, case: Case, bootstrap: str, started: Started) -> None:
-    """Until the group has committed the ends of its inputs."""
-    places: list[Place] = [(side.prefix + case.input(role), p) for role in case.roles for p in range(PARTITIONS)]
+    """Until the group has committed the ends of its inputs, and then of its repartition topics."""
+    _wait_ends(side, case, bootstrap, started, [side.prefix + case.input(role) for role in case.roles], 0)
+    if case.rekeyed:
+        topics = [repartition_topic(side.group(case), name) for name in case.rekeyed]
+        # These end with a transaction's marker, which nobody has to commit.
+        _wait_ends(side, case, bootstrap, started, topics, 1)
+
+
+def _wait_ends(
+    side: Side, case: Case, bootstrap: str, started: Started, topics: Iterable[str], uncommitted_offsets: int
+) -> None:
+    places: list[Place] = [(topic, p) for topic in topics for p in range(PARTITIONS)]
     ends = {place: end for place, end in end_offsets(bootstrap, places, "read_committed").items() if end}
     last, moved_at = -1, time.monotonic()
 
@@ -111,7 +123,7 @@ def _wait_committed(side: Side, case: Case, bootstrap: str, started: Started) ->
             last, moved_at = total, time.monotonic()
         if time.monotonic() - moved_at > STALLED_S:
             raise SideFailed(f"nothing more was committed for {STALLED_S:.0f} s, at {total} of {sum(ends.values())}")
-        return all(committed[place] >= end for place, end in ends.items())
+        return all(committed[place] >= end - uncommitted_offsets for place, end in ends.items())
 
     if not wait_until(is_done, 10 * STALLED_S, every_s=0.2):
         raise SideFailed(f"not done after {10 * STALLED_S:.0f} s")

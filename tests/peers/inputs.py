@@ -1,26 +1,30 @@
-"""Inputs on which Tidemark and Kafka Streams must agree, although they judge time differently (rules 13 and 20).
+"""Inputs on which Tidemark and Kafka Streams must agree, although they judge time differently (rule 13).
 
-Kafka Streams compares each record with the stream time that the record before it left, Tidemark with the stream time at
-the start of the batch. Kafka Streams takes the records of two topics by the timestamps of what it has buffered, Tidemark
-those of a batch by (timestamp, source, offset). So every record here is one of these, per partition:
+In windowed aggregations Kafka Streams compares each record with the stream time that the record before it left, Tidemark
+with the stream time at the start of the batch. So every record of theirs is one of these, per partition:
 
-- **in time**: at most 4 s (joins: 8 s) behind the newest record before it, which is within the grace period of both;
+- **in time**: at most 4 s behind the newest record before it, which is within the grace period of both;
 - **late**: its windows were closed already by a record `reach` records earlier in the same partition. A batch holds at
-  most `reach` records, so they were closed when its batch began, too. Joins read two topics whose partitions are of one
-  length and of one course in time, so there `reach` records of a task are `reach / 2` of each topic. In the left join only
-  right records are late: Kafka Streams emits a late left record without a partner at once, which nothing else does.
-  Sessions are short (a key is silent 90 s of every 240 s), so a late record never falls into a live one;
-- **repeated**: an in-time or late record once more, bit for bit;
-- **a table's**: the timestamps of one key never go back, except for keys that are there only twice, more than a batch apart,
-  where the second record is the older one: the one with the higher offset stands.
+  most `reach` records, so they were closed when its batch began, too. Sessions are short (a key is silent 90 s of every
+  240 s), so a late record never falls into a live one;
+- **repeated**: an in-time or late record once more, bit for bit.
 
-A join with a table has stages. The first is mixed, in order, without equal timestamps across the topics, and smaller than
-a batch: it is there before a side starts, so both take it by timestamp. Each later stage fills one topic only and is
-produced when everything before it has been committed.
+Joins and tables take one record after another on both sides, two topics by the same rule (rule 20): all their records are
+there before a side starts, or come in stages that fill one topic only and are produced when everything before has been
+committed. No timestamp is in both topics, for Kafka Streams leaves open which of two equal ones comes first. So:
+
+- **an inner stream join's** records are as late as they like;
+- **an outer one's** are at most 8 s late, or so late that no partner is left: which rows are given alone before a late
+  partner comes depends in Kafka Streams on when it looks through them;
+- **a table's** timestamps go back by up to ten minutes, also within a key: the last by offset stays.
+
+What `lru` and `ttl` forget leaves Kafka Streams' stores with the record that makes it so, and Tidemark's at the end of a
+batch, where the keys of one batch were used at the same time and go in the order of their bytes. So writes and questions
+come in turns, each in a stage of its own whose keys ascend; and no key is asked for within minutes of its TTL.
 
 Where windows have to close, each partition ends with a record one hour ahead, under a key that is left out of the
 comparison. Timestamps are multiples of 125 ms, so that records do fall on the ends of windows and gaps. `v` is unique per
-record and topic. The Kafka timestamp is `ts`; a key's partition is murmur2's.
+record and topic; in a question it is below 0. The Kafka timestamp is `ts`; a key's partition is murmur2's.
 """
 
 from __future__ import annotations
@@ -28,12 +32,23 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
-from tests.peers.cases import APART_MS, GAP_MS, GRACE_MS, JOIN_GRACE_MS, PARTITIONS, SIZE_MS, Case
+from tests.peers.cases import (
+    APART_MS,
+    DIFFERENCE_MS,
+    GAP_MS,
+    GRACE_MS,
+    JOIN_GRACE_MS,
+    MAX_ENTRIES,
+    PARTITIONS,
+    SIZE_MS,
+    TTL_MS,
+    Case,
+)
 
 from tidemark.partitioning import partitions_of
 
@@ -46,6 +61,8 @@ _REPEATED_SHARE = 0.03
 _OUT_OF_ORDER_SHARE = 0.2
 _PERIOD_MS, _ACTIVE_MS = 240_000, 150_000
 _AHEAD_MS = 60 * _MINUTE_MS
+_MOST_BACK_MS = 10 * _MINUTE_MS
+_TURNS = 5
 
 
 class Record(NamedTuple):
@@ -79,17 +96,28 @@ class Size:
 def stages(case: Case, size: Size) -> list[Stage]:
     """The input of a case; the same arguments give the same records."""
     rng = random.Random(f"{case.name} {size.seed}")
-    if case.name == "session":
-        # Also the sessions around a late record must have ended and been closed.
-        return [_windowed(size, rng, GAP_MS + GRACE_MS + _PERIOD_MS, in_bursts=True)]
-    if case.roles == ("in",) and case.name != "table":
-        return [_windowed(size, rng, SIZE_MS + GRACE_MS, in_bursts=False)]
-    if case.name.startswith("stream-stream"):
-        late_roles = ("right",) if case.name.endswith("left") else case.roles
-        return [_two_streams(size, rng, late_roles)]
-    if case.roles == ("stream", "table"):
-        return _lookups(size, rng, deleted_share=0.6 if case.name == "tombstone" else 0.25)
-    return [_tables(size, rng, case.roles)]
+    size = replace(size, reach=case.batch_records(size.reach))
+    match case.name:
+        case "session":
+            # Also the sessions around a late record must have ended and been closed.
+            return [_windowed(size, rng, GAP_MS + GRACE_MS + _PERIOD_MS, in_bursts=True)]
+        case "sliding":
+            return [_windowed(size, rng, DIFFERENCE_MS + GRACE_MS)]
+        case "tumbling" | "hopping" | "suppress" | "rekey":
+            return [_windowed(size, rng, SIZE_MS + GRACE_MS)]
+        case "backlog":
+            return [_backlog(size, rng)]
+        case "stream-stream":
+            return [_two_streams(size, rng, late_by_ms=0)]
+        case "stream-stream-left" | "stream-stream-outer":
+            # Partners are kept for twice APART_MS and the grace.
+            return [_two_streams(size, rng, late_by_ms=3 * APART_MS + 2 * JOIN_GRACE_MS)]
+        case "stream-table" | "stream-table-left":
+            return _lookups(size, rng, deleted_share=0.6 if case.name.endswith("left") else 0.25)
+        case "lru" | "ttl":
+            return _turns(size, rng)
+        case _:
+            return [_tables(size, rng, case.roles)]
 
 
 def late_records(stage: Stage, role: str, behind_ms: int) -> int:
@@ -120,6 +148,11 @@ def _nows(rng: random.Random, start_ms: int, records: int, mean_step_ms: int) ->
     return nows
 
 
+def _back_ms(rng: random.Random, most_ms: int) -> int:
+    """How far an out-of-order record lies behind: a tick at least."""
+    return _TICK_MS * rng.randrange(1, most_ms // _TICK_MS + 1)
+
+
 class _Course:
     """The records of one partition of one topic, while its task's stream time goes on."""
 
@@ -129,19 +162,18 @@ class _Course:
         self._phases = {key: rng.randrange(_PERIOD_MS) for key in keys}
 
     def next(
-        self, now_ms: int, most_behind_ms: int, late_before_ms: int | None, late_share: float, in_bursts: bool
+        self, now_ms: int, most_behind_ms: int, late_before_ms: int | None, late_share: float, in_bursts: bool = False
     ) -> Record:
         """One more record at `now_ms`, or before; a late one lies before `late_before_ms`."""
         rng, chance = self._rng, self._rng.random()
         if late_before_ms is not None and chance < late_share:
-            ts_ms = late_before_ms - _TICK_MS * rng.randrange(1, 10 * _MINUTE_MS // _TICK_MS)
-            return self._add(ts_ms, in_bursts, is_late=True)
+            return self._add(late_before_ms - _back_ms(rng, _MOST_BACK_MS), in_bursts, is_late=True)
         if chance > 1 - _REPEATED_SHARE and self._recent:
             record, is_late = rng.choice(self._recent)
             if is_late or now_ms - record.ts_ms <= most_behind_ms:
                 return record
         if chance > 1 - _REPEATED_SHARE - _OUT_OF_ORDER_SHARE:
-            return self._add(now_ms - _TICK_MS * rng.randrange(1, most_behind_ms // _TICK_MS + 1), in_bursts)
+            return self._add(now_ms - _back_ms(rng, most_behind_ms), in_bursts)
         return self._add(now_ms, in_bursts)
 
     def _add(self, ts_ms: int, in_bursts: bool, is_late: bool = False) -> Record:
@@ -158,7 +190,7 @@ def _late_share(records: int, reach: int) -> float:
     return min(0.3, _LATE_SHARE * records / (records - reach)) if records > reach else 0.0
 
 
-def _windowed(size: Size, rng: random.Random, closed_ms: int, in_bursts: bool) -> Stage:
+def _windowed(size: Size, rng: random.Random, closed_ms: int, in_bursts: bool = False) -> Stage:
     numbers, found = count(), []
     each = size.records // PARTITIONS
     share = _late_share(each, size.reach)
@@ -173,95 +205,127 @@ def _windowed(size: Size, rng: random.Random, closed_ms: int, in_bursts: bool) -
     return {"in": found}
 
 
-def _two_streams(size: Size, rng: random.Random, late_roles: tuple[str, ...]) -> Stage:
-    roles = ("left", "right")
+def _backlog(size: Size, rng: random.Random) -> Stage:
+    """A stream, and a table of a few records that are all newer: read ahead, they must not make the stream late."""
+    stream = _windowed(size, rng, SIZE_MS + GRACE_MS)["in"]
+    newest_ms = max(record.ts_ms for record in stream if not record.key.startswith(SENTINEL))
+    homes = keys_by_partition("k", IDS)
+    table = [
+        Record(partition, key, newest_ms + _TICK_MS // 2 + 10 * _MINUTE_MS + _back_ms(rng, _MINUTE_MS), number)
+        for partition in range(PARTITIONS)
+        for number, key in enumerate(rng.sample(homes[partition], 5))
+    ]
+    return {"stream": stream, "table": table}
+
+
+def _two_streams(size: Size, rng: random.Random, late_by_ms: int) -> Stage:
+    """Late records are more than `late_by_ms` behind the newest of both."""
+    roles = {"left": 0, "right": _TICK_MS // 2}
     numbers = {role: count() for role in roles}
     found: Stage = {role: [] for role in roles}
-    each, reach = size.records // PARTITIONS // 2, size.reach // 2
-    closed_ms = 2 * APART_MS + JOIN_GRACE_MS
     for partition, keys in sorted(keys_by_partition("k", IDS).items()):
         # A tenth of the keys are on one side only.
         own = {"left": [k for k in keys if k[-1] != "1"], "right": [k for k in keys if k[-1] != "0"]}
         courses = {role: _Course(rng, own[role], numbers[role], partition) for role in roles}
-        newest = list[int]()
-        for place, now_ms in enumerate(_nows(rng, size.start_ms, each - 1, 250)):
-            before_ms = newest[place - reach] - closed_ms if place >= reach else None
-            latest_ms = newest[-1] if newest else 0
-            for role in roles:
-                share = _late_share(each, reach) if role in late_roles else 0.0
-                record = courses[role].next(now_ms, JOIN_GRACE_MS - 2000, before_ms, share, in_bursts=False)
-                latest_ms = max(latest_ms, record.ts_ms)
+        newest_ms = 0
+        for now_ms in _nows(rng, size.start_ms, size.records // PARTITIONS // 2 - 1, 250):
+            for role, shift_ms in roles.items():
+                before_ms = now_ms + shift_ms - late_by_ms
+                record = courses[role].next(now_ms + shift_ms, JOIN_GRACE_MS - 2000, before_ms, _LATE_SHARE)
+                newest_ms = max(newest_ms, record.ts_ms)
                 found[role].append(record)
-            newest.append(latest_ms)
-        for role in roles:
-            found[role].append(_sentinel(partition, newest[-1] + _AHEAD_MS))
+        for role, shift_ms in roles.items():
+            found[role].append(_sentinel(partition, newest_ms + _AHEAD_MS + shift_ms))
     return found
 
 
 def _tables(size: Size, rng: random.Random, roles: tuple[str, ...]) -> Stage:
-    stage: Stage = {}
-    late_keys = keys_by_partition("late", size.records)
-    each, reach = size.records // PARTITIONS // len(roles), size.reach // len(roles)
-    for role in roles:
-        numbers, found = count(), list[Record]()
-        for partition, keys in sorted(keys_by_partition("k", IDS).items()):
-            fresh = iter(late_keys[partition])
-            waiting: deque[tuple[int, Record]] = deque()
-            for place, now_ms in enumerate(_nows(rng, size.start_ms, each, 125 * len(roles))):
-                chance = rng.random()
-                v = None if rng.random() < 0.1 else next(numbers)
-                if waiting and waiting[0][0] < place - reach:
-                    first = waiting.popleft()[1]
-                    record = Record(partition, first.key, first.ts_ms - 10 * _MINUTE_MS, v)
-                elif chance < _late_share(each, reach):
-                    record = Record(partition, next(fresh), now_ms, next(numbers))
-                    waiting.append((place, record))
-                elif chance > 1 - _REPEATED_SHARE and found and found[-1].partition == partition:
-                    record = found[-1]
-                else:
-                    record = Record(partition, rng.choice(keys), now_ms, v)
-                found.append(record)
-        stage[role] = found
-    return stage
+    return {
+        role: _updates(
+            rng,
+            keys_by_partition("k", IDS),
+            size.start_ms + number * _TICK_MS // len(roles),
+            size.records // len(roles),
+            count(),
+            deleted_share=0.1,
+        )
+        for number, role in enumerate(roles)
+    }
+
+
+def _updates(
+    rng: random.Random,
+    keys: Mapping[int, Sequence[str]],
+    start_ms: int,
+    records: int,
+    numbers: Iterator[int],
+    deleted_share: float = 0.0,
+) -> list[Record]:
+    """Records of one topic, each partition's from `start_ms` on, of which many come out of order."""
+    found = list[Record]()
+    for partition in range(PARTITIONS):
+        for now_ms in _nows(rng, start_ms, records // PARTITIONS, 250):
+            if rng.random() < _REPEATED_SHARE and found and found[-1].partition == partition:
+                found.append(found[-1])
+                continue
+            v = None if rng.random() < deleted_share else next(numbers)
+            back_ms = _back_ms(rng, _MOST_BACK_MS) if rng.random() < _OUT_OF_ORDER_SHARE else 0
+            found.append(Record(partition, rng.choice(keys[partition]), now_ms - back_ms, v))
+    return found
 
 
 def _lookups(size: Size, rng: random.Random, deleted_share: float) -> list[Stage]:
+    """First both topics at once, half of all records; then one topic after the other."""
     numbers = {"stream": count(), "table": count()}
     homes = keys_by_partition("k", IDS)
-    once = keys_by_partition("late", 400)
-    mixed = min(size.records // 10, size.reach * 4 // 5)
-    rest = size.records - mixed
-    plan = [("table", 0.2), ("stream", 0.2), ("table", 0.2), ("stream", 0.2), ("table", 0.1), ("stream", 0.1)]
-    start_ms = size.start_ms
+    # Every third key waits for a later stage to enter the table.
+    first = {partition: [k for k in keys if int(k[-3:]) % 3] for partition, keys in homes.items()}
 
-    def one(role: str, records: int, stage: int) -> list[Record]:
+    def one(role: str, number: int, share: float) -> list[Record]:
+        is_table = role == "table"
+        return _updates(
+            rng,
+            first if is_table and number < 2 else homes,
+            # Half a tick apart, so that no timestamp is in both topics.
+            size.start_ms + 20 * _MINUTE_MS * number + (0 if is_table else _TICK_MS // 2),
+            int(size.records * share),
+            numbers[role],
+            deleted_share if is_table and number in (0, 3) else 0.0,
+        )
+
+    made: list[Stage] = [{role: one(role, 0, 0.25) for role in numbers}]
+    plan = [("table", 0.1), ("stream", 0.1), ("table", 0.1), ("stream", 0.1), ("table", 0.05), ("stream", 0.05)]
+    made += [{role: one(role, number, share)} for number, (role, share) in enumerate(plan, 1)]
+    return made
+
+
+def _turns(size: Size, rng: random.Random) -> list[Stage]:
+    """Writes and questions by turns: a turn's writes make things be forgotten, its questions show which."""
+    numbers, homes = count(), keys_by_partition("k", IDS)
+    each = size.records // PARTITIONS // 2 // _TURNS
+    # What was written two turns ago is younger than the TTL, what was written three turns ago is older.
+    turn_ms = TTL_MS * 2 // 5
+
+    def one(start_ms: int, asked: bool) -> list[Record]:
         found = list[Record]()
-        for partition in range(PARTITIONS):
-            # Every third key waits for a later stage to enter the table.
-            keys = [k for k in homes[partition] if role == "stream" or stage > 1 or int(k[-3:]) % 3]
-            if role == "table" and stage > 0:
-                # Each time with an older timestamp than before.
-                back_ms = 30 * _MINUTE_MS * (stage - 1)
-                found += [Record(partition, k, start_ms - back_ms, next(numbers[role])) for k in once[partition]]
-            elif role == "stream":
-                keys = keys + once[partition][:20]
-            for now_ms in _nows(rng, start_ms, records // PARTITIONS, 250):
-                if rng.random() < _REPEATED_SHARE and found and found[-1].partition == partition:
+        for partition, keys in sorted(homes.items()):
+            some = rng.sample(keys, MAX_ENTRIES if asked else MAX_ENTRIES * 2 // 3)
+            times = _nows(rng, start_ms, each, turn_ms // 8 // each)
+            for key, now_ms in zip(sorted(rng.choices(some, k=each)), times, strict=True):
+                # The first record moves stream time to this stage's.
+                is_first = not found or found[-1].partition != partition
+                if rng.random() < _REPEATED_SHARE and not is_first:
                     found.append(found[-1])
                     continue
-                is_deleted = role == "table" and stage in (0, 3) and rng.random() < deleted_share
-                v = None if is_deleted else next(numbers[role])
-                late_ms = 20 * _MINUTE_MS if role == "stream" and stage > 2 and rng.random() < 2 * _LATE_SHARE else 0
-                # Half a tick apart, so that no timestamp is in both topics.
-                half_ms = _TICK_MS // 2 if role == "stream" else 0
-                found.append(Record(partition, rng.choice(keys), now_ms + half_ms - late_ms, v))
+                # Neither kind of store forgets by a record's own timestamp.
+                is_behind = rng.random() < _OUT_OF_ORDER_SHARE and not is_first
+                back_ms = _back_ms(rng, _MOST_BACK_MS) if is_behind else 0
+                v = next(numbers)
+                found.append(Record(partition, key, now_ms - back_ms, -1 - v if asked else v))
         return found
 
-    made: list[Stage] = [{role: one(role, mixed // 2, 0) for role in numbers}]
-    for number, (role, share) in enumerate(plan, 1):
-        start_ms += 20 * _MINUTE_MS
-        made.append({role: one(role, int(rest * share), number)})
-    return made
+    starts = [size.start_ms + turn_ms * turn + turn_ms // 4 * asked for turn in range(_TURNS) for asked in (0, 1)]
+    return [{"in": one(start_ms, asked=bool(number % 2))} for number, start_ms in enumerate(starts)]
 
 
 def _sentinel(partition: int, ts_ms: int) -> Record:

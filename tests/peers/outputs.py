@@ -39,19 +39,17 @@ def reduce(case: Case, rows: Iterable[Row]) -> Reduced:
     """Rows of one key in the order of their offsets; what is not an output of the case stays, under `MALFORMED`."""
     own = [row for row in rows if not (row.key or b"").startswith(SENTINEL.encode())]
     if case.compared is Compared.ALL:
-        fields = ("window_start", "window_end", "count") if case.name == "suppress" else ("lv", "rv")
-        return dict(Counter((_key(row), *_fields(row, fields)) for row in own))
+        return dict(Counter((_key(row), *_fields(row, case.fields)) for row in own))
     if case.compared is Compared.LAST_PER_KEY:
-        fields = ("lv", "rv") if case.name == "table-table" else ("v",)
-        latest = {(_key(row),): None if row.value is None else _fields(row, fields) for row in own}
-        return {key: v if len(fields) > 1 else v[0] for key, v in latest.items() if v is not None}
+        latest = {(_key(row),): None if row.value is None else _fields(row, case.fields) for row in own}
+        return {key: fields for key, fields in latest.items() if fields is not None}
     last: Reduced = {}
     for row in own:
         if row.value is None and case.compared is Compared.SESSIONS:
             # A session that was taken into a larger one: its record names no window, and the larger one is here.
             continue
-        start, end, count = _fields(row, ("window_start", "window_end", "count"))
-        last[_key(row), start, end] = count
+        start, end, *counted = _fields(row, case.fields)
+        last[_key(row), start, end] = tuple(counted)
     return _outermost(last) if case.compared is Compared.SESSIONS else last
 
 
@@ -74,14 +72,14 @@ def _key(row: Row) -> str:
 
 
 def _fields(row: Row, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """The named fields, if the record has just those and its own key as `id`."""
+    """The named fields, if the record has just those and its own key as `id`; then its timestamp."""
     try:
         value = json.loads(row.value or b"")
         if set(value) == {"id", *names} and value["id"] == _key(row):
-            return tuple(value[name] for name in names)
+            return (*(value[name] for name in names), row.timestamp_ms)
     except (ValueError, TypeError):
         pass
-    return (MALFORMED, *[str(row.value)] * (len(names) - 1))
+    return (MALFORMED, *[str(row.value)] * (len(names) - 1), row.timestamp_ms)
 
 
 def _outermost(sessions: Reduced) -> Reduced:

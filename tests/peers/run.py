@@ -1,6 +1,6 @@
 """`make peers`: every case on Kafka Streams, on Tidemark, and in plain Python, compared value by value.
 
-    python tests/peers/run.py [--cases tumbling,session] [--sides java,tidemark] [--records 50000] [--seed 1]
+    python tests/peers/run.py [--cases tumbling,session] [--sides java,tidemark] [--records 20000] [--seed 1]
 
 Each side must give what `model` gives, and so what the other one gives. Last line
 `peers: cases=… equal=… different=0`; exit 1 when a value differs, a case has none, or a side fails.
@@ -34,8 +34,8 @@ from tidemark.local import jars, processes
 from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
-RECORDS = 50_000
-MAX_BATCH_RECORDS = 5_000
+RECORDS = 20_000
+MAX_BATCH_RECORDS = 2_000
 _LATE_MS = 60_000
 _HOURS_BACK = 6
 console = Console(highlight=False)

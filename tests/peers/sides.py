@@ -65,6 +65,7 @@ class JavaSide:
             "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": "0",
             **{f"peers.input.{role}": self.prefix + case.input(role) for role in case.roles},
             "peers.output": self.prefix + case.output,
+            **{f"peers.output.{name}": self.prefix + case.topic(name) for name in case.extra_outputs},
         }
         configuration.write_text(as_properties(values), encoding="utf-8")
         return Command(java.program(self.settings, "Peers", case.name, configuration), {})
@@ -91,7 +92,7 @@ class TidemarkSide:
             var_dir=folder / "var",
             state_dir=folder / "state",
             commit_interval_ms=COMMIT_INTERVAL_MS,
-            max_batch_records=self.max_batch_records,
+            max_batch_records=case.batch_records(self.max_batch_records),
             num_partitions=PARTITIONS,
             replication_factor=1,
             cache_dir=self.settings.cache_dir,

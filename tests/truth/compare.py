@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from tests.truth.recompute import PATIENT_MONITORING, Coordinate, Counting, Truth, WindowKey
 from tests.truth.topics import Row, by_partition, committed_offsets, hidden_ends, read_all
 
-CHANGELOG_VALUE = struct.Struct("<BBq")
-"""Schema version, validity bits, count."""
+CHANGELOG_VALUE = struct.Struct("<BBqq")
+"""Schema version, validity bits, newest timestamp, count."""
 
 WINDOW_START = struct.Struct(">q")
 """The last eight bytes of a window store's key."""
@@ -108,7 +108,7 @@ def changelog_updates(rows: Iterable[Row], rules: Counting, truth: Truth, into: 
         if truth.homes.get(window, row.partition) != row.partition:
             into.wrong += 1
             into.note(f"{window} is logged in partition {row.partition}, not {truth.homes[window]}")
-        updates.setdefault(window, []).append(None if row.value is None else CHANGELOG_VALUE.unpack(row.value)[2])
+        updates.setdefault(window, []).append(None if row.value is None else CHANGELOG_VALUE.unpack(row.value)[3])
     return updates
 
 

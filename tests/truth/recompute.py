@@ -129,9 +129,11 @@ class Truth:
 
 
 def event(row: Row, rules: Counting) -> tuple[str, int] | None:
-    """Key and event time of a record, or None when it is a bad one."""
+    """Key and event time of a record, or None when it is a bad one. Without a value, they are those that Kafka has."""
+    if row.value is None:
+        return None if row.key is None else (row.key.decode(), row.timestamp_ms)
     try:
-        value: Any = json.loads(row.value) if row.value is not None else None
+        value: Any = json.loads(row.value)
     except ValueError:
         return None
     if not isinstance(value, dict):
@@ -273,6 +275,9 @@ def _check_record(
     if batch.kind != "batch" or not record:
         return
     stated: dict[str, object] = {name: record.get(name) for name in claims}
+    if "stream_time_ms" in claims:
+        times = record.get("stream_times")
+        stated["stream_time_ms"] = times["by_store"].get(rules.store) if isinstance(times, dict) else None
     for group, topic in (("sinks", rules.sink_topic), ("changelogs", rules.changelog_topic)):
         numbers = record.get(group)
         claims[group] = emitted

@@ -25,9 +25,9 @@ from tidemark.broker.topics import user_topics
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 from tidemark.stores.directory import InstanceDirectory
-from tidemark.stores.marker import NO_STREAM_TIME
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
+from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
@@ -41,6 +41,7 @@ _KAFKA = pa.schema(
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
     ]
 )
 
@@ -110,7 +111,7 @@ def _replay_sub_topology(
                 if start <= row.offset < end:
                     listed.append(
                         {"key": row.key, "value": row.value, "topic": topic, "partition": number, "offset": row.offset}
-                        | {"timestamp": row.timestamp_ms * 1000}
+                        | {"timestamp": row.timestamp_ms * 1000, "headers": [_header(*h) for h in row.headers] or None}
                     )
     view = f"replay_{subtopology.index}"
     spark.createDataFrame(pa.Table.from_pylist(listed, schema=_KAFKA)).createOrReplaceTempView(view)
@@ -127,12 +128,13 @@ def _replay_sub_topology(
             stores=stores,
             directory=directory.open_task(task_id),
             next_offsets={topic: spans[task_id.partition][0] for topic, spans in records[0].sources.items()},
-            stream_time_ms=NO_STREAM_TIME,
+            stream_times=StreamTimes.none(),
             batch=records[0].batch - 1,
             sink_partitions={},
+            wall_ms=records[0].commit_time_ms,
         )
         wanted = {record.rewound_to for record in records if record.kind is CommitKind.REWIND}
-        kept: dict[int, tuple[int, dict[str, list[Writes]]]] = {}
+        kept: dict[int, tuple[StreamTimes, dict[str, list[Writes]]]] = {}
         for record in records:
             if record.kind is CommitKind.REWIND:
                 number += 1
@@ -144,7 +146,7 @@ def _replay_sub_topology(
             starts = {topic: spans[task_id.partition][0] for topic, spans in record.sources.items()}
             if starts != task.next_offsets or record.batch != task.batch + 1:
                 done.faults.append(f"task {task_id}: batch {record.batch} begins at {starts}, not {task.next_offsets}")
-            if (record.stream_time_ms, record.late_rows) != (update.stream_time_ms, update.late_rows):
+            if (record.stream_times, record.late_rows) != (update.stream_times, update.late_rows):
                 done.faults.append(f"task {task_id}: batch {record.batch} has another stream time or other late rows")
             done.bad_rows += update.bad_rows
             for output in update.outputs:
@@ -152,11 +154,15 @@ def _replay_sub_topology(
                 counted.update((message["key"], message["value"]) for message in output.messages)
             task.apply(update, {p.topic: 0 for p in task.changelogs}, record.commit_time_ms)
             if record.batch in wanted:
-                kept[record.batch] = task.stream_time_ms, {name: _contents(store) for name, store in stores.items()}
+                kept[record.batch] = task.stream_times, {name: _contents(store) for name, store in stores.items()}
         for name, store in stores.items():
             done.stores[(task_id, name)] = {k: v for s in store.segments() for k, v in store.items(s)}
         done.ends |= {(topic, task_id.partition): offset for topic, offset in task.next_offsets.items()}
         task.close()
+
+
+def _header(key: str, value: bytes | None) -> dict[str, object]:
+    return {"key": key, "value": value}
 
 
 def _contents(store: MemoryStore) -> list[Writes]:
@@ -170,22 +176,22 @@ def _rewind(
     task: Task,
     stores: Mapping[str, MemoryStore],
     record: CommitRecord,
-    kept: Mapping[int, tuple[int, dict[str, list[Writes]]]],
+    kept: Mapping[int, tuple[StreamTimes, dict[str, list[Writes]]]],
 ) -> None:
     """Bring the state of an earlier batch back; the record's spans run from where the task stood to where it goes on."""
     starts = {topic: spans[task.id.partition][0] for topic, spans in record.sources.items()}
     if starts != task.next_offsets or record.batch != task.batch + 1 or record.rewound_to not in kept:
         done.faults.append(f"task {task.id}: rewind {record.batch} to {record.rewound_to} stands at {starts}")
         return
-    stream_time_ms, contents = kept[record.rewound_to]
-    if record.stream_time_ms != stream_time_ms:
+    stream_times, contents = kept[record.rewound_to]
+    if record.stream_times != stream_times:
         done.faults.append(f"task {task.id}: rewind {record.batch} has another stream time than {record.rewound_to}")
     for name, store in stores.items():
         marker = store.marker
         assert marker is not None
         gone = [Writes(write.segment, write.keys, [None] * len(write.keys)) for write in _contents(store)]
         store.put_many([*gone, *contents[name]], marker, None)
-    task.next_offsets, task.stream_time_ms, task.batch = record.end_offsets, stream_time_ms, record.batch
+    task.next_offsets, task.stream_times, task.batch = record.end_offsets, stream_times, record.batch
 
 
 def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Found:

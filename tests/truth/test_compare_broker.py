@@ -49,7 +49,7 @@ class Application:
         value = {"patient_id": "p1", "window_start": START, "window_end": START + 60_000, "pulses": pulses}
         self.producer.produce(self.rules.sink_topic, json.dumps(value).encode(), b"p1")
         key = b"p1" + struct.pack(">q", START)
-        self.producer.produce(self.rules.changelog_topic, struct.pack("<BBq", 1, 1, pulses), key)
+        self.producer.produce(self.rules.changelog_topic, struct.pack("<BBqq", 3, 1, BEAT, pulses), key)
 
     def commit_record(self, start: int, end: int, bad: int = 0) -> None:
         """What a batch leaves in the commits topic."""
@@ -58,7 +58,7 @@ class Application:
             "task": "0_0",
             "kind": "batch",
             "sources": {self.rules.source_topic: {"0": [start, end]}},
-            "stream_time_ms": BEAT + min(end, 3) - 1,
+            "stream_times": {"task_ms": 0, "by_store": {"pulse-counts": BEAT + min(end, 3) - 1}},
             "rows": end - start - bad,
             "late_rows": 0,
             "bad_rows": bad,

@@ -78,7 +78,7 @@ def test_overlap_gap_and_unread_end_are_reported():
 def test_bad_records_are_dead_and_do_not_move_stream_time():
     ahead = RULES.max_ahead_ms
     bad = [
-        raw(0, None),
+        raw(0, b""),
         raw(1, b"{not json"),
         raw(2, b"[1, 2]"),
         raw(3, b'{"patient_id": "p1", "beat_ms": "noon", "ibi_ms": 800, "recording": "data"}'),
@@ -92,6 +92,7 @@ def test_bad_records_are_dead_and_do_not_move_stream_time():
     assert sorted(truth.dead) == [("pulse-events", 0, n) for n in range(9)]
     assert truth.tasks[0].stream_time_ms == NOW + ahead
     assert event(raw(0, b'{"patient_id": "p1", "beat_ms": 0}'), RULES) == ("p1", 0)
+    assert event(raw(0, None, NOW), RULES) == ("p1", NOW)
 
 
 def test_commit_records_become_batches_and_false_claims_are_faults():
@@ -100,7 +101,7 @@ def test_commit_records_become_batches_and_false_claims_are_faults():
         "task": "0_0",
         "kind": "batch",
         "sources": {"pulse-events": {"0": [0, 2]}},
-        "stream_time_ms": NOW,
+        "stream_times": {"task_ms": NOW, "by_store": {"pulse-counts": NOW}},
         "rows": 2,
         "late_rows": 0,
         "bad_rows": 0,
@@ -108,7 +109,7 @@ def test_commit_records_become_batches_and_false_claims_are_faults():
         "changelogs": {"patient-monitoring-pulse-counts-changelog": 1},
     }
     start = record | {"kind": "start", "sources": {"pulse-events": {"0": [0, 0]}}}
-    wrong = record | {"stream_time_ms": NOW + 1, "late_rows": 3}
+    wrong = record | {"stream_times": {"task_ms": NOW, "by_store": {"pulse-counts": NOW + 1}}, "late_rows": 3}
     rows = [beat(0, NOW), beat(1, NOW)]
 
     def faults(*records):

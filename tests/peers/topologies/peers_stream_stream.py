@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies._sources import events
+from topologies._sources import two_streams
 
 from tidemark.topology.builder import Topology
 
@@ -10,7 +10,6 @@ from tidemark.topology.builder import Topology
 def topology() -> Topology:
     """The topology of the case `stream-stream`."""
     topology = Topology("peers-stream-stream")
-    left = events(topology, "peers-stream-stream-left").select("id", "v AS lv")
-    right = events(topology, "peers-stream-stream-right").select("id", "v AS rv")
+    left, right = two_streams(topology)
     left.join(right, within="60s", grace="10s").select("id", "lv", "rv").to("peers-stream-stream-out")
     return topology

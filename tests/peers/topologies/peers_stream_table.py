@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies._sources import events, rows
+from topologies._sources import stream_and_table
 
 from tidemark.topology.builder import Topology
 
@@ -10,6 +10,6 @@ from tidemark.topology.builder import Topology
 def topology() -> Topology:
     """The topology of the case `stream-table`."""
     topology = Topology("peers-stream-table")
-    stream = events(topology, "peers-stream-table-stream").select("id", "v AS lv")
-    stream.join(rows(topology, "peers-stream-table-table")).select("id", "lv", "v AS rv").to("peers-stream-table-out")
+    stream, table = stream_and_table(topology)
+    stream.join(table).select("id", "lv", "v AS rv").to("peers-stream-table-out")
     return topology

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topologies._sources import rows
+from topologies._sources import two_tables
 
 from tidemark.topology.builder import Topology
 
@@ -10,7 +10,6 @@ from tidemark.topology.builder import Topology
 def topology() -> Topology:
     """The topology of the case `table-table`."""
     topology = Topology("peers-table-table")
-    left = rows(topology, "peers-table-table-left").to_stream().select("id", "v AS lv").to_table()
-    right = rows(topology, "peers-table-table-right").to_stream().select("id", "v AS rv").to_table()
+    left, right = two_tables(topology)
     left.join(right).to("peers-table-table-out")
     return topology

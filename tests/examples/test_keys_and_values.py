@@ -1,0 +1,225 @@
+"""Records without a key, without a value, with bytes that are no text; what their timestamps and headers become (rule 10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.tasks.update import KEY_NOT_TEXT, NO_KEY
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import sliding, tumbling
+
+pytestmark = pytest.mark.spark
+
+T0 = 1_700_000_040_000  # a whole minute
+NOW = T0 + 1_800_000
+SCHEMA = "id STRING, at_ms BIGINT, ward STRING, n INT"
+
+
+def a_topology():
+    topology = Topology("app")
+    return topology, topology.stream("beats", schema=SCHEMA, key="id", timestamp="at_ms")
+
+
+@pytest.fixture
+def running(topology_driver):
+    """Makes a driver that has `beat(seconds, key, **columns)`."""
+
+    def make(topology, **options):
+        driver = topology_driver(topology, start_ms=NOW, **options)
+        driver.beat = lambda seconds, key="p1", headers=(), **more: driver.pipe(
+            "beats", {"id": key, "at_ms": T0 + seconds * 1000, **more}, key=key, headers=headers
+        )
+        return driver
+
+    return make
+
+
+def letters(driver):
+    return [(record.value["reason"], record.value["offset"]) for record in driver.read("app-dlq")]
+
+
+def test_should_write_event_time_as_the_records_timestamp(running):
+    topology, beats = a_topology()
+    beats.select("id").to("copies")
+    beats.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="counts").to("counts")
+    driver = running(topology)
+    driver.beat(1)
+    driver.beat(0)
+    assert [record.timestamp_ms for record in driver.read("copies")] == [T0 + 1000, T0]
+    assert [record.timestamp_ms for record in driver.read("counts")] == [T0 + 1000]
+
+
+def test_should_carry_event_time_through_a_repartition_topic_as_the_records_timestamp(running):
+    topology, beats = a_topology()
+    wards = beats.repartition("ward", "by-ward")
+    wards.group_by_key().windowed_by(tumbling("60s")).count(name="n", store="counts")
+    wards.select("id", "_timestamp AS at").to("copies")
+    driver = running(topology)
+    driver.beat(61, ward="a")
+    (copy,) = driver.read("copies")
+    assert (copy.value, copy.timestamp_ms) == ({"id": "p1", "at": T0 + 61_000}, T0 + 61_000)
+    assert driver.store("counts") == {("a", T0 + 60_000): {"n": 1}}
+
+
+def test_should_pass_headers_on_where_no_state_is_in_between(running):
+    topology, beats = a_topology()
+    beats.filter("n > 0").to("copies")
+    beats.repartition("ward", "by-ward").select("id").to("by-ward")
+    beats.to_table("last").to("last")
+    driver = running(topology)
+    driver.beat(0, n=1, ward="a", headers=[("trace", b"1"), ("trace", b"2"), ("empty", None)])
+    driver.beat(1, n=1, ward="a")
+    expected = [(("trace", b"1"), ("trace", b"2"), ("empty", None)), ()]
+    assert [record.headers for record in driver.read("copies")] == expected
+    assert [record.headers for record in driver.read("by-ward")] == expected
+    assert [record.headers for record in driver.read("last")] == [(), ()]
+
+
+def test_should_read_filter_write_and_rekey_a_source_without_keys(running):
+    topology = Topology("app")
+    lines = topology.stream("lines", schema="level STRING, n INT")
+    lines.filter("n > 1").to("copies")
+    lines.group_by("level", name="by-level").count(name="lines", store="levels")
+    driver = running(topology)
+    for level, n in (("warn", 1), ("warn", 2), (None, 3)):
+        driver.pipe("lines", {"level": level, "n": n})
+    assert [(r.key, r.value) for r in driver.read("copies")] == [
+        (None, {"level": "warn", "n": 2}),
+        (None, {"level": None, "n": 3}),
+    ]
+    assert driver.store("levels") == {"warn": {"lines": 2}}
+    assert letters(driver) == []
+
+
+def test_should_make_a_record_without_key_one_dead_letter_however_many_nodes_need_its_key(running):
+    topology, beats = a_topology()
+    beats.to("copies")
+    beats.to_table("last")
+    beats.filter("n > 0").group_by_key().count(name="beats", store="counts")
+    beats.group_by_key().windowed_by(tumbling("60s")).count(name="beats", store="minutes")
+    driver = running(topology)
+    driver.pipe("beats", {"id": None, "at_ms": T0, "n": 1})
+    driver.beat(0, n=1)
+    assert letters(driver) == [(NO_KEY, 0)]
+    assert [record.key for record in driver.read("copies")] == [None, "p1"]
+    assert (list(driver.store("last")), list(driver.store("counts"))) == (["p1"], ["p1"])
+    assert driver.store("minutes") == {("p1", T0): {"beats": 1}}
+
+
+def test_should_leave_a_record_without_key_alone_that_a_filter_takes_out_before_its_key_is_needed(running):
+    topology, beats = a_topology()
+    beats.filter("_key IS NOT NULL").group_by_key().count(name="beats", store="counts")
+    driver = running(topology)
+    driver.pipe("beats", {"id": None, "at_ms": T0})
+    driver.beat(0)
+    assert driver.store("counts") == {"p1": {"beats": 1}}
+    assert letters(driver) == []
+
+
+def test_should_have_no_key_where_kafka_has_none_whatever_the_value_says(running):
+    topology, beats = a_topology()
+    beats.to("copies")
+    driver = running(topology)
+    driver.pipe("beats", {"id": "p1", "at_ms": T0})
+    assert [record.key for record in driver.read("copies")] == [None]
+
+
+def test_should_give_a_processor_records_without_key(running):
+    topology, beats = a_topology()
+    beats.process("tests.examples.processors:KeyOf", emits="was STRING").to("keys")
+    driver = running(topology)
+    driver.pipe("beats", {"id": None, "at_ms": T0})
+    driver.beat(0)
+    assert [record.value for record in driver.read("keys")] == [{"was": None}, {"was": "p1"}]
+    assert letters(driver) == []
+
+
+def test_should_take_a_key_that_is_not_text_for_a_dead_letter(running):
+    topology, beats = a_topology()
+    beats.to("copies")
+    beats.to_table("last")
+    driver = running(topology)
+    driver.pipe("beats", {"id": "p1", "at_ms": T0}, key=b"\xff\xfe")
+    driver.beat(0)
+    (letter,) = driver.read("app-dlq")
+    assert (letter.key, letter.value["reason"]) == (b"\xff\xfe", KEY_NOT_TEXT)
+    assert [record.key for record in driver.read("copies")] == ["p1"]
+
+
+def test_should_pass_a_null_value_to_a_table_as_a_deletion(running):
+    topology, beats = a_topology()
+    beats.select("ward", "coalesce(n, 5) AS n").to_table("last").to("last")
+    beats.to("copies")
+    driver = running(topology)
+    driver.beat(0, ward="a")
+    driver.commit()
+    driver.pipe("beats", None, key="p1", timestamp_ms=T0 + 1000)
+    assert [(r.key, r.value) for r in driver.read("last")] == [("p1", {"ward": "a", "n": 5}), ("p1", None)]
+    assert [(r.key, r.value, r.timestamp_ms) for r in driver.read("copies")][1:] == [("p1", None, T0 + 1000)]
+    assert driver.store("last") == {}
+    assert letters(driver) == []
+
+
+def test_should_ask_a_filter_of_a_null_value_as_of_a_record_of_nulls(running):
+    topology, beats = a_topology()
+    beats.filter("n > 1").to("known")
+    beats.filter("n IS NULL").to("unknown")
+    beats.select("coalesce(n, 7) AS n").filter("n = 7").to("selected")
+    driver = running(topology)
+    driver.pipe("beats", None, key="p1")
+    assert driver.read("known") == []
+    assert [(r.key, r.value) for r in driver.read("unknown")] == [("p1", None)]
+    # A null value stays one: there is nothing to select from.
+    assert driver.read("selected") == []
+
+
+def test_should_aggregate_null_values_as_kafka_streams_does(running):
+    """KStreamAggregate and sliding windows pass a null value over, other windows take it (KStreamWindowAggregate)."""
+    topology, beats = a_topology()
+    grouped = beats.group_by_key()
+    grouped.aggregate(store="all", beats="count(*)", total="sum(coalesce(n, 1))")
+    grouped.windowed_by(sliding("10s").grace("60s")).count(name="beats", store="sliding")
+    grouped.windowed_by(tumbling("60s")).aggregate(store="minutes", beats="count(*)", known="count(n)")
+    driver = running(topology)
+    driver.beat(0, n=1)
+    before = driver.store("sliding")
+    driver.pipe("beats", None, key="p1", timestamp_ms=T0 + 1000)
+    assert driver.store("all") == {"p1": {"beats": 1, "total": 1}}
+    assert driver.store("sliding") == before
+    assert driver.store("minutes") == {("p1", T0): {"beats": 2, "known": 1}}
+
+
+def test_should_pass_a_null_value_through_a_repartition_topic_whose_new_key_is_known(running):
+    topology, beats = a_topology()
+    beats.repartition("coalesce(ward, 'none')", "by-ward").to_table("wards").to("wards")
+    driver = running(topology)
+    driver.beat(0, ward=None)
+    driver.commit()
+    driver.pipe("beats", None, key="p1")
+    assert [(r.key, r.value is None) for r in driver.read("wards")] == [("none", False), ("none", True)]
+    assert letters(driver) == []
+
+
+def test_should_pass_a_deletion_behind_a_table_through_a_repartition_topic(running):
+    topology = Topology("app")
+    patients = topology.table("patients", schema="ward STRING", store="patients")
+    patients.to_stream().repartition("'all'", "all").to_table("all").to("out")
+    driver = running(topology)
+    driver.pipe("patients", {"ward": "a"}, key="p1")
+    driver.commit()
+    driver.pipe("patients", None, key="p1")
+    assert [(r.key, r.value) for r in driver.read("out")] == [("all", {"ward": "a"}), ("all", None)]
+    assert letters(driver) == []
+
+
+@pytest.mark.parametrize("partitioner", ["sticky", "tests.examples.partitioners:by_key_length"])
+def test_should_place_records_without_key_or_value_by_a_partitioner(running, partitioner):
+    topology, beats = a_topology()
+    beats.to("copies", partitioner=partitioner)
+    beats.to_table("last").to("last", partitioner=partitioner)
+    driver = running(topology, partitions=2)
+    driver.pipe("beats", {"id": None, "at_ms": T0})
+    driver.pipe("beats", None, key="p1", timestamp_ms=T0)
+    driver.beat(0)
+    found = {(record.key, record.value is None) for record in driver.read("copies")}
+    assert found == {(None, False), ("p1", True), ("p1", False)}

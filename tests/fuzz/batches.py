@@ -1,0 +1,193 @@
+"""What the statements of `spark_jobs.compile` give for a batch, computed in Python: Spark is too slow for thousands of cases.
+
+Knows the expressions of `tests.fuzz.expressions` only. `test_fuzz.py` holds it to Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from tests.fuzz.expressions import KEY_COLUMN, Expression, parsed
+
+from tidemark.stores.layout import Slot, slots_of
+from tidemark.tasks.rows import ROW_TYPES
+from tidemark.tasks.task import Status
+from tidemark.topology.keyless import needs_key
+from tidemark.topology.plan import (
+    Aggregation,
+    Branch,
+    Filter,
+    Fold,
+    Number,
+    Select,
+    SessionWindow,
+    SlidingWindow,
+    Source,
+    Step,
+    SubTopology,
+    Window,
+)
+
+_TYPES = {Number.LONG: pa.int64(), Number.DOUBLE: pa.float64()}
+_HEAD = {
+    "p": pa.int32(),
+    "status": pa.int32(),
+    "rows": pa.int64(),
+    "max_ts": pa.int64(),
+    "last_offset": pa.int64(),
+    "k": pa.string(),
+}
+_HEADERS = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+
+Known = Mapping[str, Expression]
+"""Expressions by their SQL text."""
+
+
+@dataclass(frozen=True)
+class KafkaRecord:
+    """One record as Spark's Kafka source reads it, of partition 0."""
+
+    topic: str
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+
+
+@dataclass
+class _Judged:
+    """A record on its way through a branch."""
+
+    offset: int
+    status: int
+    key: str | None
+    timestamp: int | None
+    deleted: bool
+    row: dict[str, Any]
+
+
+def branch_table(subtopology: SubTopology, branch: Branch, records: Iterable[KafkaRecord], known: Known) -> pa.Table:
+    """The partial results of one branch, or its records where it has no aggregation."""
+    source = subtopology.sources[branch.source]
+    judged = [_judge(source, record, known) for record in records if record.topic == source.topic]
+    wants_key = needs_key(subtopology, branch)
+    wants_value = branch.aggregation is not None and _passes_over_null_values(branch.aggregation)
+    for record in judged:
+        for step in branch.steps:
+            _take(step, record, known)
+        if record.status == Status.GOOD and record.deleted and wants_value:
+            record.status = Status.FILTERED
+        elif record.status == Status.GOOD and record.key is None and wants_key:
+            record.status = Status.NO_KEY
+    if branch.aggregation is None:
+        return _records(branch, judged)
+    return _partials(branch.aggregation, judged, known)
+
+
+def _passes_over_null_values(aggregation: Aggregation) -> bool:
+    return aggregation.window is None or isinstance(aggregation.window, SlidingWindow)
+
+
+def _judge(source: Source, record: KafkaRecord, known: Known) -> _Judged:
+    deleted = record.value is None
+    value = {} if record.value is None else json.loads(record.value)
+    row: dict[str, Any] = {column.name: value.get(column.name) for column in source.schema}
+    row[KEY_COLUMN] = key = None if record.key is None else record.key.decode()
+    row["_timestamp"] = timestamp = record.timestamp
+    if not deleted:
+        key = key and parsed(source.key, known).evaluate(row)
+        timestamp = parsed(source.timestamp, known).evaluate(row)
+    is_bad = timestamp is None or timestamp < 0
+    return _Judged(record.offset, Status.BAD if is_bad else Status.GOOD, key, timestamp, deleted, row)
+
+
+def _take(step: Step, record: _Judged, known: Known) -> None:
+    if isinstance(step, Select):
+        selected = {name: parsed(text, known).evaluate(record.row) for name, text in step.columns}
+        record.row = dict.fromkeys(selected) if record.deleted else selected
+        return
+    if isinstance(step, Filter):
+        keeps = bool(parsed(step.condition, known).evaluate(record.row))
+    else:
+        record.key = parsed(step.key, known).evaluate(record.row)
+        keeps = record.key is not None
+    if record.status == Status.GOOD and not keeps:
+        record.status = Status.FILTERED
+
+
+def _records(branch: Branch, judged: Sequence[_Judged]) -> pa.Table:
+    columns: dict[tuple[str, pa.DataType], list[Any]] = {
+        ("p", pa.int32()): [0] * len(judged),
+        ("status", pa.int32()): [r.status for r in judged],
+        ("rows", pa.int64()): [1] * len(judged),
+        ("max_ts", pa.int64()): [r.timestamp for r in judged],
+        ("k", pa.string()): [r.key for r in judged],
+        ("record_offset", pa.int64()): [r.offset for r in judged],
+    }
+    names = [column.name for column in branch.columns]
+    if branch.sinks:
+        columns["value", pa.string()] = [
+            None if r.deleted else json.dumps({name: r.row[name] for name in names}, separators=(",", ":"))
+            for r in judged
+        ]
+        columns["headers", _HEADERS] = [None] * len(judged)
+    if branch.enters:
+        columns["deleted", pa.bool_()] = [r.deleted for r in judged]
+        for column in branch.columns:
+            columns[f"v.{column.name}", ROW_TYPES[column.type]] = [r.row[column.name] for r in judged]
+    return pa.table([pa.array(values, kind) for (_, kind), values in columns.items()], pa.schema(list(columns)))
+
+
+def _partials(aggregation: Aggregation, judged: Sequence[_Judged], known: Known) -> pa.Table:
+    groups: dict[tuple[Any, ...], list[_Judged]] = {}
+    for record in judged:
+        for group in _groups(aggregation.window, record):
+            groups.setdefault((record.status, *group), []).append(record)
+    slots = slots_of(aggregation.aggregates)
+    schema = pa.schema(_HEAD)
+    if aggregation.window is not None:
+        schema = schema.append(pa.field("w", pa.int64()))
+    for slot in slots:
+        schema = schema.append(pa.field(slot.column, _TYPES[slot.number]))
+    values = {slot.column: _value(aggregation, slot, known) for slot in slots}
+    rows = []
+    for (status, key, start, _), records in groups.items():
+        row = {"p": 0, "status": status, "rows": len(records), "k": key, "w": start}
+        row["max_ts"] = max((r.timestamp for r in records if r.timestamp is not None), default=None)
+        row["last_offset"] = max(r.offset for r in records)
+        rows.append(row | {column: of(records) for column, of in values.items()})
+    return pa.Table.from_pylist([{name: row[name] for name in schema.names} for row in rows], schema)
+
+
+def _groups(window: Window | SessionWindow | SlidingWindow | None, record: _Judged) -> Iterator[tuple[Any, ...]]:
+    """The (key, w, and what keeps a record by itself) that a record is in."""
+    if record.status != Status.GOOD or record.timestamp is None:
+        yield None, None, None
+    elif window is None:
+        yield record.key, None, None
+    elif isinstance(window, Window):
+        newest = record.timestamp - record.timestamp % window.advance_ms
+        for start in range(newest, max(-1, record.timestamp - window.size_ms), -window.advance_ms):
+            yield record.key, start, None
+    else:
+        yield record.key, record.timestamp, record.offset if isinstance(window, SlidingWindow) else None
+
+
+def _value(aggregation: Aggregation, slot: Slot, known: Known) -> Callable[[Sequence[_Judged]], Any]:
+    (aggregate,) = (a for a in aggregation.aggregates if slot.column in (a.name, f"{a.name}.sum", f"{a.name}.count"))
+    of = None if aggregate.expression is None else parsed(aggregate.expression, known)
+
+    def value(records: Sequence[_Judged]) -> Any:
+        if of is None:
+            return len(records)
+        found = [v for v in (of.evaluate(r.row) for r in records) if v is not None]
+        if slot.fold is Fold.COUNT:
+            return len(found)
+        fold = {Fold.SUM: sum, Fold.MIN: min, Fold.MAX: max}[slot.fold]
+        return fold(found) if found else None
+
+    return value

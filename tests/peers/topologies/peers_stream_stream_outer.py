@@ -1,0 +1,15 @@
+"""Pairs of two streams, and what of either has no partner."""
+
+from __future__ import annotations
+
+from topologies._sources import two_streams
+
+from tidemark.topology.builder import Topology
+
+
+def topology() -> Topology:
+    """The topology of the case `stream-stream-outer`."""
+    topology = Topology("peers-stream-stream-outer")
+    left, right = two_streams(topology)
+    left.outer_join(right, within="60s", grace="10s").select("id", "lv", "rv").to("peers-stream-stream-outer-out")
+    return topology
