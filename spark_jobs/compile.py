@@ -168,8 +168,10 @@ def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_times
             # Bytes that were cast to a STRING may be no text; Arrow would refuse the whole batch.
             key = f"try_validate_utf8({step.key})"
             condition = f"{key} IS NOT NULL"
+            if step.keeps_null_keys:
+                condition = f"({step.key}) IS NULL OR {condition}"
         sql = (
-            f"SELECT {kept}, {key} AS __k, CASE WHEN __status = {Status.GOOD} AND NOT {condition} "
+            f"SELECT {kept}, {key} AS __k, CASE WHEN __status = {Status.GOOD} AND NOT ({condition}) "
             f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
         )
     cases = []

@@ -114,7 +114,7 @@ def _take(step: Step, record: _Judged, known: Known) -> None:
         keeps = bool(parsed(step.condition, known).evaluate(record.row))
     else:
         record.key = parsed(step.key, known).evaluate(record.row)
-        keeps = record.key is not None
+        keeps = record.key is not None or step.keeps_null_keys
     if record.status == Status.GOOD and not keeps:
         record.status = Status.FILTERED
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tidemark.errors import TidemarkError
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
+from tidemark.tasks.forks import Forks
 from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
 from tidemark.tasks.nodes.expiry import expire
 from tidemark.tasks.nodes.map import MapOperator
@@ -67,6 +68,7 @@ class TaskGraph:
         """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` where a user's code cannot be imported."""
         self._subtopology = subtopology
         self._order = RecordOrder(subtopology)
+        self._forks = Forks(subtopology)
         self._columns: dict[str, Sequence[Column]] = {
             **{branch.end: branch.columns for branch in subtopology.branches if branch.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
@@ -95,6 +97,7 @@ class TaskGraph:
         code raises as `TidemarkError`.
         """
         times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
+        walk = self._forks.walk()
         emitted: dict[str, Rows] = {}
         late_rows = 0
         entered = [
@@ -110,11 +113,12 @@ class TaskGraph:
             if aggregation is not None:
                 at = times.advance(aggregation, [table.column("max_ts")])
                 done = self._aggregations[aggregation.node].run([table], stores, at)
-                emitted[aggregation.node] = placed(done.rows, places)
+                emitted[aggregation.node] = walk.left(aggregation.node, placed(done.rows, places))
                 late_rows += done.late_rows
         sinks: list[SinkRecords] = []
         for node in self._subtopology.nodes:
-            inputs = [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs]
+            found_rows = [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs]
+            inputs = walk.meeting(node.inputs, found_rows)
             if isinstance(node, RowSink):
                 sinks.append((node.sink, records_of(node, inputs[0])))
                 continue
@@ -124,7 +128,7 @@ class TaskGraph:
             at = times.advance(node, [rows.column(TIMESTAMP) for rows in inputs])
             found = self._operators[node.node].run(inputs, stores, task_time if isinstance(node, Process) else at)
             times.mark(found.marks_ms)
-            emitted[node.node] = found.rows
+            emitted[node.node] = walk.left(node.node, found.rows)
             late_rows += found.late_rows
         self._expire(stores, times)
         return GraphResult(sinks, late_rows, times.after(task_time.after_ms))

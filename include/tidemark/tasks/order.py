@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
-from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology, TaskNode
+from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology, TableSource, TableTableJoin, TaskNode
 
 Numbers = npt.NDArray[np.int64]
 Path = tuple[int, ...]
@@ -49,14 +49,16 @@ class RecordOrder:
     def __init__(self, subtopology: SubTopology) -> None:
         self._ranks = source_ranks(subtopology)
         self._paths = _paths(subtopology)
+        self._shown = _shown(subtopology, self._paths)
 
     def met(self, node: TaskNode) -> Met:
         """For a node of two inputs. Where no record reaches both, whatever it says has no meaning."""
         left, right = (self._paths.get(name, {}) for name in node.inputs)
+        left_shown, right_shown = (self._shown.get(name, {}) for name in node.inputs)
         own = (_number(node.node),)
-        for source in left.keys() & right.keys():
-            one, other = left[source], right[source]
-            return Met(other < one + own, one < other + own, other + own < one + own)
+        for source in sorted(left.keys() & right.keys()):
+            one, other = left[source] + own, right[source] + own
+            return Met(right_shown[source] < one, left_shown[source] < other, other < one)
         return RIGHT_FIRST if isinstance(node, StreamTableJoin) else LEFT_FIRST
 
     def number(
@@ -160,6 +162,20 @@ def _paths(subtopology: SubTopology) -> Mapping[str, Mapping[int, Path]]:
             for source, path in paths.get(name, {}).items():
                 own[source] = min(own.get(source, (*path, _number(node.node))), (*path, _number(node.node)))
     return paths
+
+
+def _shown(subtopology: SubTopology, paths: Mapping[str, Mapping[int, Path]]) -> Mapping[str, Mapping[int, Path]]:
+    """By node, for each source, the path behind which a join that looks its rows up sees what a record has changed."""
+    shown = dict(paths)
+    for node in subtopology.nodes:
+        if isinstance(node, TableTableJoin):
+            found = [shown[name] for name in node.inputs]
+            shown[node.node] = {
+                source: min(each[source] for each in found if source in each) for source in paths[node.node]
+            }
+        elif isinstance(node, TableSource) and node.is_view:
+            shown[node.node] = shown[node.inputs[0]]
+    return shown
 
 
 def _number(node: str) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from tidemark.topology.plan import (
     Branch,
     JoinKind,
     Map,
     Reduce,
+    Rekey,
+    RowSink,
     StreamStreamJoin,
     StreamTableJoin,
     SubTopology,
@@ -37,6 +40,60 @@ def needs_key_of(node: TaskNode, side: int) -> bool:
     if isinstance(node, StreamTableJoin):
         return node.kind is JoinKind.INNER and side == 0
     return isinstance(node, TableSource | Reduce)
+
+
+def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, ...]:
+    """The same, with new keys that are null kept where a left or outer join of streams is downstream (KIP-962).
+
+    Kafka Streams asks the same of its graph (`NodesWithRelaxedNullKeyJoinDownstream`): whatever lies in between.
+    """
+    kept: set[str] = set()
+    while found := {topic for s in subtopologies for topic in _leading_to_relaxed_joins(s, kept)} - kept:
+        kept |= found
+    return tuple(_keeping(subtopology, kept) for subtopology in subtopologies)
+
+
+def _leading_to_relaxed_joins(subtopology: SubTopology, kept: Collection[str]) -> Iterator[str]:
+    """The sources from which a left or outer join can be reached, also by way of the topics that are known to."""
+    for number, source in enumerate(subtopology.sources):
+        branches = [branch for branch in subtopology.branches if branch.source == number]
+        names = {branch.aggregation.node if branch.aggregation else branch.end for branch in branches}
+        sinks = {sink.topic for branch in branches for sink in branch.sinks}
+        is_reached = False
+        for node in subtopology.nodes:
+            # A stream's lookup is no child of the table.
+            inputs = node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs
+            if names.isdisjoint(inputs):
+                continue
+            names.add(node.node)
+            if isinstance(node, StreamStreamJoin | StreamTableJoin):
+                is_reached |= node.kind is not JoinKind.INNER
+            elif isinstance(node, RowSink):
+                sinks.add(node.sink.topic)
+        if is_reached or not sinks.isdisjoint(kept):
+            yield source.topic
+
+
+def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:
+    branches = tuple(
+        replace(
+            branch,
+            steps=tuple(replace(s, keeps_null_keys=True) if isinstance(s, Rekey) else s for s in branch.steps),
+        )
+        if any(sink.is_repartition and sink.topic in kept for sink in branch.sinks)
+        else branch
+        for branch in subtopology.branches
+    )
+    keyed = {
+        node.inputs[0]
+        for node in subtopology.nodes
+        if isinstance(node, RowSink) and node.sink.is_repartition and node.sink.topic in kept
+    }
+    nodes = tuple(
+        replace(node, keeps_null_keys=True) if isinstance(node, Map) and node.node in keyed else node
+        for node in subtopology.nodes
+    )
+    return replace(subtopology, branches=branches, nodes=nodes)
 
 
 def _takers(subtopology: SubTopology, branch: Branch) -> Iterator[tuple[TaskNode, int]]:

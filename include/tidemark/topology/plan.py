@@ -66,10 +66,14 @@ class Select:
 
 @dataclass(frozen=True)
 class Rekey:
-    """Gives the records another key; what follows is a repartition topic."""
+    """Gives the records another key; what follows is a repartition topic.
+
+    `keeps_null_keys`: records whose new key is null go there too; else they are left out.
+    """
 
     node: str
     key: str
+    keeps_null_keys: bool = False
 
 
 Step = Filter | Select | Rekey
@@ -284,7 +288,13 @@ class Reduce(TaskNode):
 
 @dataclass(frozen=True)
 class TableSource(TaskNode):
-    """Keeps the last row of each key in its store, and emits every update, deletions included."""
+    """Keeps the last row of each key in its store, and emits every update, deletions included.
+
+    `is_view`: nobody asked for the store; Kafka Streams reads the stores behind the table instead, and so sees an update as
+    soon as they do.
+    """
+
+    is_view: bool = False
 
 
 class JoinKind(Enum):
@@ -358,13 +368,15 @@ class Map(TaskNode):
     """Stateless SQL behind a stateful node: keep the rows where `condition` is true, compute `selected`, set the key.
 
     `key` is SQL over the columns, or `_key` for a repartition under the keys that the rows have.
-    `window_columns` say with the key which window's result a row is: a deleted row keeps them.
+    `window_columns` say with the key which window's result a row is: a deleted row keeps them. `keeps_null_keys` as in
+    `Rekey`.
     """
 
     condition: str | None
     selected: tuple[tuple[str, str], ...] | None
     key: str | None
     window_columns: tuple[str, ...] = ()
+    keeps_null_keys: bool = False
 
 
 @dataclass(frozen=True)

@@ -136,9 +136,14 @@ class Table:
 
 
 def table_of(
-    stream: Stream, store: str | Materialized | None, source_topic: str | None = None, kind: str = "KTABLE-SOURCE"
+    stream: Stream,
+    store: str | Materialized | None,
+    source_topic: str | None = None,
+    kind: str = "KTABLE-SOURCE",
+    *,
+    is_view: bool = False,
 ) -> Table:
-    """Keep the last record of each key."""
+    """Keep the last record of each key; `is_view` as in `TableSource`."""
     kept = materialized(store)
     draft = stream.draft
     node = draft.node_name(kind)
@@ -146,7 +151,7 @@ def table_of(
     spec = key_value_store(kept, name, node, stream.columns, source_topic)
     stream.enter(node)
     stores = with_order(spec, draft, node)
-    draft.add_node(TableSource(node, (stream.node,), stream.columns, stores), is_end=True)
+    draft.add_node(TableSource(node, (stream.node,), stream.columns, stores, is_view), is_end=True)
     return Table(draft, stream.topics, node, stream.columns, stream.key_name, stream.key_type, spec)
 
 
@@ -158,4 +163,4 @@ def as_row_table(table: Table, where: str) -> Table:
         )
     if table.store.kind is StoreKind.KEY_VALUE and table.store.columns == table.columns:
         return table
-    return table_of(table.to_stream(), None, kind="KTABLE-MATERIALIZED")
+    return table_of(table.to_stream(), None, kind="KTABLE-MATERIALIZED", is_view=True)

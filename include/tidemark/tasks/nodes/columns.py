@@ -39,9 +39,9 @@ def in_sequence(rows: Rows) -> Rows:
     return rows.take(pa.array(np.argsort(sequence, kind="stable")))
 
 
-def next_sequence(inputs: Sequence[Rows]) -> int:
-    """First `__seq` behind every row of a batch: for rows that time emits, not an input."""
-    return max((int(numbers(rows, SEQUENCE).max()) + 1 for rows in inputs if rows.num_rows), default=0)
+def last_sequence(inputs: Sequence[Rows]) -> int | None:
+    """The newest `__seq` of a batch; None where it has no rows."""
+    return max((int(numbers(rows, SEQUENCE).max()) for rows in inputs if rows.num_rows), default=None)
 
 
 def big_endian(values: Numbers, width: int = TIME_BYTES) -> pa.Array:

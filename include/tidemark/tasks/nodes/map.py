@@ -25,7 +25,8 @@ class MapOperator:
 
     A deleted row has no values: conditions and new keys are asked with nulls, as Kafka Streams asks with a null value. What
     passes is still a deletion, and its columns are null whatever was selected, those of its window aside: in Kafka Streams
-    they are part of the key. A row whose new key is null is left out.
+    they are part of the key. A row whose new key is null is left out, unless the node
+    keeps such.
     """
 
     def __init__(self, node: Map, columns: Sequence[Column]) -> None:
@@ -48,7 +49,7 @@ class MapOperator:
         kept = []
         if node.condition is not None:
             kept.append(f"({duck_sql(node.condition, columns, node.node)})")
-        if node.key is not None:
+        if node.key is not None and not node.keeps_null_keys:
             kept.append(f"({key}) IS NOT NULL")
         where = f" WHERE {' AND '.join(kept)}" if kept else ""
         # Rows come in the order of __seq and leave in it: those of equal __seq would be mixed by sorting.

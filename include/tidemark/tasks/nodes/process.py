@@ -12,7 +12,8 @@ from tidemark.errors import InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import load_code
-from tidemark.tasks.nodes.columns import next_sequence
+from tidemark.tasks.forks import behind
+from tidemark.tasks.nodes.columns import last_sequence
 from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import rows_of, to_dicts
@@ -51,16 +52,16 @@ class ProcessOperator:
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """The batch's rows in the order of `__seq`, then the callbacks that are due."""
         rows = inputs[0].sort_by(SEQUENCE)
-        last = next_sequence(inputs) - 1
+        last = last_sequence(inputs)
         self._context.begin(stores, rows.column(KEY).to_pylist(), at)
         given_back = None
         if isinstance(self._processor, Processor):
             self._each(self._processor, rows, at)
-        elif rows.num_rows:
+        elif last is not None:
             self._context.place = last
             self._context.take_batch()
             given_back = self._whole(self._processor, rows)
-        self._context.place = last + 1
+        self._context.place = 0 if last is None else behind(last)
         self._context.punctuate(at)
         forwarded = self._context.end()
         if given_back is None:

@@ -16,7 +16,8 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.code import load_code
-from tidemark.tasks.nodes.columns import in_sequence, make_rows
+from tidemark.tasks.forks import record_of
+from tidemark.tasks.nodes.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import Row, from_dicts, to_dicts
@@ -39,12 +40,13 @@ from tidemark.topology.stores import window_span_ms
 
 @dataclass(frozen=True)
 class _Result:
-    """What one key, in one window, came to; `place` is that of the record, `number` counts the batch's results."""
+    """What one key, in one window, came to; `place` is its `__seq`, `number` counts the batch's results."""
 
     key: str
     start: int | None
     timestamp: int
     place: int
+    record: int
     number: int
     row: Row | None
 
@@ -59,12 +61,12 @@ class _Fold:
     row: Row | None = None
     results: list[_Result] = field(default_factory=list)
 
-    def take(self, row: Row | None, timestamp: int, place: int, number: int) -> None:
+    def take(self, row: Row | None, timestamp: int, place: int, record: int, number: int) -> None:
         """The next result; those of earlier records are not emitted any more."""
         self.row, self.timestamp = row, timestamp
-        if self.results and self.results[-1].place != place:
+        if self.results and self.results[-1].record != record:
             self.results.clear()
-        self.results.append(_Result(self.key, self.start, timestamp, place, number, row))
+        self.results.append(_Result(self.key, self.start, timestamp, place, record, number, row))
 
 
 class ReduceOperator:
@@ -94,24 +96,30 @@ class ReduceOperator:
             rows = rows.filter(pc.invert(rows.column(DELETED)))
         late = 0
         folds: dict[tuple[str, int | None], _Fold] = {}
-        work: list[tuple[_Fold, int, int, Row | None]] = []
+        work: list[tuple[_Fold, int, int, int, Row | None]] = []
         hidden = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
-        for key, timestamp, place, deleted, row in zip(*hidden, to_dicts(rows), strict=True):
+        records = record_of(numbers(rows, SEQUENCE)).tolist()
+        known, time_ms = None, at.before_ms
+        for key, timestamp, place, deleted, record, row in zip(*hidden, records, to_dicts(rows), strict=True):
+            if record != known:
+                known, time_ms = record, at.before_ms
             for start in self._starts(timestamp):
-                if self._is_closed(start, at):
+                if self._is_closed(start, max(time_ms, timestamp)):
                     late += 1
                     continue
                 fold = folds.setdefault((key, start), _Fold(key, start))
-                work.append((fold, timestamp, place, None if deleted else row))
+                work.append((fold, timestamp, place, record, None if deleted else row))
+            # Of what one record leads to, as the finals of several windows, one row may make the next late.
+            time_ms = max(time_ms, timestamp)
         if not work:
             return Emitted(no_rows(self.node.columns), late)
         store = stores[self._store.name]
         addresses = self._addresses(list(folds.values()))
         self._read(store, addresses)
-        for number, (fold, timestamp, place, row) in enumerate(work):
+        for number, (fold, timestamp, place, record, row) in enumerate(work):
             newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
             # A row may be folded into several windows: each gets its own, in case the function changes it.
-            fold.take(self._next(fold, None if row is None else dict(row)), newest, place, number)
+            fold.take(self._next(fold, None if row is None else dict(row)), newest, place, record, number)
         self._write(store, addresses)
         return Emitted(self._emitted([result for fold in folds.values() for result in fold.results]), late)
 
@@ -123,11 +131,11 @@ class ReduceOperator:
         first = max(0, timestamp - window.size_ms + window.advance_ms) // window.advance_ms * window.advance_ms
         yield from range(first, timestamp + 1, window.advance_ms)
 
-    def _is_closed(self, start: int | None, at: BatchTime) -> bool:
+    def _is_closed(self, start: int | None, time_ms: int) -> bool:
         window = self.node.window
-        if window is None or start is None or at.before_ms == NO_STREAM_TIME:
+        if window is None or start is None or time_ms == NO_STREAM_TIME:
             return False
-        return start + window_span_ms(window) <= at.before_ms
+        return start + window_span_ms(window) <= time_ms
 
     def _next(self, fold: _Fold, row: Row | None) -> Row | None:
         try:

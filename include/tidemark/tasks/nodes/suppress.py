@@ -24,13 +24,14 @@ from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.forks import record_of
 from tidemark.tasks.nodes.columns import (
     TIME_BYTES,
     big_endian,
     flags,
     in_sequence,
+    last_sequence,
     make_rows,
-    next_sequence,
     numbers,
 )
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
@@ -77,7 +78,7 @@ class SuppressOperator:
         places: list[int] = []
         times_ms = np.maximum(np.maximum.accumulate(numbers(rows, TIMESTAMP)), at.before_ms).tolist()
         records = numbers(rows, SEQUENCE)
-        later = {} if len(np.unique(records)) == 1 else {key: i for i, key in enumerate(keys)}
+        later = {} if len(np.unique(record_of(records))) == 1 else {key: i for i, key in enumerate(keys)}
         for i, (key, value, time_ms) in enumerate(zip(keys, values, times_ms, strict=True)):
             buffer.put(key, value)
             for closed in buffer.closed(self._closed_before(time_ms)):
@@ -86,7 +87,7 @@ class SuppressOperator:
             emitted += buffer.surplus()
             places += [int(records[i])] * (len(emitted) - len(places))
         emitted += buffer.closed(self._closed_before(at.after_ms))
-        places += [max(0, next_sequence(inputs) - 1)] * (len(emitted) - len(places))
+        places += [last_sequence(inputs) or 0] * (len(emitted) - len(places))
         buffer.write(keys, store)
         kept = [
             (entry, place)
