@@ -191,6 +191,17 @@ def test_should_leave_records_out_whose_new_key_is_null(running):
     assert driver.read("app-dlq") == []
 
 
+def test_should_pass_a_null_new_key_on_to_a_left_join(running):
+    topology, beats = a_topology()
+    wards = topology.table("wards", schema="name STRING", store="wards")
+    beats.repartition("ward", "by-ward").left_join(wards).to("out")
+    driver = running(topology)
+    driver.pipe_at(0, ward=None)
+    driver.pipe_at(1, ward="3")
+    driver.commit()
+    assert [(record.key, record.value["ward"]) for record in driver.read("out")] == [(None, None), ("3", "3")]
+
+
 @pytest.mark.parametrize(("condition", "out"), [
     ("name LIKE 'a%'", [{"name": "a"}]), ("coalesce(name, 'a') LIKE 'a%'", [{"name": "a"}, None]),
 ])  # fmt: skip

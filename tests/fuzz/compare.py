@@ -170,9 +170,6 @@ def _downstream(nodes: Sequence[Node], starts: Any) -> set[int]:
 
 def _store_names(place: int, node: Node) -> list[tuple[str, str]]:
     """The names of a node's stores on both sides, as far as their contents can be compared."""
-    if isinstance(node, AggregateNode) and node.window is not None and node.window.kind == "sliding":
-        # Tidemark keeps partial results by time, and makes windows of them.
-        return []
     if isinstance(node, JoinNode) and node.within:
         outer = "" if node.kind == "inner" else "-outer"
         return [

@@ -307,7 +307,7 @@ def _add_join(chance: Random, nodes: list[Node], place: int, only: Only) -> None
 def _can_join(left: Shape, right: Shape) -> bool:
     if right.kind == "windowed" or right.is_rekeyed or left.key_name != right.key_name:
         return False
-    if left.kind == "table" and (right.kind == "stream" or left.sources & right.sources):
+    if left.kind == "table" and right.kind == "stream":
         return False
     shared = set(left.columns) & set(right.columns)
     return all(name == left.key_name == right.key_name for name in shared)

@@ -1,12 +1,11 @@
 """`make fuzz CASES=10000 SEED=1`: drawn topologies and inputs on Tidemark and on Kafka Streams' TopologyTestDriver, compared.
 
-    python tests/fuzz/run.py [--cases 10000] [--seed 1] [--only joins,sessions] [--keep-going] [--open]
+    python tests/fuzz/run.py [--cases 10000] [--seed 1] [--only joins,sessions] [--keep-going]
 
 A third of the cases commits after every record: there nothing may differ. Last line
 `fuzz: cases=… different=0 classes=<n>`, n being how many documented differences were met, before it a table of them. At a
 difference the case is shrunk and printed as a test to paste, with both results; exit 1. `--keep-going` goes on to the end,
-and shows one case for each combination of nodes. Cases that may meet one of `open_differences` are left out, and counted by
-name, unless `--open` is given.
+and shows one case for each combination of nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ class Tally:
     commits_each: int = 0
     different: int = 0
     classes: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add(self, other: Tally) -> None:
@@ -57,7 +55,6 @@ class Tally:
         self.commits_each += other.commits_each
         self.different += other.different
         self.classes += other.classes
-        self.left_out += other.left_out
         for kind, (count, text) in other.failures.items():
             self.failures[kind] = (self.failures.get(kind, (0, ""))[0] + count, text)
 
@@ -135,7 +132,7 @@ def _work(cases: int, seed: int, only: Only, options: argparse.Namespace, report
     from tests.fuzz.working import work
 
     try:
-        work(cases, seed, only, reports.put, keep_going=options.keep_going, takes_open=options.open)
+        work(cases, seed, only, reports.put, keep_going=options.keep_going)
     except (CannotCompile, TidemarkError) as error:
         reports.put(f"fuzz: {error}")
     reports.put(None)
@@ -148,8 +145,6 @@ def _table(tally: Tally) -> Table:
     for name, count in sorted(tally.classes.items()):
         table.add_row(name, str(count))
     table.add_row("different", str(tally.different))
-    for name, count in sorted(tally.left_out.items()):
-        table.add_row(f"left out: {name}", str(count))
     return table
 
 
@@ -158,7 +153,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", type=_kinds, default=frozenset(KINDS), help=f"of {','.join(KINDS)}")
-    parser.add_argument("--open", action="store_true", help="take cases of open_differences.py, too")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a difference")
     return parser.parse_args()
 

@@ -10,7 +10,6 @@ from tests.fuzz.case import Case, as_test
 from tests.fuzz.checking import compared
 from tests.fuzz.draw import Only, cases
 from tests.fuzz.java_side import JavaSide
-from tests.fuzz.open_differences import open_differences
 from tests.fuzz.run import Tally
 from tests.fuzz.shrink import kind_of, shrunk
 
@@ -31,12 +30,10 @@ def work(
     report: Callable[[Tally], None],
     *,
     keep_going: bool = False,
-    takes_open: bool = False,
 ) -> None:
     """Compare so many cases, drawn from the seed `number`. Raises `CannotCompile`.
 
-    Stops at the first difference unless told to keep going. Cases of `open_differences` are counted only, unless they are
-    to be taken.
+    Stops at the first difference unless told to keep going.
     """
     tally, last = Tally(), time.monotonic()
 
@@ -56,25 +53,20 @@ def work(
         if verdict.difference is not None and not keep_going:
             raise _Stop
 
-    def is_taken(case: Case) -> bool:
-        names = set() if takes_open else {found.value for found in open_differences(case)}
-        tally.left_out.update(names)
-        return not names
-
     seen: set[str] = set()
     with JavaSide(Settings.load()) as java:
         left = count
         while left > 0:
             try:
-                left -= _drawn(left, number, only, is_taken, met)
+                left -= _drawn(left, number, only, met)
             except _Stop:
                 return
             number += 1_000_003
         report(tally)
 
 
-def _drawn(count: int, number: int, only: Only, is_taken: Callable[[Case], bool], met: Callable[[Case], None]) -> int:
-    """Draw so many cases, less those that are refused or not taken. How many there were."""
+def _drawn(count: int, number: int, only: Only, met: Callable[[Case], None]) -> int:
+    """Draw so many cases, less those that are refused. How many there were."""
     found = 0
 
     @seed(number)
@@ -95,7 +87,7 @@ def _drawn(count: int, number: int, only: Only, is_taken: Callable[[Case], bool]
             is_legal = False
         if not is_legal:
             reject()
-        if found < count and is_taken(case):
+        if found < count:
             found += 1
             met(case)
 

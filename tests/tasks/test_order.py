@@ -5,10 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tidemark.tasks.order import LEFT_FIRST, RIGHT_FIRST, Met, RecordOrder, placed
+from tidemark.tasks.order import RecordOrder, placed
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Branch, SubTopology
+from tidemark.topology.roads import LEFT_FIRST, RIGHT_FIRST, Met, Roads
 
 SCHEMA = "id STRING"
 
@@ -119,7 +120,7 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
 def met(topology: Topology) -> Met:
     subtopology = planned(topology)
     (node,) = [node for node in subtopology.nodes if len(node.inputs) == 2]
-    return RecordOrder(subtopology).met(node)
+    return Roads(subtopology).met(node)
 
 
 def test_should_see_its_own_update_in_a_table_that_was_written_before():

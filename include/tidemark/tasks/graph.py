@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidemark.errors import TidemarkError
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.forks import Forks
+from tidemark.tasks.forks import ForkNumbers
 from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
 from tidemark.tasks.nodes.expiry import expire
 from tidemark.tasks.nodes.map import MapOperator
@@ -48,6 +48,7 @@ from tidemark.topology.plan import (
     TableTableJoin,
     TaskNode,
 )
+from tidemark.topology.roads import Roads
 
 SinkRecords = tuple[Sink, list[Message]]
 
@@ -68,7 +69,7 @@ class TaskGraph:
         """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` where a user's code cannot be imported."""
         self._subtopology = subtopology
         self._order = RecordOrder(subtopology)
-        self._forks = Forks(subtopology)
+        self._roads = Roads(subtopology)
         self._columns: dict[str, Sequence[Column]] = {
             **{branch.end: branch.columns for branch in subtopology.branches if branch.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
@@ -77,7 +78,7 @@ class TaskGraph:
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns, self._order, wall_ms)
+            node.node: _operator(node, self._columns, self._roads, wall_ms)
             for node in subtopology.nodes
             if not isinstance(node, RowSink)
         }
@@ -97,7 +98,7 @@ class TaskGraph:
         code raises as `TidemarkError`.
         """
         times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
-        walk = self._forks.walk()
+        forks = ForkNumbers(self._roads)
         emitted: dict[str, Rows] = {}
         late_rows = 0
         entered = [
@@ -113,12 +114,11 @@ class TaskGraph:
             if aggregation is not None:
                 at = times.advance(aggregation, [table.column("max_ts")])
                 done = self._aggregations[aggregation.node].run([table], stores, at)
-                emitted[aggregation.node] = walk.left(aggregation.node, placed(done.rows, places))
+                emitted[aggregation.node] = forks.left(aggregation.node, placed(done.rows, places))
                 late_rows += done.late_rows
         sinks: list[SinkRecords] = []
         for node in self._subtopology.nodes:
-            found_rows = [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs]
-            inputs = walk.meeting(node.inputs, found_rows)
+            inputs = forks.compared(node, [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs])
             if isinstance(node, RowSink):
                 sinks.append((node.sink, records_of(node, inputs[0])))
                 continue
@@ -128,7 +128,7 @@ class TaskGraph:
             at = times.advance(node, [rows.column(TIMESTAMP) for rows in inputs])
             found = self._operators[node.node].run(inputs, stores, task_time if isinstance(node, Process) else at)
             times.mark(found.marks_ms)
-            emitted[node.node] = walk.left(node.node, found.rows)
+            emitted[node.node] = forks.left(node.node, found.rows)
             late_rows += found.late_rows
         self._expire(stores, times)
         return GraphResult(sinks, late_rows, times.after(task_time.after_ms))
@@ -190,7 +190,7 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
     return WindowedAggregateOperator(aggregation, emits)
 
 
-def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], order: RecordOrder, wall_ms: int) -> Operator:
+def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], roads: Roads, wall_ms: int) -> Operator:
     match node:
         case Suppress():
             return SuppressOperator(node)
@@ -199,11 +199,11 @@ def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], order: Re
         case TableSource():
             return TableSourceOperator(node)
         case StreamTableJoin():
-            return StreamTableJoinOperator(node, order.met(node))
+            return StreamTableJoinOperator(node, roads.met(node))
         case TableTableJoin():
-            return TableTableJoinOperator(node, order.met(node))
+            return TableTableJoinOperator(node, roads.met(node))
         case StreamStreamJoin():
-            return StreamStreamJoinOperator(node, order.met(node))
+            return StreamStreamJoinOperator(node, roads.met(node))
         case Process():
             return ProcessOperator(node, wall_ms)
         case Map():

@@ -1,4 +1,4 @@
-"""The order in which a task takes the records of a batch (rule 20), and which side of a join has a record first.
+"""The order in which a task takes the records of a batch (rule 20).
 
 Kafka Streams takes, of the topics' next records, the oldest. So a record's place is by the newest timestamp of its topic up
 to it, then by topic, then by offset: one topic's records stay in the order of their offsets. Of topics with equal times, one
@@ -6,14 +6,12 @@ that feeds the table of a join goes before one that feeds its stream, then the o
 Spark filtered out are not known here, so that they have no part in it.
 
 Every row of the task loop carries the place of the record behind it as `__seq`. Rows of two roads that one record has taken
-carry the same; Kafka Streams walks the topology in depth, children in the order in which they were written, and `Met` is
-what a join needs of that.
+carry the same; which of them comes first is in `topology.roads`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,26 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
-from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology, TableSource, TableTableJoin, TaskNode
+from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology
+from tidemark.topology.roads import Roads
 
 Numbers = npt.NDArray[np.int64]
-Path = tuple[int, ...]
-"""Numbers of the nodes from a source on; of two paths the smaller is walked first."""
-
-_NUMBER = re.compile(r"\d+$")
-
-
-@dataclass(frozen=True)
-class Met:
-    """Where one record has come to both inputs of a join: whose row the other's sees, and whose results come first."""
-
-    left_sees_right: bool
-    right_sees_left: bool
-    right_first: bool
-
-
-LEFT_FIRST = Met(left_sees_right=False, right_sees_left=True, right_first=False)
-RIGHT_FIRST = Met(left_sees_right=True, right_sees_left=False, right_first=True)
 
 
 class RecordOrder:
@@ -48,18 +30,6 @@ class RecordOrder:
 
     def __init__(self, subtopology: SubTopology) -> None:
         self._ranks = source_ranks(subtopology)
-        self._paths = _paths(subtopology)
-        self._shown = _shown(subtopology, self._paths)
-
-    def met(self, node: TaskNode) -> Met:
-        """For a node of two inputs. Where no record reaches both, whatever it says has no meaning."""
-        left, right = (self._paths.get(name, {}) for name in node.inputs)
-        left_shown, right_shown = (self._shown.get(name, {}) for name in node.inputs)
-        own = (_number(node.node),)
-        for source in sorted(left.keys() & right.keys()):
-            one, other = left[source] + own, right[source] + own
-            return Met(right_shown[source] < one, left_shown[source] < other, other < one)
-        return RIGHT_FIRST if isinstance(node, StreamTableJoin) else LEFT_FIRST
 
     def number(
         self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
@@ -138,47 +108,12 @@ def _numbered(rows: Rows, places: Numbers) -> Rows:
 
 def source_ranks(subtopology: SubTopology) -> list[int]:
     """The rank of each source among equal times: those that feed only tables first, then in the plan's order."""
-    reached = {name: set(paths) for name, paths in _paths(subtopology).items()}
+    roads = Roads(subtopology)
     streams: set[int] = set()
     tables = {i for i, source in enumerate(subtopology.sources) if source.is_table}
     for node in subtopology.nodes:
         if isinstance(node, StreamTableJoin):
-            streams |= reached.get(node.inputs[0], set())
-            tables |= reached.get(node.inputs[1], set())
+            streams |= roads.sources(node.inputs[0])
+            tables |= roads.sources(node.inputs[1])
     order = sorted(range(len(subtopology.sources)), key=lambda i: (i in streams or i not in tables, i))
     return [order.index(i) for i in range(len(order))]
-
-
-def _paths(subtopology: SubTopology) -> Mapping[str, Mapping[int, Path]]:
-    """By node, for each source whose records reach it, the path that is walked first."""
-    paths: dict[str, dict[int, Path]] = {}
-    for branch in subtopology.branches:
-        end = branch.aggregation.node if branch.aggregation else branch.end
-        path = tuple(_number(step.node) for step in branch.steps)
-        paths.setdefault(end, {})[branch.source] = (*path, _number(end)) if branch.aggregation else path
-    for node in subtopology.nodes:
-        own = paths.setdefault(node.node, {})
-        for name in node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs:
-            for source, path in paths.get(name, {}).items():
-                own[source] = min(own.get(source, (*path, _number(node.node))), (*path, _number(node.node)))
-    return paths
-
-
-def _shown(subtopology: SubTopology, paths: Mapping[str, Mapping[int, Path]]) -> Mapping[str, Mapping[int, Path]]:
-    """By node, for each source, the path behind which a join that looks its rows up sees what a record has changed."""
-    shown = dict(paths)
-    for node in subtopology.nodes:
-        if isinstance(node, TableTableJoin):
-            found = [shown[name] for name in node.inputs]
-            shown[node.node] = {
-                source: min(each[source] for each in found if source in each) for source in paths[node.node]
-            }
-        elif isinstance(node, TableSource) and node.is_view:
-            shown[node.node] = shown[node.inputs[0]]
-    return shown
-
-
-def _number(node: str) -> int:
-    """When the node was written: names end with it, as in Kafka Streams."""
-    found = _NUMBER.search(node)
-    return int(found.group()) if found else 0

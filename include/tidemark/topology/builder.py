@@ -18,6 +18,7 @@ from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
 from tidemark.topology.plan import Column, Expected, Guarantee, Source, TopologyPlan
+from tidemark.topology.roads import Roads
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import bare_column, expression_type, quoted
 from tidemark.topology.stores import Materialized, materialized
@@ -188,6 +189,8 @@ class Topology:
         plan = TopologyPlan(self.application_id, self.version, self.guarantee, subtopologies, survives=self.survives)
         _refuse_internal_topics(plan)
         _refuse_loops(plan)
+        for subtopology in subtopologies:
+            Roads(subtopology).check()
         return plan
 
     def describe(self) -> str:

@@ -148,8 +148,9 @@ class Stream:
         """Give the records another key, SQL over the columns, through the topic `<app>-<name>-repartition`.
 
         Without `key` they keep the keys that they have, such as those a processor forwarded; only for a stream out of the
-        task loop. Records whose new key is null are left out; a record without a value stays one. What follows is a
-        sub-topology of its own, in which `_timestamp` is the event's time. Raises `InvalidTopology`.
+        task loop. Records whose new key is null are left out, unless a left or outer join of streams is downstream; a
+        record without a value stays one. What follows is a sub-topology of its own, in which `_timestamp` is the event's
+        time. Raises `InvalidTopology`.
         """
         draft = self.draft
         node = draft.node_name("KSTREAM-REPARTITION")

@@ -33,7 +33,6 @@ from tidemark.tasks.nodes.columns import (
 from tidemark.tasks.nodes.joined_rows import JoinedRows, Kept
 from tidemark.tasks.nodes.waiting import NEVER_MS, Waiting, key_of, time_of, waiting_keys
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.order import LEFT_FIRST, Met
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -46,6 +45,7 @@ from tidemark.tasks.rows import (
     value_schema,
 )
 from tidemark.topology.plan import Column, JoinKind, StreamStreamJoin
+from tidemark.topology.roads import LEFT_FIRST, Met
 
 _CLOSED, _OWN = 0, 1
 """Of what one record gives, rows that stayed alone and are closed by it come before its own results."""

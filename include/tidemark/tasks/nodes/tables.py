@@ -29,7 +29,6 @@ from tidemark.tasks.nodes.columns import (
 )
 from tidemark.tasks.nodes.history import TableHistory
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.order import LEFT_FIRST, RIGHT_FIRST, Met
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -43,6 +42,7 @@ from tidemark.tasks.rows import (
     value_schema,
 )
 from tidemark.topology.plan import JoinKind, StreamTableJoin, TableSource, TableTableJoin
+from tidemark.topology.roads import LEFT_FIRST, RIGHT_FIRST, Met
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,70 @@
+"""Where roads of one record meet: which are refused, which are taken, and what numbers their results."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.errors import InvalidTopology
+from tidemark.topology.builder import Topology
+from tidemark.topology.roads import Roads
+
+SCHEMA = "id STRING, ward STRING, beat BIGINT"
+
+
+def a_stream(topology: Topology):
+    return topology.stream("beats", schema=SCHEMA, key="id")
+
+
+def counted(stream, name):
+    return stream.group_by_key().count(name=name, store=name)
+
+
+def the_sub_topology(topology: Topology):
+    (found,) = topology.plan().subtopologies
+    return found
+
+
+def test_should_refuse_roads_that_cross():
+    topology = Topology("app")
+    beats = a_stream(topology)
+    first, between, last = (counted(beats, name) for name in ("first", "between", "last"))
+    first.join(last).join(between).to("out")
+    with pytest.raises(InvalidTopology, match=r"roads that cross.*write all that leads to one side before"):
+        topology.plan()
+
+
+def test_should_take_the_same_roads_when_one_side_is_written_first():
+    topology = Topology("app")
+    beats = a_stream(topology)
+    first, last, between = (counted(beats, name) for name in ("first", "last", "between"))
+    first.join(last).join(between).to("out")
+    assert topology.plan()
+
+
+def test_should_refuse_results_whose_roads_lead_around_their_own_fork():
+    topology = Topology("app")
+    beats = a_stream(topology)
+    other = topology.stream("other", schema="id STRING, n BIGINT", key="id")
+    pairs = beats.join(other, within="5s")
+    around = pairs.select("beat AS x").join(beats.select("beat AS y"), within="5s")
+    around.join(pairs.select("beat AS z"), within="5s").to("out")
+    with pytest.raises(InvalidTopology, match=r"comes to KSTREAM-JOIN-.* over roads that cross"):
+        topology.plan()
+
+
+def test_should_number_only_the_results_behind_which_roads_part_and_meet():
+    topology = Topology("app")
+    beats = a_stream(topology)
+    other = topology.stream("other", schema="id STRING, n BIGINT", key="id")
+    pairs = beats.join(other, within="5s")
+    pairs.select("beat AS x").join(pairs.select("beat AS y"), within="5s").to("out")
+    subtopology = the_sub_topology(topology)
+    assert Roads(subtopology).forks == {pairs.node}
+    meeting = [node for node in subtopology.nodes if len(node.inputs) > 1 and node.node != pairs.node]
+    assert [Roads(subtopology).compared_by(node) for node in meeting] == [{pairs.node}]
+
+
+def test_should_number_nothing_where_roads_do_not_meet():
+    topology = Topology("app")
+    counted(a_stream(topology), "n").to("out")
+    assert not Roads(the_sub_topology(topology)).forks
