@@ -46,6 +46,7 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
     wrong: list[str] = []
     known = shapes(case.nodes)
     judges_time = _downstream(case.nodes, _judges_time)
+    sessions = [line for held in ours.stores.values() for line in held if line.end is not None]
     for place, node in enumerate(case.nodes):
         if isinstance(node, ToNode):
             name = sink_name(place)
@@ -53,7 +54,7 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
             if known[node.input].from_windows and not case.commits_each:
                 lines = _with_windows(lines[0]), _with_windows(lines[1])
             mine, other = _sequences(*lines)
-            found = _of_sink(case, known[node.input], *lines)
+            found = _of_sink(case, known[node.input], *lines, sessions)
             if found is Difference.DIFFERENT and _is_late(case, ours, theirs) and place in judges_time:
                 found = Difference.LATE_BY_BATCH
             if found is Difference.DIFFERENT:
@@ -78,7 +79,9 @@ def compare(case: Case, ours: Results, theirs: Results) -> Verdict:
     return Verdict(frozenset(classes), "\n".join(wrong) or None)
 
 
-def _of_sink(case: Case, shape: Shape, ours: Sequence[Line], theirs: Sequence[Line]) -> Difference | None:
+def _of_sink(
+    case: Case, shape: Shape, ours: Sequence[Line], theirs: Sequence[Line], sessions: Sequence[Line]
+) -> Difference | None:
     mine, other = _sequences(ours, theirs)
     if mine == other:
         return None
@@ -94,6 +97,8 @@ def _of_sink(case: Case, shape: Shape, ours: Sequence[Line], theirs: Sequence[Li
             return Difference.COALESCED
     if shape.closes and _counted(mine) == _counted(other):
         return Difference.CLOSING_BY_BATCH
+    if shape.closes and _are_some_of_sessions(mine, other, sessions):
+        return Difference.COALESCED
     return Difference.DIFFERENT
 
 
@@ -122,6 +127,17 @@ def _is_some_of(given: Sequence[Any], expected: Sequence[Any]) -> bool:
     if expected[-1][0] is None:
         return not given or given[-1][0] is None
     return bool(given) and given[-1] == expected[-1]
+
+
+def _are_some_of_sessions(ours: Sequences, theirs: Sequences, sessions: Sequence[Line]) -> bool:
+    """Whether what is missing are finals of sessions that closed and grew in one batch: ours is the longer one alone."""
+    if not ours.keys() <= theirs.keys() or any(ours[key] != theirs[key] for key in ours):
+        return False
+    return all(
+        any(line.key == key and line.start <= start and end <= line.end and line.end - line.start > end - start
+            for line in sessions)
+        for key, start, end in theirs.keys() - ours.keys()
+    )  # fmt: skip
 
 
 def _are_some_of_windows(ours: Sequences, theirs: Sequences) -> bool:

@@ -18,9 +18,11 @@ from tests.fuzz.case import (
     TableNode,
     ToNode,
     ToStreamNode,
+    ToTableNode,
     WindowOf,
 )
 from tests.fuzz.checking import compared
+from tests.fuzz.compare import Difference
 from tests.fuzz.expressions import of
 
 T0, T1, T2 = (StreamNode(f"t{i}", (f"u{i}", f"v{i}")) for i in range(3))
@@ -78,6 +80,20 @@ ROADS = {
         ),
         ("t0", "a", 0),
     ),
+    "a joined table that is joined again, with what one of its tables is folded to": a_case(
+        (
+            T0,
+            ToTableNode(0),
+            TABLE_1,
+            ToStreamNode(2),
+            FoldNode(3, None, "tally_to_two", False),
+            JoinNode(1, 2, "inner"),
+            JoinNode(4, 5, "left"),
+            ToNode(6),
+        ),
+        ("t0", "a", 0),
+        ("t1", "a", 0),
+    ),
     "an aggregate that is kept as rows, through a select": a_case(
         (
             T0,
@@ -108,6 +124,15 @@ def test_should_judge_each_final_of_one_record_by_those_before_it(java):
     )
     case = a_case(nodes, ("t0", "a", 10), ("t0", "c", 0), ("t0", "a", 199))
     assert compared(case, java).difference is None
+
+
+def test_should_give_the_longer_session_alone_where_one_closes_and_grows_in_a_batch(java):
+    window = WindowOf("session", 20, 0, 100)
+    nodes = (T0, AggregateNode(0, window, (("n", "count", None),)), SuppressNode(1), ToNode(2, says_window=True))
+    row = {"u0": 0, "v0": 0}
+    case = Case(nodes, tuple(Record("t0", "a", row, at) for at in (0, 120, 20)))
+    verdict = compared(case, java)
+    assert (verdict.classes, verdict.difference) == (frozenset({Difference.COALESCED}), None)
 
 
 @pytest.mark.parametrize("is_behind_state", [False, True])

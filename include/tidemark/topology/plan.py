@@ -290,8 +290,8 @@ class Reduce(TaskNode):
 class TableSource(TaskNode):
     """Keeps the last row of each key in its store, and emits every update, deletions included.
 
-    `is_view`: nobody asked for the store; Kafka Streams reads the stores behind the table instead, and so sees an update as
-    soon as they do.
+    `is_view`: the table is another node's, whose rows are kept here for joins; they see an update as soon as that node has
+    made it.
     """
 
     is_view: bool = False

@@ -222,16 +222,14 @@ def _spans(subtopology: SubTopology) -> dict[str, dict[Start, _Span]]:
 
 
 def _shown(subtopology: SubTopology, spans: Mapping[str, Mapping[Start, _Span]]) -> Mapping[str, Mapping[Start, _Span]]:
-    """By node, the paths behind which a join that looks its rows up sees what a record has changed."""
+    """By node, the paths behind which a join that looks its rows up sees what a record has changed.
+
+    The rows of a table that nobody asked to keep are stored behind its node, by another; Kafka Streams' own store, where it
+    is told to keep them, is that of the node.
+    """
     shown = dict(spans)
     for node in subtopology.nodes:
-        if isinstance(node, TableTableJoin):
-            merged: dict[Start, _Span] = {}
-            for name in node.inputs:
-                for start, span in shown.get(name, {}).items():
-                    merged[start] = span.with_(merged.get(start))
-            shown[node.node] = merged
-        elif isinstance(node, TableSource) and node.is_view:
+        if isinstance(node, TableSource) and node.is_view:
             shown[node.node] = shown[node.inputs[0]]
     return shown
 
