@@ -12,13 +12,16 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, crash_at
 from typer.testing import CliRunner
 
+from tidemark.changelog.policy import DAY_MS
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
+from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance
+from tidemark.names import TopicPartition
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
@@ -142,6 +145,42 @@ def test_should_read_only_the_tail_where_the_local_store_is_behind(app):
     restore(app, SourceOfState.LOCAL, listener=listener)
     assert counts_of(app) == app.expected
     assert 0 < listener.records < len(app.expected)
+
+
+def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_their_tombstones(app):
+    """The machine slept while it read: a key was deleted after the copy, and its tombstone is compacted away since."""
+    saved = app.settings.state_dir.with_name("saved")
+    shutil.copytree(app.settings.state_dir, saved)
+    app.feed(300, keys=10)
+    app.run()
+    shutil.rmtree(app.settings.state_dir)
+    saved.rename(app.settings.state_dir)
+    for partition in range(PARTITIONS):
+        store = RocksStore(app.store_folder(partition), write_buffer_bytes=1 << 20)
+        _, value = next(store.items(WHOLE))
+        store.put_many([Writes(WHOLE, [b"deleted since"], [value])], store.marker, None)
+        store.close()
+    asleep_ms = [0]
+
+    def sleep(point):
+        if point == "restore-tail":
+            asleep_ms[0] = DAY_MS
+
+    kit = RestoreKit.of(
+        app.plan,
+        app.settings,
+        [LocalCopies(app.settings.state_dir, app.name)],
+        lambda: wall_clock_ms() + asleep_ms[0],
+    )
+    made = make_plan(kit, "r1", None)
+    assert {store.source for store in made.stores} == {SourceOfState.LOCAL}
+    workspace = Workspace(app.settings.state_dir, app.name, "r1")
+    workspace.create(made)
+    said = []
+    done = RestoreRun(kit, workspace, LoggingRestoreListener(), sleep, said.append).run()
+    assert done.state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+    assert any("delete.retention.ms is 1d" in line and "next source of state" in line for line in said)
 
 
 def test_should_pass_over_a_damaged_store(app, caplog):
@@ -288,8 +327,12 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert "rollback" in tidemark("plan")
     tidemark("run", "--plan", str(kept), code=1)  # nobody says yes
     assert json.loads(tidemark("status", "--json")) == []
-    assert f"{len(app.expected)} keys verified" in " ".join(tidemark("run", "--plan", str(kept), "--yes").split())
+    done = " ".join(tidemark("run", "--plan", str(kept), "--yes").split())
+    assert f"done, ok: {len(app.expected)} keys compared, 0 left out, 0 differ" in done
     (listed,) = json.loads(tidemark("status", "--json"))
+    assert listed["verdict"] == "ok"
+    assert sum(figures["compared"] for figures in listed["figures"].values()) == len(app.expected)
+    assert f" {len(app.expected)} " in tidemark("status")
     assert (listed["id"], listed["state"], listed["verified"]) == (told["restore_id"], "done", 2)
     assert not (app.state / "0_0" / "witness").exists()
     assert "cannot be aborted" in str(
@@ -298,6 +341,21 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert "rolled back" in tidemark("rollback")
     assert (app.state / "0_0" / "witness").read_text() == "old"
     assert counts_of(app) == app.expected
+
+
+def test_should_say_that_nothing_could_be_compared_after_a_purge(app, tmp_path, monkeypatch):
+    app.for_commands(tmp_path, monkeypatch)
+    kit = kit_of(app)
+    places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
+    purge(app.admin, app.settings, kit.ends.of(places))
+    done = CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--from", "local", "--yes"])
+    assert done.exit_code == ExitCode.RETRY, done.output
+    said = " ".join(done.stdout.split())
+    assert f"done, not enough evidence: 0 keys compared, {len(app.expected)} left out, 0 differ" in said
+    assert counts_of(app) == app.expected
+    shown = CliRunner().invoke(build(["restore"]), ["restore", "status", "made_counting", "--json"])
+    (listed,) = json.loads(shown.stdout)
+    assert (listed["verdict"], {f["compared"] for f in listed["figures"].values()}) == ("not enough evidence", {0})
 
 
 _ON_A_FULL_DISK = """
