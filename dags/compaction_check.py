@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, task
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from tidemark.settings import Settings
-from tidemark_airflow.approval import approvers, no_unless_answered
+from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.checks import check_dag
-from tidemark_airflow.operations import chosen
 
 if TYPE_CHECKING:
     from tidemark.checks.verdict import Finding
@@ -82,51 +80,42 @@ dag = check_dag(
 with dag:
 
     @task(trigger_rule="all_done")
-    def differences(params: dict[str, Any] | None = None) -> list[dict[str, str]]:
+    def differences(**context: Any) -> list[dict[str, str]]:
         """What `tidemark topics apply` would set; skipped where nobody asked for it, or nothing differs."""
-        asked = params or {}
-        if not asked["apply"]:
+        if not context["params"]["apply"]:
             raise AirflowSkipException("not asked to: the parameter apply is off")
         from dataclasses import asdict
 
-        from confluent_kafka.admin import AdminClient
+        from tidemark_airflow.topic_settings import topic_settings_of
 
-        from tidemark.broker.clients import librdkafka_config
-        from tidemark.broker.topic_changes import plan_changes
-        from tidemark.topology.load import load
-
-        settings = Settings.load()
-        admin = AdminClient(librdkafka_config(settings))
-        found = [asdict(c) for name in chosen(asked) for c in plan_changes(load(name).plan(), settings, admin)]
+        found = topic_settings_of(context).plan()
         if not found:
             raise AirflowSkipException("every topic is as its topology asks for")
-        return found
+        return [asdict(change) for change in found]
 
-    approval = ApprovalOperator(
+    approval = PlanApprovalOperator(
         task_id="approval",
         subject="Set these topic settings?",
-        body="{% for c in ti.xcom_pull(task_ids='differences') %}- `{{ c.topic }}`: {{ c.setting }} from "
-        "{{ c.found or 'not set' }} to {{ c.wanted }}\n{% endfor %}",
-        assigned_users=approvers(Settings.load()),
-        **no_unless_answered(timedelta(hours=1)),
+        response_timeout=timedelta(hours=1),
+        is_about_topics=True,
     )
 
     @task
-    def set_topics(approved: list[dict[str, str]]) -> None:
+    def set_topics(**context: Any) -> int:
         """Set what was approved, and nothing else."""
-        from confluent_kafka.admin import AdminClient
+        from tidemark.errors import StartRefused
+        from tidemark_airflow.topic_settings import topic_settings_of
 
-        from tidemark.broker.clients import librdkafka_config
-        from tidemark.broker.topic_changes import TopicChange, apply_changes
-
-        settings = Settings.load()
-        apply_changes([TopicChange(**c) for c in approved], settings, AdminClient(librdkafka_config(settings)))
+        try:
+            return len(topic_settings_of(context).apply())
+        except StartRefused as error:
+            raise AirflowFailException(str(error)) from error
 
     @task
     def done() -> None:
         """Failed or skipped where the check was: the run ends as it did, though topics were set or nothing was asked for."""
 
     judged, found = dag.get_task("compaction"), differences()
-    topics_set = set_topics(found)
+    topics_set = set_topics()
     judged >> found >> approval >> topics_set
     [judged, topics_set] >> done()

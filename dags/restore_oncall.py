@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Param, chain, task
 
 from tidemark.settings import Settings
-from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
+from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
 from tidemark_airflow.operations import case_params, operations_dag
 
@@ -84,12 +84,10 @@ with operations_dag(
 
         return oncall.plan(context)
 
-    approval = KeptApproval(
+    approval = PlanApprovalOperator(
         task_id="approval",
         subject="Restore {{ params.topology }}?",
-        body="{{ ti.xcom_pull(task_ids='plan') }}",
-        assigned_users=approvers(_SETTINGS),
-        **no_unless_answered(timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms)),
+        response_timeout=timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms),
     )
 
     @task(**RETRIES)

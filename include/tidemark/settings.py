@@ -151,8 +151,12 @@ class Settings(BaseSettings):
     audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "", least=1)
     oncall_approvers: list[str] = setting(
         [],
-        "Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, all who may run the DAG",
+        "ids of the Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, all who "
+        "may run the DAG",
         "",
+    )
+    approval_by_another: bool = setting(
+        False, "who triggered a restore, a change or a setting of topics may not approve it", ""
     )
     oncall_response_timeout_ms: int = setting(
         1_800_000, "a restore that nobody has approved by then is not done", "", least=1

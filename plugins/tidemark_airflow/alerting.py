@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk.bases.notifier import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.alerts.alert import Alert, AlertKind
@@ -60,6 +61,25 @@ def alert_on_time_out(context: Mapping[str, Any]) -> None:
         return
     message = f"{context['dag'].dag_id}: run {context['run_id']} was ended: it took longer than its dagrun_timeout"
     _raise(AlertKind.OPERATION_FAILED, _application(context), message)
+
+
+class PlanWaits(BaseNotifier):
+    """Raises an alert when a plan begins to wait for the answer of a person."""
+
+    def __init__(self, response_timeout: timedelta) -> None:
+        super().__init__()
+        self.response_timeout = response_timeout
+
+    def notify(self, context: Mapping[str, Any]) -> None:
+        """The approval calls it before it waits; `context` is its own."""
+        task, run = context["task"], context["dag_run"]
+        users = ", ".join(user["name"] for user in task.assigned_users or []) or "anybody who may run the DAG"
+        try:
+            place = task.generate_link_to_ui(task_instance=context["ti"])
+        except ValueError:
+            place = "Required actions of the run"
+        waits = f"the plan of run {run.run_id} waits for an answer of {users} within {self.response_timeout}"
+        _raise(AlertKind.PLAN_WAITS, _application(context), f"{run.dag_id}: {waits}: {place}")
 
 
 def alert_on_deadline(allowed: timedelta) -> DeadlineAlert:

@@ -17,16 +17,16 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
 from tidemark.hold import release_hold
+from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import DONE, FAILED, SAID, Case, CaseFolder, case_id_of
 from tidemark.oncall.drain import drain as await_drained
-from tidemark.oncall.report import make_report
+from tidemark.oncall.report import RESTORE, make_report
 from tidemark.probe import Probe, probe_from_environment
 from tidemark.restore.kit import RestoreKit
 from tidemark.savepoints.asking import live_instances
 from tidemark.settings import Settings
 from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
-from tidemark_airflow.approval import ANSWER
 from tidemark_airflow.holding import await_running, stop_under_hold
 from tidemark_airflow.operations import CASE_PARAMS
 
@@ -74,6 +74,12 @@ def case_of(context: Context) -> OpenCase:
     return OpenCase(case, folder, settings, topology.plan())
 
 
+def approval_of(context: Context) -> PlanApproval:
+    """The approval of a run's case."""
+    opened = case_of(context)
+    return PlanApproval(opened.folder, opened.settings)
+
+
 def write_down(context: Context) -> None:
     """What is asked, and by whom."""
     opened = case_of(context)
@@ -101,13 +107,29 @@ def step(context: Context, name: str) -> Iterator[Step]:
 
 
 def fence(context: Context) -> None:
-    """Stop every instance, and keep the stream DAG from relaunching them."""
+    """Stop every instance, and keep the stream DAG from relaunching them. Stops nothing that nobody has approved.
+
+    Cleared and run again when the case is done, it does nothing.
+    """
+    approval = approval_of(context)
+    if approval.is_done:
+        log.info("this case is done: nothing is stopped again")
+        return
     with step(context, "fence") as at:
         case, folder = at.opened.case, at.opened.folder
+        approval.require()
+        approval.require_topology(_planned_for(at.opened))
         hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.say)
         # Cleared and run again, it finds none running of those that ran.
         if not folder.holds(_HELD):
             folder.write(_HELD, {"instances": list(hold.instances)})
+
+
+def _planned_for(opened: OpenCase) -> TopologyPlan:
+    """The deployed topology, in the form that plans of this kind of case are made for."""
+    if opened.case.kind != RESTORE:
+        return opened.topology
+    return RestoreKit.of(opened.topology, opened.settings, (), wall_clock_ms).plan
 
 
 def relaunch(context: Context) -> None:
@@ -145,6 +167,10 @@ def release(context: Context) -> None:
     case, folder, var_dir = opened.case, opened.folder, opened.settings.var_dir
     if release_hold(var_dir, case.application_id, case.case_id):
         folder.note("release", SAID, "the stream DAG may launch the instances again")
+    approval = approval_of(context)
+    if case.kind != RESTORE and not approval.is_done:
+        # The instances run on from here: what failed is planned again, and not repeated under an old answer.
+        approval.close()
     if not folder.has("roll_back", DONE):
         return
     wanted = tuple(folder.read(_HELD)["instances"])
@@ -160,8 +186,7 @@ def report(context: Context) -> str:
     """Write the report; fails where the case did not end as somebody chose. Returns the page's path."""
     probe_from_environment()("oncall-report")
     folder = case_of(context).folder
-    approval = context["ti"].xcom_pull(task_ids="approval", key=ANSWER)
-    made = make_report(folder, approval)
+    made = make_report(folder, approval_of(context).answer)
     path = str(folder.folder / "report.html")
     log.info("%s; report: %s", made["outcome"], path)
     if not made["is_as_wanted"]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, chain, task
 
-from tidemark.settings import Settings
-from tidemark_airflow.approval import KeptApproval, approvers, no_unless_answered
+from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.case_tasks import RETRIES, drain, fence, relaunch, release, report, unless_dry_run
 from tidemark_airflow.operations import case_params, operations_dag
 
@@ -48,12 +47,10 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
 
             return changes.plan(context)
 
-        approval = KeptApproval(
+        approval = PlanApprovalOperator(
             task_id="approval",
             subject=f"{kind} of {{{{ params.topology }}}}: do as planned?",
-            body="{{ ti.xcom_pull(task_ids='plan') }}",
-            assigned_users=approvers(Settings.load()),
-            **no_unless_answered(timedelta(hours=1)),
+            response_timeout=timedelta(hours=1),
         )
 
         @task(**RETRIES)

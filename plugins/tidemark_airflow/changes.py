@@ -5,13 +5,16 @@ Imported by a task when it runs, as it loads clients.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidemark.clock import wall_clock_ms
 from tidemark.oncall.changing import Changing
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark_airflow.cases import Context, step, write_down
+from tidemark_airflow.cases import Context, approval_of, step, write_down
+
+log = logging.getLogger(__name__)
 
 
 def preflight(context: Context) -> None:
@@ -28,7 +31,10 @@ def plan(context: Context) -> str:
 
 
 def change(context: Context) -> None:
-    """Do what was approved; tried again, it finds what is done."""
+    """Do what was approved; tried again, it finds what is done. Cleared when the case is done, it does nothing."""
+    if approval_of(context).is_done:
+        log.info("this case is done: nothing is changed again")
+        return
     with _changing(context, "change") as work:
         work.change()
 

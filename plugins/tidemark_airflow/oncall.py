@@ -16,7 +16,7 @@ from tidemark.oncall.steps import OnCall
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.sources import copy_sources, past_sources
-from tidemark_airflow.cases import Context, Step, case_of, step, write_down
+from tidemark_airflow.cases import Context, Step, approval_of, case_of, step, write_down
 from tidemark_airflow.holding import stop_under_hold
 
 
@@ -55,13 +55,14 @@ def swap(context: Context) -> None:
 
 def roll_back(context: Context) -> None:
     """Stop what runs by now, and bring the old state back. Skipped where nothing was begun: nothing is stopped for it."""
-    opened = case_of(context)
-    if not opened.folder.has("restore", BEGUN):
+    opened, approval = case_of(context), approval_of(context)
+    if not (opened.folder.has("restore", BEGUN) and approval.is_used):
         raise AirflowSkipException("nothing was begun, so there is nothing to bring back")
     with _restoring(context, "roll_back") as (call, at):
         case, var_dir = opened.case, opened.settings.var_dir
         stop_under_hold(var_dir, case.application_id, case.case_id, f"rolling back: {case.reason}", at.say)
         at.say(call.roll_back())
+        approval.close()
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from approving import answer, approve, ask, run_of
 from test_operations_dags import operations as operations  # The fixture.
 from tests.change.changing import ChangingApp
 from tests.change.test_upgrade import description
@@ -31,11 +31,7 @@ def asked(kind, app, when=0, **params):
         "relaunch_timeout_s": 10,
         "drain_timeout_s": 10,
     }
-    run = SimpleNamespace(
-        dag_id=kind, run_after=datetime(2026, 11, 21, 0, when, tzinfo=UTC), triggering_user_name="ada"
-    )
-    ti = SimpleNamespace(xcom_pull=lambda **_: {"chosen_options": ["Approve"], "responded_by_user": {"name": "grace"}})
-    return {"params": {**given, **params}, "dag_run": run, "ti": ti}
+    return {"params": {**given, **params}, "dag_run": run_of(kind, when)}
 
 
 def planned(context):
@@ -71,6 +67,8 @@ def test_should_plan_hold_change_relaunch_and_report(app):
     assert "- **Rename**: `n=total`" in told
     assert "- **Standstill**: about 30 s" in told
     assert description(app).version == "1"
+    assert ask(context)["body"] == told
+    answer(context)
     cases.fence(context)
     hold = read_hold(app.settings.var_dir, app.name)
     assert (hold.by, hold.reason) == (cases.case_of(context).case.case_id, "a | <b>")
@@ -94,6 +92,7 @@ def test_should_plan_hold_change_relaunch_and_report(app):
 def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
     context = asked("upgrade", app, **UPGRADED)
     planned(context)
+    approve(context)
     cases.fence(context)
     monkeypatch.setattr("tidemark.change.upgrade.Upgrade.run", refused)
     with pytest.raises(AirflowFailException, match="no such luck"):
@@ -102,6 +101,9 @@ def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
     assert read_hold(app.settings.var_dir, app.name) is None
     with pytest.raises(AirflowFailException, match=r"failed: .*: change: no such luck; the report is .*report.html"):
         cases.report(context)
+    # The stream runs again: what failed is planned again.
+    with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
+        cases.fence(context)
 
 
 def refused(*_):
@@ -123,6 +125,7 @@ def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
     assert "3 tasks instead of [2]" in planned(asked("rescale", app, tasks=3))
     reset = asked("offsets_reset", app, when=1, **RESET)
     assert "offsets to earliest, state: empty" in planned(reset)
+    approve(reset)
     changes.change(reset)
     assert "records are processed again" not in planned(asked("offsets_reset", app, when=2, **RESET))
     with pytest.raises(AirflowFailException, match="time"):
@@ -138,12 +141,170 @@ def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path
     planned(context)
     offsets = cases.case_of(context).folder.read("plan.json")["offsets"]
     app.feed(300)
+    approve(context)
     for _ in range(2):  # Tried again, it finds what is done.
         changes.change(context)
     assert come_to(app, [int(offset.rpartition("=")[2]) for offset in sorted(offsets)])
     again = asked("offsets_reset", app, when=1, **{**RESET, "state": "keep"})
     planned(again)
     assert cases.case_of(again).folder.read("plan.json")["offsets"] == []
+
+
+def committed(app):
+    """What every task has committed last, and what is recorded of the state."""
+    return app.last_records(), description(app)
+
+
+@pytest.fixture(params=["upgrade", "rescale", "offsets_reset"])
+def change(request, app, tmp_path, monkeypatch):
+    """A run of each kind, planned, that would change something; and what deploys another topology meanwhile."""
+    kind = request.param
+    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "offsets_reset": RESET}[kind]
+    if kind != "upgrade":
+        app.module = app.for_commands(tmp_path, monkeypatch)
+        write(app, tmp_path, "version_one({name!r})")
+    context = asked(kind, app, **params)
+    planned(context)
+
+    def deploy(number):
+        app.module = context["params"]["topology"] = app.for_commands(tmp_path, monkeypatch)
+        write(app, tmp_path, "version({name!r}, " + repr(number) + ", 'total', n='count(*)', most='max(v)')")
+
+    return context, deploy
+
+
+@pytest.mark.broker
+def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
+    context, _ = change
+    before = committed(app)
+
+    def is_refused(told):
+        for step in (cases.fence, changes.change):
+            with pytest.raises(AirflowFailException, match=told):
+                step(context)
+        assert read_hold(app.settings.var_dir, app.name) is None
+        assert committed(app) == before
+
+    # Marked successful through the API, before and after it was asked.
+    is_refused("a task that was marked successful is no answer")
+    ask(context)
+    is_refused("a task that was marked successful is no answer")
+    answer(context, "Reject")
+    is_refused("grace answered Reject")
+    ask(context)
+    answer(context, "Reject", user=None)
+    is_refused("nobody answered for the plan of case .* in time")
+
+
+@pytest.mark.broker
+def test_should_refuse_the_answer_of_a_user_who_may_not_give_it(app, change, monkeypatch):
+    context, _ = change
+    monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada", "7"]')
+    assert [user["id"] for user in ask(context)["assigned_users"]] == ["ada", "7"]
+    # With [core] simple_auth_manager_all_admins, Airflow lets anybody answer.
+    with pytest.raises(AirflowFailException, match=r"grace .* is not in the setting oncall_approvers"):
+        answer(context)
+    monkeypatch.setenv("TIDEMARK_APPROVAL_BY_ANOTHER", "true")
+    ask(context)
+    with pytest.raises(AirflowFailException, match="ada triggered this run and approved it"):
+        answer(context, user="ada")
+    for step in (cases.fence, changes.change):
+        with pytest.raises(AirflowFailException, match="ada triggered this run and approved it"):
+            step(context)
+    assert read_hold(app.settings.var_dir, app.name) is None
+    ask(context)
+    answer(context, user="7")
+    cases.fence(context)
+
+
+@pytest.mark.broker
+def test_should_refuse_a_topology_that_was_deployed_between_approval_and_change(app, change):
+    context, deploy = change
+    approve(context)
+    before = committed(app)
+    deploy("9")
+    for step in (cases.fence, changes.change):
+        with pytest.raises(
+            AirflowFailException, match=r'topology\.version is "9" now and was "\d" .*Trigger a new run'
+        ):
+            step(context)
+    assert read_hold(app.settings.var_dir, app.name) is None
+    assert committed(app) == before
+
+
+@pytest.mark.broker
+def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(app, change):
+    context, _ = change
+    told = cases.case_of(context).folder.read("plan.json")["told"]
+    approve(context)
+    cases.fence(context)
+    changes.change(context)
+    cases.relaunch(context)
+    cases.release(context)
+    before, notes = committed(app), cases.case_of(context).folder.notes()
+    assert ask(context) is None
+    for step in (cases.fence, changes.change, cases.release):
+        step(context)
+    assert committed(app) == before
+    assert cases.case_of(context).folder.notes() == notes
+    assert changes.plan(context) == told
+    assert read_hold(app.settings.var_dir, app.name) is None
+
+
+@pytest.mark.broker
+def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_else(app, change):
+    context, _ = change
+    approve(context)
+    folder = cases.case_of(context).folder
+    edited = json.loads((folder.folder / "plan.json").read_text())
+    edited["content"]["options"]["tasks"] = 7
+    folder.write("plan.json", edited)
+    with pytest.raises(AirflowFailException, match=r"grace approved plan .* and the plan of case .* is .* now"):
+        cases.fence(context)
+    changes.plan(context)  # What nobody edited is what was approved.
+    cases.fence(context)
+
+
+@pytest.mark.broker
+def test_a_reset_should_be_refused_where_it_would_process_records_again_that_nobody_was_told_of(
+    app, tmp_path, monkeypatch
+):
+    app.module = app.for_commands(tmp_path, monkeypatch)
+    write(app, tmp_path, "version_one({name!r})")
+    app.feed(200)
+    context = asked("offsets_reset", app, **{**RESET, "to": "latest", "state": "keep"})
+    assert "are never processed" in planned(context)
+    approve(context)
+    app.feed(300)
+    app.run()
+    shutil.rmtree(app.settings.var_dir / "instances")
+    before = committed(app)
+    with pytest.raises(AirflowFailException, match=r"plan\.effects\.processes_again is true now and was false"):
+        changes.change(context)
+    assert committed(app) == before
+
+
+@pytest.mark.broker
+def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_failed(app, tmp_path, monkeypatch):
+    app.module = app.for_commands(tmp_path, monkeypatch)
+    write(app, tmp_path, "version_one({name!r})")
+    context = asked("offsets_reset", app, **RESET)
+    planned(context)
+    approve(context)
+    cases.fence(context)
+    # Killed behind the commit, each try; then the stream is let go and reads on.
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark.oncall.approval.PlanApproval.finish", refused)
+        with pytest.raises(AirflowFailException, match="no such luck"):
+            changes.change(context)
+    cases.release(context)
+    app.run()
+    shutil.rmtree(app.settings.var_dir / "instances")
+    before = committed(app)
+    for step in (cases.fence, changes.change):
+        with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
+            step(context)
+    assert committed(app) == before
 
 
 @pytest.mark.broker

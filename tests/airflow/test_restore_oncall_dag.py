@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from approving import answer, approve, ask, run_of
 from test_operations_dags import operations as operations  # The fixture.
 from tests.restore.counting import CountingApp
 
@@ -18,7 +20,10 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown
 from tidemark.hold import Hold, read_hold, take_hold
 from tidemark.oncall.case import CaseFolder, case_id_of
+from tidemark.oncall.plan_hash import plan_content
+from tidemark.oncall.planning import PlanKind, Planned
 from tidemark.oncall.report import RESTORE
+from tidemark.restore.kit import RestoreKit
 from tidemark.settings import Settings, project_root
 from tidemark_airflow import cases, oncall
 
@@ -83,9 +88,7 @@ def context() -> dict[str, Any]:
         "dry_run": False,
         "reason": "the disk died",
     }
-    when = datetime(2026, 11, 21, 3, tzinfo=UTC)
-    run = SimpleNamespace(dag_id=RESTORE, run_after=when, triggering_user_name="ada")
-    return {"params": {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}, "dag_run": run}
+    return {"params": {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}, "dag_run": run_of(RESTORE)}
 
 
 @pytest.fixture
@@ -109,15 +112,75 @@ def folder_of(context: dict[str, Any]) -> CaseFolder:
     return CaseFolder.of(Settings.load().var_dir, "shopping", case_id_of(context["dag_run"].run_after), wall_clock_ms)
 
 
+def planned(context: dict[str, Any]) -> None:
+    """As if `plan` had run: `shopping` has no state that could be weighed."""
+    opened = cases.case_of(context)
+    opened.folder.open(opened.case)
+    deployed = RestoreKit.of(opened.topology, opened.settings, (), wall_clock_ms).plan
+    content = plan_content(opened.case, deployed, None, {})
+    opened.folder.write("plan.json", Planned(PlanKind.RESTORE, "the plan", 0.0, None, {}, content).to_dict())
+
+
 @pytest.mark.broker
 def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], stopped: list[str]) -> None:
     with pytest.raises(AirflowSkipException):
         oncall.roll_back(context)
     assert stopped == []
+    planned(context)
+    approve(context)
     cases.fence(context)
     with pytest.raises(AirflowSkipException):
         oncall.roll_back(context)
+    # Marked as done or not: what nobody approved is not rolled back.
+    folder_of(context).note("restore", "begun")
+    with pytest.raises(AirflowSkipException):
+        oncall.roll_back(context)
     assert stopped == ["the disk died"]
+
+
+@pytest.mark.broker
+def test_should_stop_nothing_that_nobody_approved(context: dict[str, Any], stopped: list[str]) -> None:
+    planned(context)
+    with pytest.raises(AirflowFailException, match="no person has answered for the plan of case"):
+        cases.fence(context)
+    ask(context)
+    answer(context, "Reject")
+    with pytest.raises(AirflowFailException, match="grace answered Reject"):
+        cases.fence(context)
+    assert stopped == []
+    assert read_hold(Settings.load().var_dir, "shopping") is None
+
+
+@pytest.mark.broker
+def test_should_stop_nothing_for_a_topology_that_was_not_planned_for(
+    context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(context)
+    approve(context)
+    topology = cases.load("shopping")
+    deployed = replace(topology.plan(), version="77")
+    other = SimpleNamespace(application_id=topology.application_id, plan=lambda: deployed)
+    monkeypatch.setattr(cases, "load", lambda _name: other)
+    with pytest.raises(AirflowFailException, match=r'topology\.version is "77" now and was "1"'):
+        cases.fence(context)
+    assert stopped == []
+
+
+@pytest.mark.broker
+def test_should_stop_nothing_again_once_the_case_is_done(context: dict[str, Any], stopped: list[str]) -> None:
+    planned(context)
+    approve(context)
+    cases.fence(context)
+    approval = cases.approval_of(context)
+    approval.use()
+    approval.finish()
+    cases.release(context)
+    before = folder_of(context).notes()
+    cases.fence(context)
+    assert ask(context) is None
+    assert stopped == ["the disk died"]
+    assert folder_of(context).notes() == before
+    assert read_hold(Settings.load().var_dir, "shopping") is None
 
 
 @pytest.mark.broker
@@ -125,6 +188,8 @@ def test_should_want_those_back_that_ran_at_first(
     context: dict[str, Any], stopped: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = []
+    planned(context)
+    approve(context)
     monkeypatch.setattr(cases, "await_running", lambda *given: wanted.append(given[2:]))
     cases.fence(context)
     cases.release(context)
@@ -142,8 +207,11 @@ def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
         raise OutcomeUnknown("shopping-0 did not come back within 7 s")
 
     monkeypatch.setattr(cases, "await_running", never)
+    planned(context)
+    approve(context)
     cases.fence(context)
     folder = folder_of(context)
+    cases.approval_of(context).use()
     folder.note("restore", "begun")
     with pytest.raises(AirflowFailException, match="did not come back"):
         cases.relaunch(context)
@@ -151,6 +219,8 @@ def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
     assert stopped == ["the disk died", "rolling back: the disk died"]
     cases.release(context)
     failed = [note.message for note in folder.notes() if (note.step, note.what) == ("release", "failed")]
+    with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
+        cases.fence(context)
     assert failed == ["shopping-0 did not come back within 7 s; when its cause is mended, unpause stream__shopping"]
 
 

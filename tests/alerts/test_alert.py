@@ -29,6 +29,7 @@ def test_should_have_a_section_that_says_what_to_do_for_every_kind():
         (AlertKind.CHECK_FAILED, Severity.ERROR),
         (AlertKind.OPERATION_FAILED, Severity.ERROR),
         (AlertKind.DRILL_TOO_OLD, Severity.WARNING),
+        (AlertKind.PLAN_WAITS, Severity.WARNING),
     ],
 )
 def test_should_be_as_urgent_as_its_kind(what, severity):

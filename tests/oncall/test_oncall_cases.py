@@ -12,6 +12,7 @@ from tests.restore.test_moment import a_record
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.hold import Hold, hold_path, read_hold, release_hold, take_hold
 from tidemark.names import TopicPartition
+from tidemark.oncall.approval import PlanAnswer
 from tidemark.oncall.case import Case, CaseFolder, case_id_of
 from tidemark.oncall.report import RESTORE, Outcome, make_report, outcome_of
 from tidemark.oncall.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
@@ -127,8 +128,8 @@ def noted(folder, *lines):
     return folder.notes()
 
 
-APPROVED = {"chosen_options": ["Approve"], "responded_by_user": {"id": "7", "name": "ada"}, "responded_at": "then"}
-REJECTED = {**APPROVED, "chosen_options": ["Reject"]}
+APPROVED = PlanAnswer("c1", "aa", "Approve", "7", "ada", "then", "grace")
+REJECTED = replace(APPROVED, chosen="Reject")
 HELD = ("preflight done", "plan done", "fence begun", "fence done")
 FENCED = (*HELD, "restore begun")
 ROLLED_BACK = (*FENCED, "relaunch failed", "roll_back begun", "roll_back done")
@@ -142,7 +143,7 @@ CHANGING = (*HELD, "change begun")
         (replace(CASE, dry_run=True), ("preflight done", "plan failed"), None, Outcome.REFUSED),
         (CASE, ("preflight failed",), None, Outcome.REFUSED),
         (CASE, ("plan done",), REJECTED, Outcome.REJECTED),
-        (CASE, ("plan done",), {**REJECTED, "responded_by_user": None}, Outcome.TIMED_OUT),
+        (CASE, ("plan done",), replace(REJECTED, user_id=None, user_name=None), Outcome.TIMED_OUT),
         (CASE, (*FENCED, "relaunch done", "drain done"), APPROVED, Outcome.RESTORED),
         (CASE, (*FENCED, "restore failed", "restore done", "drain done"), APPROVED, Outcome.RESTORED),
         (CASE, (*FENCED, "relaunch done", "drain failed"), APPROVED, Outcome.NOT_DRAINED),
@@ -183,6 +184,7 @@ def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder
     assert "<died>" not in page
     assert "ada" in page
     assert "http" not in page
+    assert (found["answered_at"], found["answered_plan"]) == ("then", "aa")
 
 
 def test_should_report_a_change_by_what_it_was_asked_for(tmp_path):

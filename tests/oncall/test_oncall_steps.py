@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
+from tests.oncall.approving import answered
 from tests.restore.counting import NO_PROBE, CountingApp, Crash
 from tests.restore.test_restore_run import counts_of
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
 from tidemark.hold import Hold, take_hold
+from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import Case, CaseFolder
 from tidemark.oncall.drain import drain
 from tidemark.oncall.planning import PlanKind
@@ -19,8 +21,10 @@ from tidemark.oncall.report import RESTORE
 from tidemark.oncall.steps import FASTEST, OnCall
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.run import make_plan
 from tidemark.restore.sources import copy_sources, past_sources
 from tidemark.restore.workspace import RestoreState, new_id, workspaces
+from tidemark.start.evidence import SourceOfState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -34,6 +38,15 @@ def app(settings, admin, unique):
     return made
 
 
+class Approved(OnCall):
+    """Somebody approves each plan as soon as it is made."""
+
+    def plan(self):
+        planned = super().plan()
+        answered(self.folder, self.restoring.settings)
+        return planned
+
+
 def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None):
     """A case that was asked for just now."""
     case_id = case_id or new_id()
@@ -44,7 +57,7 @@ def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None):
         RestoreKit.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
         for find in (copy_sources, past_sources)
     )
-    return OnCall(*kits, folder, LoggingRestoreListener(), probe, [].append)
+    return Approved(*kits, folder, LoggingRestoreListener(), probe, [].append)
 
 
 def everything(folder):
@@ -157,6 +170,52 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
         call_of(app).preflight()
 
 
+def test_should_restore_nothing_that_nobody_approved(app):
+    call = call_of(app)
+    OnCall.plan(call)  # Nobody answers.
+    with pytest.raises(StartRefused, match="no person has answered for the plan of case"):
+        call.restore()
+    answered(call.folder, app.settings, chosen="Reject")
+    with pytest.raises(StartRefused, match="Grace answered Reject"):
+        call.restore()
+    answered(call.folder, app.settings)
+    deployed = replace(call.restoring, plan=replace(app.plan, version="2"))
+    with pytest.raises(StartRefused, match=r'plan\.topology\.version is "2" now and was "1" when the plan was made'):
+        replace(call, restoring=deployed).restore()
+    named = call.restoring.settings.model_copy(update={"oncall_approvers": ["ada"]})
+    with pytest.raises(StartRefused, match="is not in the setting oncall_approvers"):
+        replace(call, restoring=replace(call.restoring, settings=named)).restore()
+    assert workspaces(app.settings.state_dir, app.name) == []
+    assert not approval_of(call).is_used
+
+
+def test_should_not_go_on_with_a_restore_that_was_begun_under_another_plan(app):
+    call = call_of(app)
+    call.plan()
+    other = make_plan(call.restoring, call.folder.case().case_id, SourceOfState.CHANGELOG)
+    call._workspace.create(other)
+    with pytest.raises(StartRefused, match=r'plan\.effects\.asked is "changelog" now and was null'):
+        call.restore()
+
+
+def test_should_use_an_answer_once_and_do_nothing_when_a_finished_case_is_repeated(app):
+    call = call_of(app)
+    told = call.plan().told
+    for step in (call.restore, call.verify, call.swap):
+        step()
+    assert approval_of(call).is_done
+    app.feed(100, keys=50)
+    app.run()
+    before = everything(app.settings.state_dir)
+    assert OnCall.plan(call).told == told
+    call.restore()
+    assert everything(app.settings.state_dir) == before
+
+
+def approval_of(call):
+    return PlanApproval(call.folder, call.restoring.settings)
+
+
 def test_should_tell_when_what_waits_is_not_drained(app):
     app.feed(60, keys=50)
     call = call_of(app)
@@ -201,7 +260,17 @@ def test_should_not_rewind_to_other_batches_than_were_approved(app):
     planned = call.plan().to_dict()
     planned["plan"]["tasks"][0]["to_batch"] += 1
     call.folder.write("plan.json", planned)
-    with pytest.raises(StartRefused, match="no longer lead to the batches that were approved"):
+    other = r"plan\.effects\.tasks\.0_0\.to_batch is \d+ now and was \d+ when the plan was made\. Trigger a new run"
+    with pytest.raises(StartRefused, match=other):
         call.restore()
+    assert not approval_of(call).is_used
+    # Approved like that, it turns out when the states are built.
+    planned["content"]["effects"]["tasks"][0]["to_batch"] += 1
+    call.folder.write("plan.json", planned)
+    (call.folder.folder / "asked.json").unlink()
+    answered(call.folder, app.settings)
+    with pytest.raises(StartRefused, match=other):
+        call.restore()
+    assert approval_of(call).is_used
     assert counts_of(app) == app.expected
     assert "nothing was committed" in call.roll_back()

@@ -23,13 +23,14 @@ class AlertKind(StrEnum):
     CHECK_FAILED = "check failed"
     DRILL_TOO_OLD = "drill too old"
     OPERATION_FAILED = "operation failed"
+    PLAN_WAITS = "plan waits"
 
     @property
     def severity(self) -> Severity:
-        """Whether a stream stands still (critical), something is not as it must be (error), or may become so."""
+        """A stream stands still (critical), something is not as it must be (error), or a person should look (warning)."""
         if self in (AlertKind.STREAM_FAILED, AlertKind.RESTARTS_SPENT, AlertKind.RTO_MISSED):
             return Severity.CRITICAL
-        return Severity.WARNING if self is AlertKind.DRILL_TOO_OLD else Severity.ERROR
+        return Severity.WARNING if self in (AlertKind.DRILL_TOO_OLD, AlertKind.PLAN_WAITS) else Severity.ERROR
 
     @property
     def runbook(self) -> str:

@@ -11,18 +11,22 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidemark.change.carry import Fate
+from tidemark.change.description import Description
 from tidemark.change.rescale import Rescale
 from tidemark.change.rescale_plan import RescalePlan
 from tidemark.change.reset import Reset
 from tidemark.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
-from tidemark.change.stood import Stood, kit_of, stood
+from tidemark.change.stood import Stood, described, kit_of, stood
 from tidemark.change.upgrade import Upgrade
 from tidemark.change.upgrade_plan import UpgradePlan
 from tidemark.errors import StartRefused
+from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import CaseFolder
-from tidemark.oncall.planning import START_STOP_S, head
+from tidemark.oncall.plan_hash import plan_content
+from tidemark.oncall.planning import START_STOP_S, head, tail
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
 from tidemark.probe import Probe
 from tidemark.restore.kit import RestoreKit
@@ -62,7 +66,12 @@ class Changing:
         )
 
     def plan(self) -> str:
-        """What would be done, as Markdown; stored, and nothing changed. Raises `StartRefused` where it is refused."""
+        """What would be done, as Markdown; stored, and nothing changed. Raises `StartRefused` where it is refused.
+
+        A plan whose work has begun stays as it was approved.
+        """
+        if self._approval.is_used:
+            return str(self.folder.read("plan.json")["told"])
         work = self._work(())
         if isinstance(work, Upgrade):
             with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as folder:
@@ -73,6 +82,7 @@ class Changing:
             made.require_possible()
         case, found = self.folder.case(), self._stood(self._kit())
         eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / MEASURED.changelog_offsets_per_s
+        content = self._content(made, found.description)
         lines = [
             *head(case, self.topology),
             f"- **Standstill**: about {eta_s:.0f} s (estimate). {sum(found.waiting.values())} source offsets wait already, and "
@@ -80,23 +90,43 @@ class Changing:
             "- **It cannot be rolled back** once it is committed, in one transaction.",
             "",
             *told(made),
+            *tail(content),
         ]
         # The end, or a time, would mean other offsets by the time it is approved.
         offsets = made.targets if isinstance(made, ResetPlan) and made.to in _MOVING else []
-        self.folder.write("plan.json", {"told": "\n".join(lines), "eta_s": eta_s, "offsets": offsets})
+        plan = {"told": "\n".join(lines), "eta_s": eta_s, "offsets": offsets, "content": content}
+        self.folder.write("plan.json", plan)
         return "\n".join(lines)
 
     def change(self) -> None:
-        """Do what was approved, to the offsets of the plan, with all instances stopped.
+        """Do what was approved, to the offsets of the plan, with all instances stopped; uses the kept answer.
 
-        What was committed before is only cleaned up behind. Raises what the change's own `run` raises.
+        What was committed before is only cleaned up after. Raises what the change's own `run` raises, and `StartRefused` where
+        nobody has approved this plan, or the plan differs by now.
         """
+        approval = self._approval
+        if approval.is_done:
+            self.say("this case is done: nothing is changed again")
+            return
+        approval.require()
+        approval.require_topology(self.topology)
+        approval.use()
         self._work(self.folder.read("plan.json")["offsets"]).run(self._is_approved)
+        approval.finish()
 
     def _is_approved(self, made: AnyPlan) -> bool:
+        """Raises `StartRefused` saying what differs where the plan that is made with all instances fenced is another."""
+        self._approval.require_content(self._content(made, described(self._kit())))
         for line in told(made):
             self.say(line)
         return True
+
+    @property
+    def _approval(self) -> PlanApproval:
+        return PlanApproval(self.folder, self.settings)
+
+    def _content(self, made: AnyPlan, description: Description) -> dict[str, Any]:
+        return plan_content(self.folder.case(), self.topology, description, effects(made))
 
     def _kit(self) -> RestoreKit:
         return kit_of(self.topology, self.settings, self.clock)
@@ -146,6 +176,29 @@ def told(made: AnyPlan) -> list[str]:
         *(f"- `{s.partition}`: {s.from_offset} to {s.to_offset}" for s in made.sources),
         *(f"- {warning}" for warning in made.warnings),
     ]
+
+
+def effects(made: AnyPlan) -> dict[str, Any]:
+    """What a change does, without what moves while the application runs: the lag, keys counted, offsets it has reached.
+
+    A reset is bound to the offsets that it leads to, and to whether anything is processed again or never.
+    """
+    if isinstance(made, UpgradePlan):
+        versions = {"from_version": made.from_version, "to_version": made.to_version}
+        return {**versions, "stores": made.changes, "left": made.left}
+    if isinstance(made, RescalePlan):
+        tasks = {"tasks": made.tasks, "tasks_before": made.before, "routers": made.routers}
+        return {**tasks, "stores": made.stores, "left": made.left}
+    own = [source for source in made.sources if not source.is_internal]
+    return {
+        "offsets": {str(source.partition): source.to_offset for source in own},
+        "internal_partitions": sorted(str(source.partition) for source in made.sources if source.is_internal),
+        "state": made.state,
+        "rewritten": made.rewritten,
+        "emptied": made.emptied,
+        "processes_again": any(source.again for source in own),
+        "passes_over": any(source.skipped for source in own),
+    }
 
 
 def rewritten(made: AnyPlan) -> set[str]:

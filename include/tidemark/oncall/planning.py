@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.oncall.case import Case
+from tidemark.oncall.plan_hash import SHORT, plan_content, plan_hash
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.rewind_plan import RewindPlan
 from tidemark.restore.when import told_time
@@ -27,13 +28,17 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """`told` is Markdown; `eta_s` an estimate of how long the application stands still. `at_ms` of a rewind only."""
+    """`told` is Markdown; `eta_s` an estimate of how long the application stands still. `at_ms` of a rewind only.
+
+    `content` is what an approval of it is bound to.
+    """
 
     kind: PlanKind
     told: str
     eta_s: float
     at_ms: int | None
     plan: Mapping[str, Any]
+    content: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """As it is stored."""
@@ -65,7 +70,9 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
     ]
     lines += [""] * bool(made.not_rebuilt) + [f"- not rebuilt: {told}" for told in made.not_rebuilt]
     lines += [f"- passed over for {s.task}/{s.store}: {fault}" for s in made.stores for fault in s.passed_over]
-    return Planned(PlanKind.RESTORE, "\n".join(lines), eta_s, None, json.loads(made.to_json()))
+    body = json.loads(made.to_json())
+    content = restore_content(case, topology, PlanKind.RESTORE, body)
+    return Planned(PlanKind.RESTORE, "\n".join([*lines, *tail(content)]), eta_s, None, body, content)
 
 
 def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s: float) -> Planned:
@@ -85,7 +92,32 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
         lines.append(f"| {task.task} | {task.to_batch} | {told_time(task.to_ms)} | {offsets} |")
     lines += ["", "| task | store | keys written | keys deleted |", "|---|---|---|---|"]
     lines += [f"| {s.task} | {s.store} | {s.written} | {s.deleted} |" for s in made.stores]
-    return Planned(PlanKind.REWIND, "\n".join(lines), eta_s, made.at_ms, json.loads(json.dumps(asdict(made))))
+    body = json.loads(json.dumps(asdict(made)))
+    content = restore_content(case, topology, PlanKind.REWIND, body)
+    return Planned(PlanKind.REWIND, "\n".join([*lines, *tail(content)]), eta_s, made.at_ms, body, content)
+
+
+def restore_content(case: Case, topology: TopologyPlan, kind: PlanKind, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What an approval of a restore or a rewind is bound to. `topology` has the stores' generations; `plan` is as stored.
+
+    Offsets are left out that move while the application runs: a restore builds to where Kafka stands then, a rewind goes back
+    from there.
+    """
+    parts: tuple[str, ...] = ("stores",)
+    names: tuple[str, ...] = ("task", "store", "source", "location")
+    if kind is PlanKind.RESTORE:
+        effects = {name: plan[name] for name in ("restore_id", "asked", "not_rebuilt")}
+    else:
+        parts, names = ("tasks", "stores"), ("task", "store", "to_batch", "to_ms", "to_offsets")
+        effects = {name: plan[name] for name in ("at_ms", "sinks")}
+    for part in parts:
+        effects[part] = [{name: each[name] for name in names if name in each} for each in plan[part]]
+    return plan_content(case, topology, None, {"way": kind, **effects})
+
+
+def tail(content: Mapping[str, Any]) -> list[str]:
+    """What every plan ends with: the hash that an approval of it is bound to."""
+    return ["", f"- **Plan**: `{plan_hash(content)[:SHORT]}`. An approval is of this plan alone, and is used once."]
 
 
 def head(case: Case, topology: TopologyPlan) -> list[str]:

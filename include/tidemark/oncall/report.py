@@ -8,6 +8,7 @@ from enum import StrEnum
 from html import escape
 from typing import Any
 
+from tidemark.oncall.approval import PlanAnswer
 from tidemark.oncall.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
 from tidemark.oncall.planning import told_asked
 from tidemark.restore.when import told_time
@@ -39,13 +40,13 @@ class Outcome(StrEnum):
         return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED, Outcome.CHANGED)
 
 
-def outcome_of(case: Case, notes: Sequence[Note], approval: Mapping[str, Any] | None) -> Outcome:
-    """From the time line and the answer of the approver; `approval` is None where nobody was asked or answered yet."""
+def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> Outcome:
+    """From the time line and the kept answer; `answer` is None where nobody was asked or answered yet."""
     steps = {(note.step, note.what) for note in notes}
     changing = "restore" if case.kind == RESTORE else "change"
     if (changing, BEGUN) not in steps:
-        if approval is not None and approval.get("chosen_options") != ["Approve"]:
-            return Outcome.TIMED_OUT if approval.get("responded_by_user") is None else Outcome.REJECTED
+        if answer is not None and not answer.is_yes:
+            return Outcome.TIMED_OUT if answer.user_id is None else Outcome.REJECTED
         return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
     # What came of an earlier try does not count any more.
     last = max(at for at, note in enumerate(notes) if (note.step, note.what) == (changing, BEGUN))
@@ -67,10 +68,10 @@ def _change_outcome(steps: set[tuple[str, str]]) -> Outcome:
     return Outcome.CHANGED if ("drain", DONE) in steps else Outcome.CHANGED_NOT_DRAINED
 
 
-def make_report(folder: CaseFolder, approval: Mapping[str, Any] | None) -> dict[str, Any]:
+def make_report(folder: CaseFolder, answer: PlanAnswer | None) -> dict[str, Any]:
     """Write `report.json` and `report.html`; gives what the first one holds."""
     case, notes = folder.case(), folder.notes()
-    outcome = outcome_of(case, notes, approval)
+    outcome = outcome_of(case, notes, answer)
     figures: dict[str, Any] = {}
     for note in notes:
         figures |= note.figures
@@ -80,8 +81,9 @@ def make_report(folder: CaseFolder, approval: Mapping[str, Any] | None) -> dict[
         "is_as_wanted": outcome.is_as_wanted,
         "failures": [f"{note.step}: {note.message}" for note in notes if note.what == FAILED],
         "asked_by": _first(notes, "preflight", "asked_by"),
-        "answered_by": _who(approval),
-        "answered_at": None if approval is None else str(approval.get("responded_at")),
+        "answered_by": None if answer is None or answer.user_id is None else answer.who,
+        "answered_at": None if answer is None else answer.answered_at,
+        "answered_plan": None if answer is None else answer.plan_hash,
         **_times(notes),
         **figures,
         "plan": _plan(folder),
@@ -96,11 +98,6 @@ def _first(notes: Sequence[Note], step: str, figure: str) -> Any:
     return next((note.figures[figure] for note in notes if note.step == step and figure in note.figures), None)
 
 
-def _who(approval: Mapping[str, Any] | None) -> str | None:
-    user = None if approval is None else approval.get("responded_by_user")
-    return None if user is None else str(user.get("name") or user.get("id"))
-
-
 def _times(notes: Sequence[Note]) -> dict[str, float | None]:
     """Seconds from the beginning of the fence: until instances ran again, and until what waited was committed (RTO)."""
     begun = next((n.time_ms for n in notes if (n.step, n.what) == ("fence", BEGUN)), None)
@@ -113,7 +110,10 @@ def _times(notes: Sequence[Note]) -> dict[str, float | None]:
 
 
 def _plan(folder: CaseFolder) -> Mapping[str, Any] | None:
-    return folder.read("plan.json") if folder.holds("plan.json") else None
+    """Without the content that its hash is of: `plan.json` has that."""
+    if not folder.holds("plan.json"):
+        return None
+    return {name: value for name, value in folder.read("plan.json").items() if name != "content"}
 
 
 _STYLE = (

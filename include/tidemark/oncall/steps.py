@@ -10,15 +10,17 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
+from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import CaseFolder
 from tidemark.oncall.drain import source_lag
-from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind
+from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind, restore_content
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
 from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
 from tidemark.probe import Probe
@@ -71,7 +73,12 @@ class OnCall:
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
     def plan(self) -> Planned:
-        """What would be done, weighed now; stored, and nothing changed. Raises `StartRefused`."""
+        """What would be done, weighed now; stored, and nothing changed. Raises `StartRefused`.
+
+        A plan whose work has begun stays as it was approved.
+        """
+        if self._approval.is_used:
+            return self._planned()
         case, settings = self.folder.case(), self.restoring.settings
         target = self._target()
         if isinstance(target, Latest):
@@ -94,15 +101,24 @@ class OnCall:
     def restore(self) -> None:
         """Build the state beside the old one and compare every key with its changelog; a rewind is committed and swapped.
 
-        With all instances stopped. Raises what `RestoreRun.prepare` and `Rewind.run` raise.
+        With all instances stopped, as the kept answer allows, which is used from here on. Raises what `RestoreRun.prepare` and
+        `Rewind.run` raise, and `StartRefused` where nobody has approved this plan.
         """
-        planned = self._planned()
+        planned, approval = self._planned(), self._approval
+        if approval.is_done:
+            self.say("this case is done: nothing is built again")
+            return
+        approval.require()
+        approval.require_content(self._content(planned.kind, planned.plan))
+        approval.use()
         if planned.kind is PlanKind.REWIND:
             self._run_rewind(planned)
             return
         workspace = self._workspace
         if not (workspace.folder / "plan.json").exists():
             workspace.create(RestorePlan.from_json(json.dumps(planned.plan)))
+        begun = json.loads(workspace.plan().to_json())
+        approval.require_content(self._content(planned.kind, begun))
         try:
             self._restore_run().prepare()
         except RestoreSuspended as error:
@@ -138,15 +154,16 @@ class OnCall:
         self.say(f"{keys} keys in {len(plan.stores)} stores equal their changelogs, and stand where Kafka stands")
 
     def swap(self) -> None:
-        """Put the verified state in place. Raises what `RestoreRun.swap` raises."""
+        """Put the verified state in place, which ends what was approved. Raises what `RestoreRun.swap` raises."""
         if self._planned().kind is PlanKind.REWIND:
             if self._rewind(self._rewind_workspace).state is not RewindState.DONE:
                 raise StartRefused(
                     "the rewind is committed and not in place: clear the task `fence` with all behind it, which finishes it"
                 )
-            return
-        if self._workspace.progress().state is not RestoreState.DONE:
+        elif self._workspace.progress().state is not RestoreState.DONE:
+            self._approval.use()
             self._restore_run().swap()
+        self._approval.finish()
 
     def roll_back(self) -> str:
         """Bring back what was there before, with all instances stopped; says in a line what that meant.
@@ -199,6 +216,13 @@ class OnCall:
         return Planned.from_dict(self.folder.read("plan.json"))
 
     @property
+    def _approval(self) -> PlanApproval:
+        return PlanApproval(self.folder, self.restoring.settings)
+
+    def _content(self, kind: PlanKind, plan: Mapping[str, Any]) -> dict[str, Any]:
+        return restore_content(self.folder.case(), self.restoring.plan, kind, plan)
+
+    @property
     def _workspace(self) -> Workspace:
         return Workspace(self.restoring.settings.state_dir, self._application_id, self.folder.case().case_id)
 
@@ -218,13 +242,12 @@ class OnCall:
         rewind = self._rewind(self._rewind_workspace)
         if rewind.state is RewindState.DONE or planned.at_ms is None:
             return
-        approved = {task["task"]: task["to_batch"] for task in planned.plan["tasks"]}
 
-        def is_as_approved(made: RewindPlan) -> bool:
-            return {task.task: task.to_batch for task in made.tasks} == approved
+        def require_approved(made: RewindPlan) -> bool:
+            self._approval.require_content(self._content(planned.kind, asdict(made)))
+            return True
 
-        if not rewind.run(planned.at_ms, is_as_approved):
-            raise StartRefused("the rewind would no longer lead to the batches that were approved; ask again")
+        rewind.run(planned.at_ms, require_approved)
 
     def _verify_rewind(self, planned: Planned, facts: Mapping[TaskId, TaskFacts]) -> None:
         offsets, seconds = 0, 0.0

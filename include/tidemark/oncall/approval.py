@@ -1,0 +1,236 @@
+"""The answer of a person to one plan, as the case keeps it: bound to the plan's hash, and used once (rule 29).
+
+`answer.json` in the folder of a case is written by the task that has received the answer from Airflow's own record of the
+human response. Neither the state of that task nor an XCom counts: both can be set through Airflow's API.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from tidemark.errors import StartRefused
+from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.plan_hash import SHORT, canonical, differences, plan_hash
+from tidemark.restore.when import told_time
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+APPROVE = "Approve"
+_ANSWER, _ASKED, _PLAN = "answer.json", "asked.json", "plan.json"
+
+
+class AnswerState(StrEnum):
+    """What became of an answer. Once it was used, only the same case goes on with it, until its work is done or given up."""
+
+    KEPT = "kept"
+    USED = "used"
+    DONE = "done"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True)
+class PlanAnswer:
+    """Who answered what to which plan, and when.
+
+    `user_id` and `user_name` are those of Airflow's auth manager, None where nobody answered in time. `asked_by` is the name
+    of the user who triggered the run. `used_ms` is when the work began (epoch milliseconds), 0 before that.
+    """
+
+    case_id: str
+    plan_hash: str
+    chosen: str
+    user_id: str | None
+    user_name: str | None
+    answered_at: str
+    asked_by: str | None
+    state: AnswerState = AnswerState.KEPT
+    used_ms: int = 0
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether a person approved the plan."""
+        return self.chosen == APPROVE and self.user_id is not None
+
+    @property
+    def who(self) -> str:
+        """The user who answered, for people."""
+        return self.user_name or self.user_id or "nobody"
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> PlanAnswer:
+        """Read what `dataclasses.asdict` gave."""
+        return cls(**{**body, "state": AnswerState(body["state"])})
+
+
+def refusal(answer: PlanAnswer | None, case_id: str, wanted_hash: str, settings: Settings) -> str | None:
+    """Why an answer does not allow the plan with a hash to be carried out, and what to do; None where it does. Pure."""
+    if answer is None:
+        return (
+            f"no person has answered for the plan of case {case_id} (a task that was marked successful is no answer): clear "
+            "the task `approval`, and answer under Required actions"
+        )
+    again = "trigger a new run"
+    if answer.case_id != case_id:
+        return f"the answer kept for case {case_id} was given for case {answer.case_id}: {again}"
+    if answer.user_id is None:
+        return f"nobody answered for the plan of case {case_id} in time, which means no: {again}"
+    if not answer.is_yes:
+        return f"{answer.who} answered {answer.chosen} at {answer.answered_at}: {again}"
+    if answer.plan_hash != wanted_hash:
+        return (
+            f"{answer.who} approved plan {answer.plan_hash[:SHORT]} at {answer.answered_at}, and the plan of case {case_id} is "
+            f"{wanted_hash[:SHORT]} now: {again}, which plans again"
+        )
+    if settings.oncall_approvers and answer.user_id not in settings.oncall_approvers:
+        return (
+            f"user {answer.who} (id {answer.user_id}) approved the plan and is not in the setting oncall_approvers: {again}, "
+            "and let one of them answer"
+        )
+    if settings.approval_by_another and answer.asked_by is None:
+        return (
+            "nobody knows who triggered this run, and the setting approval_by_another asks for another approver than that "
+            "user: trigger it in Airflow's UI or through its API"
+        )
+    if settings.approval_by_another and answer.asked_by in (answer.user_id, answer.user_name):
+        return (
+            f"{answer.who} triggered this run and approved it, which the setting approval_by_another forbids: {again}, and let "
+            "another user answer"
+        )
+    if answer.state in (AnswerState.DONE, AnswerState.CLOSED):
+        what = "done" if answer.state is AnswerState.DONE else "given up"
+        return f"the approval of {answer.who} was used at {told_time(answer.used_ms)}, and its work is {what}: {again}"
+    return None
+
+
+@dataclass(frozen=True)
+class PlanApproval:
+    """The approval of one case, in its folder. Processes that change it wait for each other."""
+
+    folder: CaseFolder
+    settings: Settings
+
+    def ask(self) -> str | None:
+        """Note which plan is shown to the approver, and forget an earlier answer that was not used.
+
+        Returns the Markdown to show, or None where an answer was used already: nobody is asked again. Raises `StartRefused`
+        where this case has asked about another plan, because Airflow keeps showing the text of its first question.
+        """
+        with self._locked():
+            answer = self.answer
+            if answer is not None and answer.state is not AnswerState.KEPT:
+                return None
+            planned = self.folder.read(_PLAN)
+            shown = plan_hash(planned["content"])
+            if self.folder.holds(_ASKED) and self.folder.read(_ASKED)["plan_hash"] != shown:
+                raise StartRefused(
+                    f"case {self.folder.folder.name} has asked about another plan before, and Airflow goes on showing that "
+                    "one: trigger a new run"
+                )
+            self.folder.write(_ASKED, {"plan_hash": shown})
+            (self.folder.folder / _ANSWER).unlink(missing_ok=True)
+            return str(planned["told"])
+
+    def keep(self, chosen: str, user: Mapping[str, Any] | None, answered_at: str, asked_by: str | None) -> PlanAnswer:
+        """Keep an answer to the plan that was shown. `user` has `id` and `name`. Raises `StartRefused` once one was used."""
+        with self._locked():
+            before = self.answer
+            if before is not None and before.state is not AnswerState.KEPT:
+                raise StartRefused(f"the answer of {before.who} was used already: trigger a new run")
+            answer = PlanAnswer(
+                self.folder.case().case_id,
+                str(self.folder.read(_ASKED)["plan_hash"]),
+                chosen,
+                None if user is None else str(user["id"]),
+                None if user is None else str(user["name"]),
+                answered_at,
+                asked_by,
+            )
+            self._write(answer)
+        return answer
+
+    @property
+    def answer(self) -> PlanAnswer | None:
+        """The answer that is kept; None before there is one."""
+        return PlanAnswer.from_dict(self.folder.read(_ANSWER)) if self.folder.holds(_ANSWER) else None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the work that was approved has begun, whatever came of it."""
+        return self._state not in (None, AnswerState.KEPT)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the work that was approved is done."""
+        return self._state is AnswerState.DONE
+
+    def require(self) -> PlanAnswer:
+        """The answer that allows the plan of this case. Raises `StartRefused` saying why there is none."""
+        answer = self.answer
+        case_id, wanted = self.folder.case().case_id, plan_hash(self._content)
+        if (why := refusal(answer, case_id, wanted, self.settings)) is not None or answer is None:
+            raise StartRefused(f"not approved, nothing was changed: {why}")
+        return answer
+
+    def require_topology(self, deployed: TopologyPlan) -> None:
+        """Raises `StartRefused` where another topology is deployed than the one that was planned for."""
+        self._require_equal(self._content["topology"], canonical(deployed), "topology")
+
+    def require_content(self, now: Mapping[str, Any]) -> None:
+        """Raises `StartRefused` where the plan as it is now differs from the one that was approved."""
+        self._require_equal(self._content, now, "plan")
+
+    def use(self) -> None:
+        """Mark the answer as used, before anything is changed. The same case may go on with it until `finish` or `close`.
+
+        Raises `StartRefused` as `require` does.
+        """
+        with self._locked():
+            answer = self.require()
+            if answer.state is AnswerState.KEPT:
+                self._write(replace(answer, state=AnswerState.USED, used_ms=self.folder.clock()))
+
+    def finish(self) -> None:
+        """The work is done: the answer allows nothing any more."""
+        self._end(AnswerState.DONE)
+
+    def close(self) -> None:
+        """The work that was begun is given up: the answer allows nothing any more. An answer that was not used stays."""
+        self._end(AnswerState.CLOSED)
+
+    def _end(self, state: AnswerState) -> None:
+        with self._locked():
+            answer = self.answer
+            if answer is not None and answer.state is not AnswerState.KEPT:
+                self._write(replace(answer, state=state))
+
+    @property
+    def _state(self) -> AnswerState | None:
+        answer = self.answer
+        return None if answer is None else answer.state
+
+    @property
+    def _content(self) -> Mapping[str, Any]:
+        content: Mapping[str, Any] = self.folder.read(_PLAN)["content"]
+        return content
+
+    def _require_equal(self, approved: Any, now: Any, what: str) -> None:
+        if plan_hash({what: approved}) != plan_hash({what: now}):
+            told = "; ".join(differences({what: approved}, {what: now}))
+            raise StartRefused(
+                f"the {what} is not the one that was approved: {told}. Trigger a new run, which plans again"
+            )
+
+    def _write(self, answer: PlanAnswer) -> None:
+        self.folder.write(_ANSWER, asdict(answer))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder.folder / "answer.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,76 @@
+"""Setting what topologies ask for on topics that differ from it, once a person has approved the list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
+from tidemark.errors import StartRefused
+from tidemark.oncall.approval import PlanApproval
+from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.plan_hash import canonical, differences
+from tidemark.oncall.planning import tail
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+CASES_FOLDER = "topic-settings"
+"""Name of these cases' folder below `<var_dir>/oncall`, where others have that of their application."""
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """One case about the topics of some applications."""
+
+    topologies: Sequence[TopologyPlan]
+    settings: Settings
+    folder: CaseFolder
+
+    @property
+    def approval(self) -> PlanApproval:
+        """Of this case."""
+        return PlanApproval(self.folder, self.settings)
+
+    def plan(self) -> list[TopicChange]:
+        """What would be set; stored, unless nothing differs or the work has begun. Blocks."""
+        found = self._found()
+        if found and not self.approval.is_used:
+            content = {"kind": CASES_FOLDER, "changes": canonical(found)}
+            lines = [f"- `{c.topic}`: {c.setting} from {c.found or 'not set'} to {c.wanted}" for c in found]
+            self.folder.write("plan.json", {"told": "\n".join([*lines, *tail(content)]), "content": content})
+        return found
+
+    def apply(self) -> list[TopicChange]:
+        """Set what was approved, and nothing else; uses the kept answer. Gives what was set. Blocks.
+
+        Killed half way, it sets the rest when it is run again; done, it does nothing. Raises `StartRefused` where nobody has
+        approved this list, or a topic differs from it by now.
+        """
+        approval = self.approval
+        if approval.is_done:
+            return []
+        answer_before = approval.require()
+        approved = self.folder.read("plan.json")["content"]["changes"]
+        found = self._found()
+        left = [change for change in found if canonical(change) in approved]
+        if len(left) < len(approved) and not approval.is_used:
+            told = "; ".join(differences(approved, canonical([c for c in found if c.topic in _topics(approved)])))
+            raise StartRefused(f"topics differ from what {answer_before.who} approved: {told}. Trigger a new run")
+        approval.use()
+        apply_changes(left, self.settings, self._admin())
+        approval.finish()
+        return left
+
+    def _found(self) -> list[TopicChange]:
+        admin = self._admin()
+        return [change for plan in self.topologies for change in plan_changes(plan, self.settings, admin)]
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(librdkafka_config(self.settings))
+
+
+def _topics(changes: Sequence[dict[str, str]]) -> set[str]:
+    return {change["topic"] for change in changes}

@@ -1,0 +1,26 @@
+"""The approved setting of topics in `compaction_check`: from a task's context to `tidemark.oncall.topic_settings`.
+
+Imported by a task when it runs, as it loads clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tidemark.clock import wall_clock_ms
+from tidemark.oncall.case import Case, CaseFolder, case_id_of
+from tidemark.oncall.topic_settings import CASES_FOLDER, TopicSettings
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark_airflow.operations import chosen
+
+
+def topic_settings_of(context: Mapping[str, Any]) -> TopicSettings:
+    """The case of a run, the same for each of its tasks and tries."""
+    run, settings = context["dag_run"], Settings.load()
+    names, case_id = chosen(context["params"]), case_id_of(run.run_after)
+    folder = CaseFolder.of(settings.var_dir, CASES_FOLDER, case_id, wall_clock_ms)
+    asked_ms = int(run.run_after.timestamp() * 1000)
+    folder.open(Case(case_id, run.dag_id, ", ".join(names), CASES_FOLDER, {}, False, "", asked_ms))
+    return TopicSettings([load(name).plan() for name in names], settings, folder)
