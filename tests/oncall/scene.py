@@ -104,6 +104,11 @@ class Scene:
         path = _HITL.format(dag=dag_id, run=run_id.replace("+", "%2B"))
         self.users[user].call("PATCH", path, {"chosen_options": [option], "params_input": {}})
 
+    def clear(self, run_id: str, tasks: list[str], dag_id: str = RESTORE) -> None:
+        """Clear tasks of a run, so that they are run again."""
+        body = {"dry_run": False, "only_failed": False, "dag_run_id": run_id, "task_ids": tasks, "reset_dag_runs": True}
+        self.airflow.api.call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
     def run_ended(self, run_id: str, timeout_s: float = 300, dag_id: str = RESTORE) -> dict[str, Any]:
         """Wait for the run's end; its state, and its tasks'."""
 
