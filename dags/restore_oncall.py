@@ -17,7 +17,7 @@ RUNBOOK = """\
 1. `tidemark status`. If an instance runs and says RESTORING, it is rebuilding its state by itself: wait.
 2. Trigger this DAG with **dry run** on. Read the task `plan`: what is rebuilt from where, for how long the application stands.
 3. Trigger it with dry run off, and say why. The plan waits under *Required actions* for somebody who may approve it. No answer
-   in time means no.
+   in time means no. The answer is for this plan alone: where another topology is deployed by then, nothing is stopped.
 4. After the approval everything is done by itself: the instances are stopped under a hold (the stream's own DAG waits), the
    state is built beside the old one, every key is compared with its changelog, the new state is swapped in, the instances come
    back, and the lag is watched until what waited is committed.

@@ -320,3 +320,30 @@ def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
     assert ended == {"run": "success", "tasks": {**done, **skipped}}
     assert "3 tasks instead of [2]" in log
     assert "dry run, nothing was changed; report: " in log
+
+
+@pytest.mark.broker
+@pytest.mark.airflow
+@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset"])
+def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothing(kind, operations, admin, unique):
+    app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
+    app.feed(100)
+    app.run()
+    # Its instance was this very process, which is still alive.
+    shutil.rmtree(app.settings.var_dir / "instances")
+    app.module = operations.topology(app.name)
+    made = "version({name!r}, '2', 'n', n='count(*)', most='max(v)')" if kind == "upgrade" else "version_one({name!r})"
+    write(app, operations.folder, made)
+    own = {"upgrade": {"add": ["n.most=0"]}, "rescale": {"tasks": 3}}.get(kind, {})
+    before, stores = committed(app), app.counts()
+    params = {"topology": app.module, "reason": "to see", "dry_run": False, **own}
+    ended, log = operations.run(kind, params, marked="approval")
+    changing = ("restore", "verify", "swap") if kind == "restore_oncall" else ("change",)
+    done = dict.fromkeys(("preflight", "plan", "unless_dry_run", "approval", "release"), "success")
+    skipped = {"roll_back": "skipped"} if kind == "restore_oncall" else {}
+    left = dict.fromkeys((*changing, "relaunch", "drain"), "upstream_failed")
+    assert ended == {"run": "failed", "tasks": {**done, **left, **skipped, "fence": "failed", "report": "failed"}}
+    assert "a task that was marked successful is no answer" in log
+    assert "refused before anything was changed" in log
+    assert (committed(app), app.counts()) == (before, stores)
+    assert read_hold(app.settings.var_dir, app.name) is None

@@ -7,11 +7,14 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from approving import answer, approve, ask
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from tests.alerts.noting import NOTE, NOTES_FILE, noted
@@ -35,7 +38,7 @@ _RUN = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
 dag = DagBag(sys.argv[1]).dags[sys.argv[2]]
-run = dag.test(run_conf=json.loads(sys.argv[3]))
+run = dag.test(run_conf=json.loads(sys.argv[3]), mark_success_pattern=sys.argv[4] or None)
 ended = {t.task_id + (f"[{t.map_index}]" if t.map_index >= 0 else ""): str(t.state) for t in run.get_task_instances()}
 print("ENDED " + json.dumps({"run": str(run.state), "tasks": ended}))
 """
@@ -52,10 +55,11 @@ class Operations:
     folder: Path
     notes: Path
 
-    def run(self, dag_id: str, conf: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """How the run and its tasks ended, and the log."""
+    def run(self, dag_id: str, conf: dict[str, Any], marked: str = "") -> tuple[dict[str, Any], str]:
+        """How the run and its tasks ended, and the log. The task `marked` is not run, but marked successful."""
+        file = str(project_root() / "dags" / f"{dag_id}.py")
         done = subprocess.run(
-            [sys.executable, "-c", _RUN, str(project_root() / "dags" / f"{dag_id}.py"), dag_id, json.dumps(conf)],
+            [sys.executable, "-c", _RUN, file, dag_id, json.dumps(conf), marked],
             env=self.environment,
             capture_output=True,
             text=True,
@@ -200,7 +204,9 @@ def test_should_ask_those_who_may_approve_where_settings_name_them(named, asked,
     assert [user["id"] for user in compaction_dag().get_task("approval").assigned_users or []] == asked
 
 
-def test_what_was_approved_should_be_set_and_nothing_else(operations, admin, unique, monkeypatch):
+@pytest.fixture
+def altered(operations, admin, unique, monkeypatch):
+    """`found(context)` and `set_topics(context)`, the topics that differ, and what alters them; a run that is to set them."""
     app = CountingApp(operations.settings, admin, unique("altered"))
     app.feed(10)
     app.run()
@@ -209,21 +215,66 @@ def test_what_was_approved_should_be_set_and_nothing_else(operations, admin, uni
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("topologies.__path__", [str(operations.folder)])
     topics = [f"{app.name}-n-changelog", f"{app.name}-commits"]
-    wrong = [TopicChange(topic, "min.compaction.lag.ms", "", "1") for topic in topics]
-    apply_changes(wrong, operations.settings, admin)
+    minutes = iter(range(60))
+
+    def alter(topic, value="1"):
+        apply_changes([TopicChange(topic, "min.compaction.lag.ms", "", value)], operations.settings, admin)
+
+    def run(apply=True):
+        when = datetime.now(UTC) + timedelta(minutes=next(minutes))
+        asked_by = SimpleNamespace(dag_id="compaction_check", run_id="run", run_after=when, triggering_user_name="ada")
+        return {"params": {"topologies": [module], "apply": apply}, "dag_run": asked_by}
+
+    for topic in topics:
+        alter(topic)
     task = compaction_dag().get_task
+    return SimpleNamespace(
+        found=lambda context: task("differences").python_callable(**context),
+        set_topics=lambda context: task("set_topics").python_callable(**context),
+        topics=topics, alter=alter, run=run,
+    )  # fmt: skip
 
-    def found(apply):
-        return task("differences").python_callable(params={"topologies": [module], "apply": apply})
 
+def test_what_was_approved_should_be_set_once_and_nothing_else(altered):
     with pytest.raises(AirflowSkipException, match="the parameter apply is off"):
-        found(apply=False)
-    differences = found(apply=True)
+        altered.found(altered.run(apply=False))
+    first = altered.run()
+    differences = altered.found(first)
     assert {(d["topic"], d["setting"], d["found"]) for d in differences} == {
-        (topic, "min.compaction.lag.ms", "1") for topic in topics
+        (topic, "min.compaction.lag.ms", "1") for topic in altered.topics
     }
-    task("set_topics").python_callable([d for d in differences if d["topic"] == topics[0]])
-    assert {d["topic"] for d in found(apply=True)} == {topics[1]}
-    task("set_topics").python_callable(found(apply=True))
+    body = ask(first, is_about_topics=True)["body"]
+    assert all(f"`{topic}`: min.compaction.lag.ms from 1 to " in body for topic in altered.topics)
+    answer(first, is_about_topics=True)
+    assert altered.set_topics(first) == 2
     with pytest.raises(AirflowSkipException, match="every topic is as its topology asks for"):
-        found(apply=True)
+        altered.found(altered.run())
+    # Cleared, it sets nothing again that somebody has altered since.
+    altered.alter(altered.topics[0])
+    assert altered.set_topics(first) == 0
+    assert {d["topic"] for d in altered.found(altered.run())} == {altered.topics[0]}
+
+
+def test_topic_settings_that_nobody_approved_should_not_be_set(altered, monkeypatch):
+    run = altered.run()
+    found = altered.found(run)
+
+    def is_refused(told):
+        with pytest.raises(AirflowFailException, match=told):
+            altered.set_topics(run)
+        assert altered.found(altered.run()) == found
+
+    is_refused("a task that was marked successful is no answer")
+    ask(run, is_about_topics=True)
+    answer(run, "Reject", is_about_topics=True)
+    is_refused("grace answered Reject")
+    monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada"]')
+    ask(run, is_about_topics=True)
+    with pytest.raises(AirflowFailException, match=r"grace .* is not in the setting oncall_approvers"):
+        answer(run, is_about_topics=True)
+    is_refused(r"grace .* is not in the setting oncall_approvers")
+    monkeypatch.delenv("TIDEMARK_ONCALL_APPROVERS")
+    approve(run, is_about_topics=True)
+    altered.alter(altered.topics[0], "2")
+    found = altered.found(altered.run())
+    is_refused(r'found is "2" now and was "1" when the plan was made')

@@ -1,11 +1,15 @@
-"""A scenario of `make oncall`: a change to the application, planned, rejected, then done though each step is killed."""
+"""Scenarios of `make oncall`: a change, planned, rejected, then done though each step is killed; an approval that is none."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from tests.alerts.noting import noted
 from tests.oncall.probe import arm
-from tests.oncall.scene import RESET, Scene, expect
+from tests.oncall.scene import RESET, RESTORE, Scene, expect, refused
+
+from tidemark.alerts.alert import AlertKind
 
 _STEPS = ("preflight", "plan", "fence", "change", "relaunch", "drain", "release", "report")
 _TO_THE_BEGINNING = {"to": "earliest", "state": "empty"}
@@ -38,3 +42,35 @@ def a_change_is_done_only_once_approved(scene: Scene) -> None:
     expect(scene.standing()["hold"] is None, "the application is still held")
     scene.bench.wait_drained()
     expect(len(scene.drivers()) == 1, "there is not one instance")
+    _changes_nothing_when_it_is_cleared(scene, run_id, found)
+
+
+def _changes_nothing_when_it_is_cleared(scene: Scene, run_id: str, found: dict[str, Any]) -> None:
+    before, committed = scene.standing(), scene.bench.committed()
+    scene.clear(run_id, "oncall", RESET)
+    again = scene.ended(run_id, 600, dag_id=RESET)
+    expect((again["state"], again["outcome"]) == ("success", "changed"), f"{again['outcome']}: {again['failures']}")
+    expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")
+    expect(scene.bench.committed() == committed, "offsets were moved once more")
+    for step in ("fence", "change"):
+        times = [len([n for n in one["time_line"] if n["step"] == step]) for one in (found, again)]
+        expect(times[0] == times[1], f"{step} did something again: {again['time_line']}")
+
+
+def a_marked_approval_is_no_answer(scene: Scene) -> None:
+    """A user who may not approve marks the task successful: nothing is stopped, nothing is changed."""
+    for dag_id, asked in ((RESET, _TO_THE_BEGINNING), (RESTORE, {"source": "changelog"})):
+        before, known = scene.standing(), len(noted(scene.notes))
+        run_id = scene.trigger(dag_id=dag_id, dry_run=False, **asked)
+        scene.asked(run_id, dag_id=dag_id)
+        told = scene.alerts(AlertKind.PLAN_WAITS, known)
+        expect(len(told) == 1 and run_id in told[0], f"nobody is told that a plan waits: {told}")
+        with refused("a user who is none of the approvers approved it"):
+            scene.answer(run_id, "oncall", "Approve", dag_id=dag_id)
+        scene.mark(run_id, "oncall", "approval", dag_id)
+        found = scene.ended(run_id, dag_id=dag_id)
+        expect(found["state"] == "failed", "the run did not fail")
+        expect(found["outcome"] == "refused before anything was changed", found["outcome"])
+        expect(any("no person has answered" in failure for failure in found["failures"]), str(found["failures"]))
+        expect(found["tasks"]["fence"] == "failed", str(found["tasks"]))
+        expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")

@@ -21,7 +21,7 @@ from rich.console import Console
 from tests.airflow.real_airflow import real_airflow
 from tests.alerts.noting import NOTE, NOTES_FILE
 from tests.crash.bench import ROOT
-from tests.oncall.changing import a_change_is_done_only_once_approved
+from tests.oncall.changing import a_change_is_done_only_once_approved, a_marked_approval_is_no_answer
 from tests.oncall.operating import (
     COMPACTION,
     a_stop_leaves_a_savepoint,
@@ -58,7 +58,7 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
         viewer_is_refused, dry_run_changes_nothing, rejection_changes_nothing, silence_means_no, approval_restores,
         every_step_is_killed_once, failure_rolls_back, a_restored_state_is_kept, airflow_is_killed_meanwhile,
         airflow_is_killed_while_the_stream_runs, a_stream_that_stands_still_is_told, a_stop_leaves_a_savepoint,
-        topic_settings_change_only_once_approved, a_change_is_done_only_once_approved,
+        topic_settings_change_only_once_approved, a_marked_approval_is_no_answer, a_change_is_done_only_once_approved,
     )
 }  # fmt: skip
 

@@ -122,6 +122,16 @@ class Scene:
         states = self.airflow.api.task_states(dag_id, run_id)
         return {"state": self.airflow.api.run_state(dag_id, run_id), "tasks": states}
 
+    def mark(self, run_id: str, user: str, task_id: str, dag_id: str) -> None:
+        """Mark a task successful as a user, as its page does."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id.replace('+', '%2B')}/taskInstances/{task_id}"
+        self.users[user].call("PATCH", path, {"new_state": "success"})
+
+    def clear(self, run_id: str, user: str, dag_id: str) -> None:
+        """Clear every task of a run as a user, so that all of them run again."""
+        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+        self.users[user].call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
+
     def ended(self, run_id: str, timeout_s: float = 300, dag_id: str = RESTORE) -> dict[str, Any]:
         """Wait for the end of a restore or a change; its report, with the run's and the tasks' states."""
         how = self.run_ended(run_id, timeout_s, dag_id)
