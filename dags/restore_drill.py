@@ -20,8 +20,8 @@ savepoint and the changelogs' tails, and compares every key. Then the rebuilt ta
 are compared with a second savepoint. The stream runs on; nothing of it is touched.
 
 - *Success*: nothing to do. RTO, RPO, keys, bytes and rates are in the log and in `tidemark drill NAME --history`.
-- *Skipped*, not enough evidence: the log says what lacked. Either no input came to follow, or `min.compaction.lag.ms` of a
-  changelog is shorter than the drill takes.
+- *Skipped*, not enough evidence: the log says what lacked. No input came to follow, nothing (or not everything) could be
+  compared as a changelog has lost its beginning, or `min.compaction.lag.ms` of a changelog is shorter than the drill takes.
 - *Failed*, keys differ: the first are named. `tidemark savepoint take NAME` and keep it; do **not** restore from the changelog
   alone; find out who wrote to it.
 - *Failed*, cannot be rebuilt: a restore would fail the same way.
@@ -81,12 +81,17 @@ with operations_dag(
 
     # One at a time: a drill takes room on the disk.
     @task(task_id="drill", max_active_tis_per_dagrun=1, map_index_template="{{ task.op_kwargs['topology'] }}")
-    def drill(topology: str, params: dict[str, Any] | None = None) -> str:
-        """Drill one application; fails with the first keys that differ."""
+    def drill(topology: str, **context: Any) -> str:
+        """Drill one application; fails with the first keys that differ. Its XCom `figures` has those of each store."""
         from tidemark_airflow.drills import drill_and_conclude
 
-        given = params or {}
-        return drill_and_conclude(topology, int(given["follow_batches"]), float(given["follow_timeout_s"]))
+        given = context["params"]
+        return drill_and_conclude(
+            topology,
+            int(given["follow_batches"]),
+            float(given["follow_timeout_s"]),
+            lambda figures: context["ti"].xcom_push("figures", figures),
+        )
 
     drill.expand(topology=drilled())
 

@@ -6,6 +6,8 @@ Imported by a task when it runs, as it loads clients and stores.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -29,15 +31,25 @@ from tidemark_airflow.operations import conclude
 log = logging.getLogger(__name__)
 
 
-def drill_and_conclude(topology: str, follow_batches: int, follow_timeout_s: float) -> str:
-    """Drill one application, write its history, and end as the verdict says (see `conclude`)."""
+def drill_and_conclude(
+    topology: str,
+    follow_batches: int,
+    follow_timeout_s: float,
+    push_figures: Callable[[list[dict[str, Any]]], None],
+) -> str:
+    """Drill one application, write its history, and end as the verdict says (see `conclude`).
+
+    `push_figures` takes what was compared, left out and found to differ, per store and way, however the drill ends.
+    """
     settings, plan = Settings.load(), load(topology).plan()
     if unknown := _not_to_be_drilled(plan, settings):
         return conclude("restore_drill", topology, unknown)
     kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
     report = Drill(kit, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
     for way in report.ways:
-        log.info("%s: RTO %.2f s, RPO %d source offsets, %.1f s", way.way, way.rto_s, way.rpo_offsets, way.rpo_s)
+        figures = report.figures(way.way).told
+        log.info("%s: %s, RTO %.2f s, RPO %d offsets, %.1f s", way.way, figures, way.rto_s, way.rpo_offsets, way.rpo_s)
+    push_figures(report.per_store())
     facts = FactsDatabase(settings)
     try:
         write_drill(facts, report)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from tests.restore.counting import CountingApp
+from tests.drill.running import kit_of, running
+from tests.purging import purge
+from tests.restore.counting import PARTITIONS, CountingApp
 
 from tidemark.checks.verdict import Verdict
 from tidemark.errors import PreflightFailed
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.verdicts import past_verdicts
+from tidemark.names import TopicPartition
 from tidemark_airflow.drills import drill_and_conclude, judge_age
 
 pytestmark = pytest.mark.broker
@@ -27,6 +32,10 @@ def topology():
 """
 
 
+def no_figures(_figures):
+    raise AssertionError("nothing was drilled")
+
+
 @pytest.fixture
 def app(settings, admin, unique):
     return CountingApp(settings, admin, unique("undrilled"))
@@ -35,7 +44,7 @@ def app(settings, admin, unique):
 def test_should_skip_an_application_that_has_never_run_and_go_by_the_drills_of_one_that_has(app, tmp_path, monkeypatch):
     module = app.for_commands(tmp_path, monkeypatch)
     with pytest.raises(AirflowSkipException, match="not enough evidence"):
-        drill_and_conclude(module, 0, 1.0)
+        drill_and_conclude(module, 0, 1.0, no_figures)
     (kept,) = past_verdicts(FactsDatabase(app.settings), app.name, "restore_drill")
     (young,) = judge_age(module, 8)
     for finding in (kept.finding, young):
@@ -44,7 +53,7 @@ def test_should_skip_an_application_that_has_never_run_and_go_by_the_drills_of_o
     app.feed(10)
     app.run()
     with pytest.raises(PreflightFailed, match="no instance of"):
-        drill_and_conclude(module, 0, 1.0)
+        drill_and_conclude(module, 0, 1.0, no_figures)
     (old,) = judge_age(module, 8)
     assert (old.verdict, "no drill has ever passed" in old.message) == (Verdict.FAILED, True)
 
@@ -53,7 +62,25 @@ def test_should_skip_an_application_that_keeps_nothing_a_savepoint_holds(app, tm
     module = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{module}.py").write_text(IN_MEMORY.format(name=app.name))
     with pytest.raises(AirflowSkipException, match="not enough evidence"):
-        drill_and_conclude(module, 0, 1.0)
+        drill_and_conclude(module, 0, 1.0, no_figures)
     (found,) = judge_age(module, 8)
     assert found.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert "(n: in memory): there is nothing to rebuild" in found.message
+
+
+def test_should_hand_on_what_was_compared_of_each_store_also_where_that_was_nothing(app, tmp_path, monkeypatch):
+    module = app.for_commands(tmp_path, monkeypatch)
+    app.feed(50, keys=20)
+    app.run()
+    pushed = []
+    with running(app, threading.Event()):
+        assert drill_and_conclude(module, 0, 1.0, pushed.append) == "ok"
+        places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
+        purge(app.admin, app.settings, kit_of(app).ends.of(places))
+        with pytest.raises(AirflowSkipException, match="not enough evidence"):
+            drill_and_conclude(module, 0, 1.0, pushed.append)
+    healthy, purged = ([one for one in figures if one["by"] == "whole changelog"] for figures in pushed)
+    assert (sum(one["compared"] for one in healthy), {one["verdict"] for one in healthy}) == (20, {"ok"})
+    assert [one["compared"] for one in purged] == [0, 0]
+    assert sum(one["left_out"] for one in purged) == 20
+    assert {(one["store"], one["differing"], one["verdict"]) for one in purged} == {("n", 0, "not enough evidence")}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.changelog.policy import DAY_MS, changelog_policies, changelog_policy
+import pytest
+
+from tidemark.changelog.policy import DAY_MS, changelog_policies, changelog_policy, repartition_config
 from tidemark.topology.load import load
 from tidemark.topology.plan import StoreKind, StoreSpec
 
@@ -25,6 +27,18 @@ def test_the_last_ten_minutes_should_stay_whole_and_tombstones_a_day() -> None:
     for policy in changelog_policies(load("patient_monitoring").plan()).values():
         assert policy.config()["min.compaction.lag.ms"] == "600000"
         assert policy.config()["delete.retention.ms"] == str(DAY_MS)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        changelog_policy(StoreSpec("s", StoreKind.WINDOW, 6 * 3_600_000, 3 * 3_600_000)).config(),
+        changelog_policy(StoreSpec("s", StoreKind.KEY_VALUE, None, None)).config(),
+        repartition_config(),
+    ],
+)
+def test_a_broker_that_limits_sizes_should_delete_nothing_of_the_state(config: dict[str, str]) -> None:
+    assert config["retention.bytes"] == "-1"
 
 
 def test_policies_should_be_found_by_store() -> None:

@@ -48,6 +48,7 @@ CASES = [
     (replace(log(partition(leader=None, in_sync=())), brokers=frozenset({1})), "log", FAILED,
      "start broker 2, 3, which have all that was acknowledged; which are eligible could not be asked"),
     (log(unclean_election=True), "log", FAILED, "unclean.leader.election.enable=false"),
+    (log(deleted_above_bytes=0), "log", FAILED, "retention.bytes=0: the broker deletes the oldest records"),
     (log(min_in_sync=4), "log", FAILED, "nothing can be written"),
     (log(min_in_sync=3), "log", WARNING, "one broker away, and writes are refused"),
     (log(min_in_sync=1), "log", WARNING, "--add-config min.insync.replicas=2"),

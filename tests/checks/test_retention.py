@@ -55,6 +55,9 @@ CASES = [
     (topic(retention_ms=-1), Verdict.OK, "its topic for ever"),
     (topic(retention_ms=1, cleanup_policy=frozenset({"compact"})), Verdict.OK, "keeps 10m"),
     (topic(cleanup_policy=frozenset({"delete"})), Verdict.WARNING, "is not compacted"),
+    (topic(retention_bytes=0), Verdict.FAILED, "retention.bytes=0: the broker deletes windows that are still live"),
+    (topic(retention_bytes=1 << 30), Verdict.FAILED, "`tidemark topics apply counts`"),
+    (topic(retention_bytes=1, cleanup_policy=frozenset({"compact"})), Verdict.OK, "keeps 10m"),
     # What is on disk.
     (copy(segments=(FIRST_LIVE - 1, FIRST_LIVE)), Verdict.WARNING, "still has 1 segments of windows past"),
     (copy(segments=(FIRST_LIVE - 1,), stream_time_ms=NOW - 1), Verdict.OK, "keeps 10m"),

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.drill.running import batches, kit_of, running, tamper
-from tests.restore.counting import CountingApp
+from tests.drill.running import BUSY_KEYS, batches, kit_of, running, tamper
+from tests.purging import purge
+from tests.restore.counting import PARTITIONS, CountingApp
 from typer.testing import CliRunner
 
 from tidemark.checks.verdict import Verdict
@@ -21,6 +22,9 @@ from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.facts.database import FactsDatabase
 from tidemark.facts.drills import last_passed_ms, past_drills
 from tidemark.facts.verdicts import past_verdicts
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
+from tidemark.restore.bounds import Figures
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import FolderLock
 from tidemark.topology.builder import Topology
@@ -130,6 +134,39 @@ def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compactio
     assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert {store.verdict for store in report.stores} == {Verdict.NOT_ENOUGH_EVIDENCE}
     assert all(f"min.compaction.lag.ms of {topic} is 1ms" in store.message for store in report.stores)
+
+
+def test_should_not_pass_where_the_changelogs_were_purged_and_say_how_much_was_compared(app):
+    fed = threading.Event()
+    with running(app, fed):
+        kit = kit_of(app)
+        places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
+        purge(app.admin, app.settings, kit.ends.of(places))
+        nothing = drill(app, batches=0)
+        # A few keys are written since, so they are compared.
+        fed.set()
+        before = batches(app)
+        assert wait_until(lambda: all(now > then for now, then in zip(batches(app), before, strict=True)), 30)
+        some = drill(app, batches=0)
+    assert nothing.verdict is Verdict.NOT_ENOUGH_EVIDENCE, nothing.findings
+    assert nothing.figures(Way.CHANGELOG) == Figures(0, KEYS, 0, KEYS, is_whole=False)
+    assert some.verdict is Verdict.NOT_ENOUGH_EVIDENCE, some.findings
+    figures = some.figures(Way.CHANGELOG)
+    assert 0 < figures.compared <= BUSY_KEYS
+    assert (figures.compared + figures.left_out, figures.differing) == (KEYS, 0)
+    assert any(f"{app.name}-n-changelog has lost its beginning" in store.message for store in some.stores)
+    # A savepoint holds what the changelog has lost.
+    assert some.figures(Way.SAVEPOINT).compared == KEYS
+    assert {store.verdict for store in some.stores if store.way is Way.SAVEPOINT} == {Verdict.OK}
+
+
+def test_should_not_pass_of_an_application_that_holds_no_key(settings, admin, unique):
+    app = CountingApp(settings, admin, unique("empty"))
+    app.run()
+    with running(app, threading.Event()):
+        report = drill(app, batches=0)
+    assert report.verdict is Verdict.NOT_ENOUGH_EVIDENCE, report.findings
+    assert left_behind(app) == []
 
 
 def _set_topic(admin, topic, name, value):

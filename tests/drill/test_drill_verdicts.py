@@ -8,12 +8,13 @@ import pytest
 
 from tidemark.checks.verdict import Verdict
 from tidemark.drill.age import drill_age
-from tidemark.drill.differ import EXAMPLES, Bounds, Kind, compare
-from tidemark.drill.judging import Keeping, bounds_of, judge
+from tidemark.drill.differ import EXAMPLES, Kind, compare
+from tidemark.drill.judging import judge
 from tidemark.drill.rebuild import Built, SavedState
 from tidemark.drill.report import DrillReport, StoreDrill, Way
 from tidemark.drill.weighing import distance
 from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.bounds import EvidenceBounds, Keeping
 from tidemark.start.evidence import SourceOfState, StateCopy
 from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.marker import Marker
@@ -28,7 +29,7 @@ WINDOWS = StoreSpec("counts", StoreKind.WINDOW, 6 * HOUR, SEGMENT)
 MARKER = Marker("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
 TASK = TaskId(0, 1)
 STATE = SavedState("s1", TASK, WINDOWS, StateCopy(SourceOfState.SAVEPOINT, MARKER, "s1/0_1.json"), NOW)
-NOTHING_EXPIRES = Bounds(None, None)
+EVERYTHING = EvidenceBounds(None, None, None)
 
 
 def store_of(contents):
@@ -55,7 +56,7 @@ SAVED = {1: {b"a": b"1", b"b": b"2"}, 2: {b"a": b"3"}}
     ],
 )  # fmt: skip
 def test_should_tell_altered_missing_and_extra_keys_apart(rebuilt, expected):
-    found = compare(store_of(SAVED), store_of(rebuilt), NOTHING_EXPIRES)
+    found = compare(store_of(SAVED), store_of(rebuilt), EVERYTHING)
     assert [(d.kind, d.segment, d.key, d.saved, d.rebuilt) for d in found.first] == expected
     assert found.different == len(expected)
     assert found.keys == sum(len(held) for held in rebuilt.values())
@@ -65,50 +66,45 @@ def test_should_tell_altered_missing_and_extra_keys_apart(rebuilt, expected):
 def test_should_count_all_and_name_the_first_of_each_kind():
     saved = {1: {b"%03d" % n: b"1" for n in range(100)}}
     rebuilt = {1: {b"%03d" % n: b"2" for n in range(50)}}
-    found = compare(store_of(saved), store_of(rebuilt), NOTHING_EXPIRES)
+    found = compare(store_of(saved), store_of(rebuilt), EVERYTHING)
     assert (found.altered, found.missing) == (50, 50)
     assert [d.key for d in found.first] == [b"%03d" % n for n in (*range(EXAMPLES), *range(50, 50 + EXAMPLES))]
 
 
-@pytest.mark.parametrize(("first_live", "different"), [(1, 2), (2, 1), (3, 0)])
-def test_should_not_compare_what_has_expired(first_live, different):
+@pytest.mark.parametrize(("first_live", "different", "expired"), [(1, 2, 0), (2, 1, 3), (3, 0, 4)])
+def test_should_not_compare_what_has_expired(first_live, different, expired):
     rebuilt = {1: {b"a": b"1", b"x": b"2", b"b": b"2"}, 2: {b"a": b"0"}}
-    assert compare(store_of(SAVED), store_of(rebuilt), Bounds(first_live, None)).different == different
-
-
-@pytest.mark.parametrize(("first_kept", "missing", "perhaps"), [(None, 3, 0), (1, 3, 0), (2, 1, 2), (3, 0, 3)])
-def test_should_leave_out_and_count_only_missing_windows_that_the_broker_may_have_deleted(first_kept, missing, perhaps):
-    found = compare(store_of(SAVED), store_of({0: {b"z": b"1"}}), Bounds(None, first_kept))
-    assert (found.missing, len(found.perhaps_deleted), found.extra) == (missing, perhaps, 1)
-
-
-def test_should_call_missing_what_a_record_deletes():
-    found = compare(store_of(SAVED), store_of({}), Bounds(None, 3)).with_deletions({b"b"})
-    assert (found.missing, len(found.perhaps_deleted)) == (1, 2)
-    assert [(d.kind, d.key) for d in found.first] == [(Kind.MISSING, b"b")]
-
-
-def test_should_look_for_deleted_windows_only_where_the_broker_deletes_and_has_deleted():
-    keeping = Keeping("t", 1, 7 * HOUR)
-    assert bounds_of(WINDOWS, NOW, Keeping("t", 1, None), 5, HOUR, NOW).first_kept is None
-    assert bounds_of(WINDOWS, NOW, keeping, 0, HOUR, NOW).first_kept is None
-    first_kept = bounds_of(WINDOWS, NOW, keeping, 5, HOUR, NOW).first_kept
-    # The last window whose last record can be older than the retention begins one hour ahead of that.
-    assert first_kept == (NOW - 7 * HOUR + HOUR) // SEGMENT + 1
-    assert bounds_of(WINDOWS, NOW, keeping, 5, HOUR, NOW).first_live == (NOW - 6 * HOUR) // SEGMENT
+    found = compare(store_of(SAVED), store_of(rebuilt), EvidenceBounds(first_live, None, None))
+    assert (found.different, found.expired, found.compared) == (different, expired, 4 - expired)
 
 
 @pytest.mark.parametrize(
-    ("config", "retention_ms"),
+    ("first_present", "first_kept", "missing", "aged", "deleted"),
     [
-        ({"cleanup.policy": "compact", "retention.ms": "5"}, None),
-        ({"cleanup.policy": "compact,delete", "retention.ms": "5"}, 5),
-        ({"cleanup.policy": "delete", "retention.ms": "-1"}, None),
+        (None, None, 3, 0, 0),
+        # Newer than what the broker has left: it would be there, however little the broker keeps.
+        (None, 9, 3, 0, 0),
+        (1, 9, 3, 0, 0),
+        (2, 9, 1, 2, 0),
+        (3, 9, 0, 3, 0),
+        # Deleted, and not by age.
+        (3, None, 0, 0, 3),
+        (3, 2, 0, 2, 1),
     ],
 )
-def test_should_read_what_a_topic_keeps(config, retention_ms):
-    found = Keeping.of("t", {**config, "min.compaction.lag.ms": "7"})
-    assert (found.retention_ms, found.min_compaction_lag_ms) == (retention_ms, 7)
+def test_should_leave_out_and_count_only_missing_keys_whose_records_may_be_deleted(
+    first_present, first_kept, missing, aged, deleted
+):
+    bounds = EvidenceBounds(None, first_kept, first_present)
+    found = compare(store_of(SAVED), store_of({0: {b"z": b"1"}}), bounds)
+    assert (found.missing, found.aged, found.deleted, found.extra) == (missing, aged, deleted, 1)
+    assert (found.compared, found.left_out) == (missing + 1, aged + deleted)
+
+
+def test_should_call_missing_what_a_record_deletes():
+    found = compare(store_of(SAVED), store_of({}), EvidenceBounds(None, None, 3), {b"b"})
+    assert (found.missing, found.deleted) == (1, 2)
+    assert [(d.kind, d.key) for d in found.first] == [(Kind.MISSING, b"b")]
 
 
 def built(after_ms=0, fault=None):
@@ -116,7 +112,7 @@ def built(after_ms=0, fault=None):
 
 
 def verdict_of(one, rebuilt):
-    found = compare(store_of(SAVED), store_of(rebuilt), NOTHING_EXPIRES)
+    found = compare(store_of(SAVED), store_of(rebuilt), EVERYTHING)
     return judge(STATE, Way.CHANGELOG, one, found, ["altered b"] * found.altered, Keeping("t", 600_000, None))
 
 
@@ -133,6 +129,31 @@ def verdict_of(one, rebuilt):
 )
 def test_should_not_judge_what_was_read_after_the_compaction_lag(after_ms, rebuilt, verdict):
     assert verdict_of(built(after_ms), rebuilt).verdict is verdict
+
+
+PURGED = EvidenceBounds(None, None, 3)
+
+
+@pytest.mark.parametrize(
+    ("saved", "rebuilt", "bounds", "verdict", "said"),
+    [
+        (SAVED, SAVED, PURGED, Verdict.OK, "3 keys equal"),
+        # One key newer than the purge was compared; the two others nobody can vouch for.
+        (SAVED, {2: SAVED[2]}, PURGED, Verdict.NOT_ENOUGH_EVIDENCE, "2 keys of the savepoint have no record"),
+        (SAVED, {}, PURGED, Verdict.NOT_ENOUGH_EVIDENCE, "3 keys of the savepoint have no record"),
+        ({}, {}, PURGED, Verdict.NOT_ENOUGH_EVIDENCE, "nothing is left of t to compare with"),
+        (SAVED, {}, EvidenceBounds(None, 3, 3), Verdict.NOT_ENOUGH_EVIDENCE, "left out: 3 past the broker's retention"),
+        (SAVED, {2: SAVED[2]}, EvidenceBounds(None, 2, 2), Verdict.OK, "1 keys equal, left out: 2 past the broker's"),
+        # A whole changelog that holds nothing says so.
+        ({}, {}, EVERYTHING, Verdict.OK, "holds no live key, and neither does its changelog"),
+    ],
+)
+def test_should_never_pass_where_nothing_was_compared(saved, rebuilt, bounds, verdict, said):
+    found = compare(store_of(saved), store_of(rebuilt), bounds)
+    judged = judge(STATE, Way.CHANGELOG, built(), found, [], Keeping("t", 600_000, None))
+    assert judged.verdict is verdict
+    assert said in judged.message
+    assert (judged.compared, judged.left_out, judged.differing) == (found.compared, found.left_out, 0)
 
 
 def test_should_name_what_differs_and_fail_what_cannot_be_rebuilt():
@@ -174,7 +195,9 @@ def test_should_say_how_far_the_application_is_ahead_in_offsets_and_seconds():
 
 
 def report_of(verdict, followed=3, guarantee=Guarantee.EXACTLY_ONCE):
-    store = StoreDrill("0_1", "counts", Way.CHANGELOG, "s1", verdict, "told", records=10, keys=4, bytes=80, seconds=2.0)
+    store = StoreDrill(
+        "0_1", "counts", Way.CHANGELOG, "s1", verdict, "told", records=10, keys=4, bytes=80, seconds=2.0, compared=4
+    )
     return DrillReport("d1", "app", "1", guarantee, NOW, NOW + 5, ("s1",), (store,), (), followed, 3, ())
 
 
@@ -188,6 +211,18 @@ def report_of(verdict, followed=3, guarantee=Guarantee.EXACTLY_ONCE):
 )
 def test_should_come_to_the_worst_of_stores_and_following(verdict, followed, whole):
     assert report_of(verdict, followed).verdict is whole
+
+
+def test_should_not_pass_when_all_stores_are_empty():
+    report = report_of(Verdict.OK)
+    empty = replace(report.stores[0], keys=0, compared=0, is_whole=True)
+    found = replace(report, stores=(empty,))
+    assert found.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    (finding,) = [finding for finding in found.findings if finding.verdict is Verdict.NOT_ENOUGH_EVIDENCE]
+    assert "0 keys compared, 0 left out, 0 differ" in finding.message
+    assert found.to_dict()["figures"]["whole changelog"]["compared"] == 0
+    one_more = replace(found, stores=(empty, report.stores[0]))
+    assert one_more.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

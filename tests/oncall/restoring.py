@@ -143,11 +143,11 @@ def a_restored_state_is_kept(scene: Scene) -> None:
     newest = workspaces(scene.settings.state_dir, scene.bench.application_id)[0]
     expect(newest.progress().state is RestoreState.DONE, f"the restore is {newest.progress().state}")
     scene.await_running()
-    scene.clear(run_id, ["relaunch", "drain", "report"])
+    scene.clear(run_id, "oncall", RESTORE, ["relaunch", "drain", "report"])
     found = scene.ended(run_id)
     _require_restored(scene, found, before)
     after = scene.standing()
-    scene.clear(run_id, list(found["tasks"]))
+    scene.clear(run_id, "oncall", RESTORE)
     again = scene.ended(run_id)
     expect((again["state"], again["outcome"]) == ("success", "restored"), f"{again['state']}: {again['failures']}")
     expect(again["time_line"] == found["time_line"], "something was done a second time")

@@ -1,7 +1,8 @@
-"""The Spark session of the recomputation; it needs no broker."""
+"""The Spark session of the recomputation, which needs no broker, and applications whose changelogs tests write by hand."""
 
 from __future__ import annotations
 
 from spark_jobs.testing import spark
+from tests.standby.conftest import counting, windowed
 
-__all__ = ["spark"]
+__all__ = ["counting", "spark", "windowed"]

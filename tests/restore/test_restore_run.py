@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, Elsewhere, crash_at
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
+from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance
+from tidemark.names import TopicPartition
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
@@ -421,8 +423,12 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert "rollback" in tidemark("plan")
     tidemark("run", "--plan", str(kept), code=1)  # nobody says yes
     assert json.loads(tidemark("status", "--json")) == []
-    assert f"{len(app.expected)} keys verified" in " ".join(tidemark("run", "--plan", str(kept), "--yes").split())
+    done = " ".join(tidemark("run", "--plan", str(kept), "--yes").split())
+    assert f"done, ok: {len(app.expected)} keys compared, 0 left out, 0 differ" in done
     (listed,) = json.loads(tidemark("status", "--json"))
+    assert listed["verdict"] == "ok"
+    assert sum(figures["compared"] for figures in listed["figures"].values()) == len(app.expected)
+    assert f" {len(app.expected)} " in tidemark("status")
     assert (listed["id"], listed["state"], listed["verified"]) == (told["restore_id"], "done", 2)
     assert not (app.state / "0_0" / "witness").exists()
     assert "cannot be aborted" in str(
@@ -431,6 +437,21 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert "rolled back" in tidemark("rollback")
     assert (app.state / "0_0" / "witness").read_text() == "old"
     assert counts_of(app) == app.expected
+
+
+def test_should_say_that_nothing_could_be_compared_after_a_purge(app, tmp_path, monkeypatch):
+    app.for_commands(tmp_path, monkeypatch)
+    kit = kit_of(app)
+    places = [TopicPartition(f"{app.name}-n-changelog", number) for number in range(PARTITIONS)]
+    purge(app.admin, app.settings, kit.ends.of(places))
+    done = CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--from", "local", "--yes"])
+    assert done.exit_code == ExitCode.RETRY, done.output
+    said = " ".join(done.stdout.split())
+    assert f"done, not enough evidence: 0 keys compared, {len(app.expected)} left out, 0 differ" in said
+    assert counts_of(app) == app.expected
+    shown = CliRunner().invoke(build(["restore"]), ["restore", "status", "made_counting", "--json"])
+    (listed,) = json.loads(shown.stdout)
+    assert (listed["verdict"], {f["compared"] for f in listed["figures"].values()}) == ("not enough evidence", {0})
 
 
 _ON_A_FULL_DISK = """

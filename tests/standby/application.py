@@ -70,6 +70,12 @@ class Application:
             self._others.produce(place.topic, key=key, value=value, partition=place.partition)
         assert self._others.flush(20) == 0
 
+    def write_at(self, records, place: TopicPartition, timestamp_ms: int):
+        """The same, as written at that time."""
+        for key, value in records:
+            self._others.produce(place.topic, key=key, value=value, partition=place.partition, timestamp=timestamp_ms)
+        assert self._others.flush(20) == 0
+
     def begin(self, writes, stream_time_ms=NO_STREAM_TIME):
         """Open a transaction with changelog records, {store: {partition: [(key, value)]}}, and each task's commit record."""
         self._producer.begin_transaction()

@@ -65,6 +65,8 @@ class OldState:
             raise StartRefused(
                 f"{verdict.told}; nothing was changed; `tidemark restore run --from changelog` repairs it"
             )
+        if not verdict.is_proven:
+            self.say(verdict.told)
         self.probe("old-state-built")
         return folder
 

@@ -10,6 +10,8 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
 
 DAY_MS = 86_400_000
+UNLIMITED_BYTES = {"retention.bytes": "-1"}
+"""A topic that deletes nothing by size, whatever `log.retention.bytes` the brokers have."""
 DRILL_WINDOW_MS = 600_000
 """The last minutes of a changelog stay whole, so that a drill can rebuild a state of just now."""
 
@@ -46,6 +48,7 @@ class ChangelogPolicy:
             "delete.retention.ms": str(self.delete_retention_ms),
             "min.compaction.lag.ms": str(self.min_compaction_lag_ms),
             "message.timestamp.type": "CreateTime",
+            **UNLIMITED_BYTES,
         }
         if self.retention_ms is not None:
             config["retention.ms"] = str(self.retention_ms)
@@ -73,7 +76,7 @@ def repartition_config() -> dict[str, str]:
 
     Timestamps are event time, however old or new that is.
     """
-    return {"cleanup.policy": "delete", "retention.ms": "-1", **EVENT_TIME_CONFIG}
+    return {"cleanup.policy": "delete", "retention.ms": "-1", **UNLIMITED_BYTES, **EVENT_TIME_CONFIG}
 
 
 def commits_config(settings: Settings) -> dict[str, str]:

@@ -23,7 +23,7 @@ _USUAL_RATIO = 0.5
 class CompactionSettings:
     """Of a changelog topic as the broker has it. `max_lag_ms` is None where nothing forces compaction.
 
-    `wanted` is what the topology asks for, by the setting's name.
+    `wanted` is what the topology asks for, by the setting's name. `retention_bytes` is -1 where nothing is deleted by size.
     """
 
     cleanup_policy: frozenset[str]
@@ -34,6 +34,7 @@ class CompactionSettings:
     segment_bytes: int
     delete_retention_ms: int
     wanted: Mapping[str, str]
+    retention_bytes: int = -1
 
     @property
     def rolls_after_ms(self) -> int:
@@ -192,6 +193,12 @@ def _of_partition(
             f"cleanup.policy={','.join(sorted(found.cleanup_policy))}, so it is never compacted; `tidemark topics apply "
             f"{topology}`",
         )
+    if "delete" in found.cleanup_policy and found.retention_bytes >= 0:
+        return (
+            Verdict.FAILED,
+            f"retention.bytes={found.retention_bytes}, so it is kept short by deleting its oldest records, also live ones; "
+            f"`tidemark topics apply {topology}`",
+        )
     if sample.hidden_from is not None:
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
@@ -296,6 +303,7 @@ def _settings(found: CompactionSettings) -> dict[str, object]:
         "segment.ms": found.segment_ms,
         "segment.bytes": found.segment_bytes,
         "delete.retention.ms": found.delete_retention_ms,
+        "retention.bytes": found.retention_bytes,
     }
 
 

@@ -103,6 +103,7 @@ def compaction_settings(spec: StoreSpec, config: Mapping[str, str]) -> Compactio
         segment_bytes=int(config["segment.bytes"]),
         delete_retention_ms=int(config["delete.retention.ms"]),
         wanted={} if spec.source_topic else changelog_policy(spec).config(),
+        retention_bytes=int(config["retention.bytes"]),
     )
 
 

@@ -39,6 +39,7 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
         "survives": survived(topic.replication, topic.min_in_sync),
         "asked_to_survive": found.survives,
         "unclean_election": topic.unclean_election,
+        "deleted_above_bytes": topic.deleted_above_bytes,
         "offline": [_number(p) for p in topic.partitions if p.leader is None],
         "under_min_in_sync": [_number(p) for p in topic.partitions if len(p.in_sync) < topic.min_in_sync],
         "under_replicated": [_number(p) for p in topic.partitions if len(p.in_sync) < len(p.replicas)],
@@ -51,7 +52,8 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
 
 def _topic_fault(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
     rules: Sequence[Callable[[TopicDurability, ClusterDurability], tuple[Verdict, str] | None]] = (
-        _offline, _not_writable, _unclean, _less_than_asked, _one_copy, _lagging_replicas, _thin_acknowledgement
+        _offline, _not_writable, _unclean, _deleted_by_size, _less_than_asked, _one_copy, _lagging_replicas,
+        _thin_acknowledgement,
     )  # fmt: skip
     return next((fault for fault in (rule(topic, found) for rule in rules) if fault is not None), None)
 
@@ -95,6 +97,17 @@ def _unclean(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
         "unclean.leader.election.enable=true: a replica that lacks acknowledged records may lead, they are lost and offsets "
         f"go back; `tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
         "unclean.leader.election.enable=false`",
+    )
+
+
+def _deleted_by_size(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if topic.deleted_above_bytes is None:
+        return None
+    return (
+        Verdict.FAILED,
+        f"retention.bytes={topic.deleted_above_bytes}: the broker deletes the oldest records of a partition that is larger, "
+        f"acknowledged or not; `tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
+        "retention.bytes=-1`",
     )
 
 

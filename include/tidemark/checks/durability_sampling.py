@@ -17,7 +17,7 @@ from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurabilit
 from tidemark.checks.verdict import Finding
 from tidemark.errors import TidemarkError
 from tidemark.local.kafka_tools import kafka_tool
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, dlq_topic, events_topic
 from tidemark.savepoints.asking import live_instances
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -42,10 +42,21 @@ def sample_durability(plan: TopologyPlan, settings: Settings, admin: AdminClient
     brokers, topics = describe_replicas(admin, settings)
     roles = {name: role for name, role in topic_roles(plan, settings, topics).items() if name in topics}
     configs = topic_configs(admin, list(roles), settings)
+    passing = {dlq_topic(plan.application_id), events_topic(plan.application_id)}
     broker = broker_config(admin, min(brokers), settings)
     return ClusterDurability(
         brokers=brokers,
-        topics=tuple(_topic(name, role, topics[name], configs[name], settings) for name, role in roles.items()),
+        topics=tuple(
+            _topic(
+                name,
+                role,
+                topics[name],
+                configs[name],
+                settings,
+                keeps_state=role is TopicRole.INTERNAL and name not in passing,
+            )
+            for name, role in roles.items()
+        ),
         acks={
             instance.instance: (instance.said() or {}).get("acks")
             for instance in live_instances(settings.var_dir, plan.application_id)
@@ -76,9 +87,16 @@ def topic_roles(
 
 
 def _topic(
-    name: str, role: TopicRole, found: Mapping[int, PartitionFacts], config: Mapping[str, str], settings: Settings
+    name: str,
+    role: TopicRole,
+    found: Mapping[int, PartitionFacts],
+    config: Mapping[str, str],
+    settings: Settings,
+    *,
+    keeps_state: bool,
 ) -> TopicDurability:
     min_in_sync = int(config["min.insync.replicas"])
+    limit_bytes = int(config["retention.bytes"]) if "delete" in config["cleanup.policy"] else -1
     # Eligible leaders are kept for partitions that are short of replicas, and for no others.
     is_short = any(len(facts.in_sync) < min_in_sync or facts.leader is None for facts in found.values())
     eligible = eligible_leaders(name, settings) if is_short else None
@@ -97,6 +115,7 @@ def _topic(
             )
             for number, facts in sorted(found.items())
         ),
+        deleted_above_bytes=limit_bytes if keeps_state and limit_bytes >= 0 else None,
     )
 
 

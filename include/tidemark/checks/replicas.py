@@ -36,13 +36,15 @@ class Replicas:
 
 @dataclass(frozen=True)
 class TopicDurability:
-    """One topic. `unclean_election`: a replica that lacks records may lead."""
+    """One topic. `unclean_election`: a replica that lacks records may lead. `deleted_above_bytes`: the size of a partition
+    above which the broker deletes its oldest records; None where it does not, or where the topic is not the state's."""
 
     topic: str
     role: TopicRole
     min_in_sync: int
     unclean_election: bool
     partitions: tuple[Replicas, ...]
+    deleted_above_bytes: int | None = None
 
     @property
     def replication(self) -> int:

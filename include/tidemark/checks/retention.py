@@ -51,7 +51,8 @@ class ChangelogSample:
 class TopicSettings:
     """Of a changelog topic. `wanted_retention_ms`: what the topology asks for, None where nothing is deleted by time.
 
-    `is_source`: the user's own topic, a table that is its own changelog.
+    `is_source`: the user's own topic, a table that is its own changelog. `retention_bytes` is -1 where nothing is deleted by
+    size.
     """
 
     topic: str
@@ -60,6 +61,12 @@ class TopicSettings:
     segment_ms: int
     wanted_retention_ms: int | None
     is_source: bool = False
+    retention_bytes: int = -1
+
+    @property
+    def deletes_by_size(self) -> bool:
+        """Whether the broker deletes the oldest records of a partition that has grown too large, however young they are."""
+        return "delete" in self.cleanup_policy and self.retention_bytes >= 0
 
     @property
     def deletes_after_ms(self) -> int | None:
@@ -122,6 +129,12 @@ def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str]
             Verdict.FAILED,
             f"{topic.topic} has cleanup.policy={','.join(sorted(topic.cleanup_policy))}: keys that nobody writes for long "
             f"are lost to a restore; {remedy}",
+        )
+    if topic.deletes_by_size:
+        return (
+            Verdict.FAILED,
+            f"{topic.topic} has retention.bytes={topic.retention_bytes}: the broker deletes windows that are still live once "
+            f"a partition is larger; {remedy}",
         )
     if kept is not None and deleted_ms is not None and deleted_ms < kept:
         return (
@@ -271,6 +284,7 @@ def _evidence(store: StoreRetention, now_ms: int) -> dict[str, object]:
         "segment_ms": store.segment_ms,
         "topic": None if topic is None else topic.topic,
         "topic_retention_ms": None if topic is None else topic.retention_ms,
+        "topic_retention_bytes": None if topic is None else topic.retention_bytes,
         "cleanup_policy": None if topic is None else ",".join(sorted(topic.cleanup_policy)),
         "tasks": {
             sample.task: {

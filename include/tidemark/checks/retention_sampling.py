@@ -182,4 +182,5 @@ def _topic(name: str, spec: StoreSpec, config: Mapping[str, str]) -> TopicSettin
         segment_ms=int(config["segment.ms"]),
         wanted_retention_ms=None if spec.source_topic else changelog_policy(spec).retention_ms,
         is_source=spec.source_topic is not None,
+        retention_bytes=int(config["retention.bytes"]),
     )

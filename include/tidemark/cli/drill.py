@@ -14,7 +14,7 @@ from rich.table import Table
 from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import Drill, DrillOptions
-from tidemark.drill.report import DrillReport
+from tidemark.drill.report import DrillReport, Way
 from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
 from tidemark.facts.database import FactsDatabase
@@ -68,27 +68,28 @@ def _show(report: DrillReport) -> None:
     table = Table(title=f"drill {report.drill_id} of {report.application_id}")
     for heading in ("task", "store", "by", "verdict"):
         table.add_column(heading)
-    for heading in ("keys", "bytes", "records", "seconds", "keys/s", "altered", "missing", "extra", "left out"):
+    for heading in ("keys", "compared", "left out", "differing", "bytes", "records", "seconds", "keys/s"):
         table.add_column(heading, justify="right")
     for store in report.stores:
         rate = store.rates.get("keys_per_s")
         table.add_row(
-            store.task, store.store, store.way, store.verdict, f"{store.keys:,}", decimal(store.bytes),
-            f"{store.records:,}", f"{store.seconds:.2f}", "" if rate is None else f"{rate:,.0f}", str(store.altered),
-            str(store.missing), str(store.extra), str(store.left_out),
+            store.task, store.store, store.way, store.verdict, f"{store.keys:,}", f"{store.compared:,}",
+            f"{store.left_out:,}", f"{store.differing:,}", decimal(store.bytes), f"{store.records:,}",
+            f"{store.seconds:.2f}", "" if rate is None else f"{rate:,.0f}",
         )  # fmt: skip
     console.print(table)
     for way in report.ways:
         console.print(
-            f"{way.way}: RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, {way.rpo_s:.1f} s of commits (all of "
-            "it in Kafka)"
+            f"{way.way}: {report.figures(way.way).told}, RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, "
+            f"{way.rpo_s:.1f} s of commits (all of it in Kafka)"
         )
     for told in report.not_compared:
         console.print(f"not compared: {told}")
     for finding in report.findings:
         if finding.verdict is not Verdict.OK:
             console.print(f"{finding.verdict}: {finding.subject}: {finding.message}")
-    console.print(f"drill {report.drill_id}: {report.verdict}; {report.claim}")
+    claim = f"; {report.claim}" if report.verdict is Verdict.OK else ""
+    console.print(f"drill {report.drill_id}: {report.verdict}{claim}")
 
 
 def _show_history(facts: FactsDatabase, application_id: str, as_json: bool) -> None:
@@ -96,9 +97,16 @@ def _show_history(facts: FactsDatabase, application_id: str, as_json: bool) -> N
     if as_json:
         typer.echo(json.dumps([dict(past.report) for past in found], indent=1))
         return
-    table = Table("drill", "ended", "verdict", "RTO, s", "RPO, offsets", "RPO, s", "keys", "bytes")
+    table = Table()
+    table.add_column("drill", overflow="fold")
+    for heading in ("ended", "verdict", "RTO, s", "RPO", "keys", "bytes"):
+        table.add_column(heading)
+    table.add_column("compared\nleft out\ndiffering", justify="right")
     for past in found:
-        figures = ["" if f is None else f"{f:,.1f}" for f in (past.rto_s, past.rpo_offsets, past.rpo_s)]
+        rto = "" if past.rto_s is None else f"{past.rto_s:,.1f}"
+        rpo = "" if past.rpo_offsets is None else f"{past.rpo_offsets:,} offsets, {past.rpo_s:,.1f} s"
         ended = told_time(past.ended_ms)
-        table.add_row(past.drill_id, ended, past.verdict, *figures, f"{past.keys:,}", decimal(past.bytes))
+        whole = past.report["figures"][Way.CHANGELOG]
+        compared = "\n".join(f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
+        table.add_row(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), compared)
     Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill` runs one")

@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import StartRefused, TidemarkError
+from tidemark.errors import ExitCode, StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
 from tidemark.probe import probe_from_environment
+from tidemark.restore.bounds import Figures, overall, total
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
@@ -59,7 +61,10 @@ def run(
     resume: Annotated[str | None, typer.Option(help="go on with the restore of this id")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap."""
+    """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap.
+
+    Ends with 10 when the new state is in place and the changelog could not say of all of it whether it is right.
+    """
     kit = _kit(topology)
     settings = kit.settings
     if resume is not None:
@@ -81,6 +86,8 @@ def run(
         console.print(f"restore {made.restore_id} aborted; the old state is in place")
         raise typer.Exit(1) from None
     _show_progress(made, done)
+    if overall(_figures(done)) is not Verdict.OK:
+        sys.exit(ExitCode.RETRY)
 
 
 @app.command()
@@ -90,18 +97,46 @@ def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")]
     found = workspaces(settings.state_dir, load(topology).plan().application_id)
     states = [(workspace.folder.name, workspace.plan(), workspace.progress()) for workspace in found]
     if as_json:
-        rows = [
-            {"id": name, "state": progress.state, "stores": len(made.stores), "verified": len(progress.verdicts or {}),
-             "message": progress.message, "created_ms": made.created_ms, "ended_ms": progress.ended_ms}
-            for name, made, progress in states
-        ]  # fmt: skip
-        typer.echo(json.dumps(rows))
+        typer.echo(json.dumps([_listed(name, made, progress) for name, made, progress in states]))
         return
-    table = Table("restore", "planned", "state", "stores verified", "message")
+    table = Table(
+        "restore", "planned", "state", "stores verified", "verdict", "compared", "left out", "differing", "message"
+    )
     for name, made, progress in states:
+        figures = total(_figures(progress))
         verified = f"{len(progress.verdicts or {})} of {len(made.stores)}"
-        table.add_row(name, told_time(made.created_ms), str(progress.state), verified, progress.message)
+        table.add_row(
+            name, told_time(made.created_ms), str(progress.state), verified, _verdict(progress), str(figures.compared),
+            str(figures.left_out), str(figures.differing), progress.message,
+        )  # fmt: skip
     Console().print(table if states else "no restore has been run here")
+
+
+def _listed(name: str, made: RestorePlan, progress: RestoreProgress) -> dict[str, object]:
+    """One restore, for a program; the figures are per store."""
+    return {
+        "id": name,
+        "state": progress.state,
+        "stores": len(made.stores),
+        "verified": len(progress.verdicts or {}),
+        "verdict": _verdict(progress),
+        "figures": {
+            store: {"compared": one.compared, "left_out": one.left_out, "differing": one.different}
+            for store, one in (progress.verdicts or {}).items()
+        },
+        "message": progress.message,
+        "created_ms": made.created_ms,
+        "ended_ms": progress.ended_ms,
+    }
+
+
+def _figures(progress: RestoreProgress) -> list[Figures]:
+    return [verdict.figures for verdict in (progress.verdicts or {}).values()]
+
+
+def _verdict(progress: RestoreProgress) -> str:
+    """Of all stores together; empty before the first one is verified."""
+    return str(overall(_figures(progress))) if progress.verdicts else ""
 
 
 @app.command()
@@ -176,16 +211,25 @@ def _show(made: RestorePlan) -> None:
 
 def _show_progress(made: RestorePlan, done: RestoreProgress) -> None:
     console = Console()
-    table = Table("task", "store", "keys", "checksum", "left out", "different")
+    table = Table("task", "store", "verdict", "keys", "checksum", "compared", "left out", "differing")
     for verdict in (done.verdicts or {}).values():
         table.add_row(
-            verdict.task, verdict.store, str(verdict.keys), verdict.checksum[:16], str(verdict.left_out),
-            str(verdict.different),
+            verdict.task, verdict.store, str(verdict.figures.verdict), str(verdict.keys), verdict.checksum[:16],
+            str(verdict.compared), str(verdict.left_out), str(verdict.different),
         )  # fmt: skip
     console.print(table)
+    for verdict in (done.verdicts or {}).values():
+        if not verdict.is_proven:
+            console.print(verdict.told)
     seconds = (done.ended_ms - done.started_ms) / 1000
-    keys = sum(verdict.keys for verdict in (done.verdicts or {}).values())
+    figures = _figures(done)
     console.print(
-        f"restore {made.restore_id}: {done.state}, {keys} keys verified, {seconds:.1f} s; start the application"
+        f"restore {made.restore_id}: {done.state}, {overall(figures)}: {total(figures).told}, {seconds:.1f} s; start the "
+        "application"
     )
+    if overall(figures) is not Verdict.OK:
+        console.print(
+            "The new state is in place, but the changelogs do not show that it is right: drill it, or compare it with a "
+            "savepoint; `tidemark restore rollback` brings the old one back"
+        )
     sys.stdout.flush()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.errors import TaskCorrupted
+from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
 from tidemark.restore.difference import pairs
 from tidemark.restore.rows import StoreRow, rows_of
 from tidemark.restore.when import told_time
@@ -39,30 +40,23 @@ class KeyDifference:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Which segments count. None where nothing expires.
-
-    What lies before `first_live` has expired, and either side may have dropped it. Keys before `first_kept` that are
-    missing in the rebuilt store may have been deleted by the broker, which counts wall clock (rule 11).
-    """
-
-    first_live: int | None
-    first_kept: int | None
-
-
-@dataclass(frozen=True)
 class Compared:
-    """`keys`, and `size_bytes` of keys and values, are of the rebuilt store.
+    """Every key that either side holds is in `compared` or in `left_out`; those that differ are of `compared`.
 
-    `perhaps_deleted` are missing and counted nowhere else.
+    `keys`, and `size_bytes` of keys and values, are of the rebuilt store. Left out are `expired` keys and those missing ones
+    whose records may be deleted: by age (`aged`), or with a beginning that no age explains the loss of (`deleted`).
     """
 
     keys: int
     size_bytes: int
+    compared: int
     altered: int
     missing: int
     extra: int
-    perhaps_deleted: tuple[KeyDifference, ...]
+    expired: int
+    aged: int
+    deleted: int
+    is_whole: bool
     first: tuple[KeyDifference, ...]
 
     @property
@@ -70,40 +64,59 @@ class Compared:
         """Of all kinds."""
         return self.altered + self.missing + self.extra
 
-    def with_deletions(self, tombstoned: Collection[bytes]) -> Compared:
-        """With those of `perhaps_deleted` as missing that a record deletes: the broker has not."""
-        found = [one for one in self.perhaps_deleted if one.key in tombstoned]
-        left = tuple(one for one in self.perhaps_deleted if one.key not in tombstoned)
-        first = (*self.first, *found[:EXAMPLES])
-        return replace(self, missing=self.missing + len(found), perhaps_deleted=left, first=first)
+    @property
+    def left_out(self) -> int:
+        """For whatever reason."""
+        return self.expired + self.aged + self.deleted
+
+    @property
+    def figures(self) -> Figures:
+        """As a verification of any kind has them."""
+        return Figures(self.compared, self.left_out, self.different, self.deleted, self.is_whole)
 
 
-def compare(saved: Store, rebuilt: Store, bounds: Bounds) -> Compared:
-    """Read both stores through once, side by side. Blocks; raises nothing of its own."""
-    keys = size = 0
+def compare(
+    saved: Store, rebuilt: Store, bounds: EvidenceBounds, tombstoned: Collection[bytes] = frozenset()
+) -> Compared:
+    """Read both stores through once, side by side. Blocks; raises nothing of its own.
+
+    A missing key in `tombstoned` is deleted by a record that is there, so the broker has not deleted it.
+    """
+    keys = size = compared = expired = 0
     counts = dict.fromkeys(Kind, 0)
+    absent = dict.fromkeys(Absence, 0)
     first: list[KeyDifference] = []
-    deleted: list[KeyDifference] = []
     for segment in sorted({*saved.segments(), *rebuilt.segments()}):
-        if bounds.first_live is not None and segment < bounds.first_live:
-            continue
-        may_be_deleted = bounds.first_kept is not None and segment < bounds.first_kept
+        has_expired, absence = bounds.has_expired(segment), bounds.absence(segment)
         for key, before, after in pairs(saved.items(segment), rebuilt.items(segment)):
             if after is not None:
                 keys += 1
                 size += len(key) + len(after)
+            if has_expired:
+                expired += 1
+                continue
+            if after is None and absence is not Absence.DIFFERENCE and key not in tombstoned:
+                absent[absence] += 1
+                continue
+            compared += 1
             if before == after:
                 continue
             kind = Kind.EXTRA if before is None else Kind.MISSING if after is None else Kind.ALTERED
-            difference = KeyDifference(kind, segment, key, before, after)
-            if kind is Kind.MISSING and may_be_deleted:
-                deleted.append(difference)
-                continue
             counts[kind] += 1
             if counts[kind] <= EXAMPLES:
-                first.append(difference)
+                first.append(KeyDifference(kind, segment, key, before, after))
     return Compared(
-        keys, size, counts[Kind.ALTERED], counts[Kind.MISSING], counts[Kind.EXTRA], tuple(deleted), tuple(first)
+        keys=keys,
+        size_bytes=size,
+        compared=compared,
+        altered=counts[Kind.ALTERED],
+        missing=counts[Kind.MISSING],
+        extra=counts[Kind.EXTRA],
+        expired=expired,
+        aged=absent[Absence.AGED],
+        deleted=absent[Absence.DELETED],
+        is_whole=bounds.is_whole,
+        first=tuple(first),
     )
 
 

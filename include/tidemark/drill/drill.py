@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from tidemark.broker.cluster import topic_configs
 from tidemark.drill.following import Follower
-from tidemark.drill.judging import Keeping
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
 from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill, is_drillable, not_compared
 from tidemark.drill.weighing import Scales, distance
 from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
 from tidemark.names import TaskId
+from tidemark.restore.bounds import Keeping
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.side_by_side import side_by_side
@@ -134,6 +134,9 @@ class _Course:
             return
         older = self._newest_savepoint()
         first = self._take_savepoint()
+        if not first:
+            self._drill.say("the savepoint holds no store yet: there is nothing to rebuild")
+            return
         self._require_room(first)
         scales = Scales(self._rebuilder, self._keepings(first))
         built = self._whole(first, scales)

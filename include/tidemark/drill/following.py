@@ -45,7 +45,12 @@ class Follower:
         """Every store up to the end of now; batches that were committed since the first savepoint."""
         facts = self._rebuilder.kit.facts()
         moving = [state for state in self._states if state.spec.source_topic is None]
-        self._each(lambda state: self._read(state, facts[state.task].changelogs[state.spec.name].end), moving)
+
+        def read(state: SavedState) -> None:
+            changelog = facts[state.task].changelogs[state.spec.name]
+            self._read(state, changelog.low, changelog.end)
+
+        self._each(read, moving)
         stood = {state.task: state.copy.marker.batch for state in self._states}
         records = {task: facts[task].record for task in stood}
         return sum(max(0, record.batch - stood[task]) for task, record in records.items() if record is not None)
@@ -53,11 +58,12 @@ class Follower:
     def finish(self, states: Sequence[SavedState]) -> list[tuple[SavedState, Built]]:
         """Follow up to where `states` of the second savepoint stood."""
         kit = self._rebuilder.kit
+        facts = kit.facts()
         begun = {state.name: state.copy.marker.changelog_offset for state in self._states}
 
         def last(state: SavedState) -> tuple[SavedState, Built]:
             end_offset = state.copy.marker.changelog_offset
-            self._read(state, end_offset)
+            self._read(state, facts[state.task].changelogs[state.spec.name].low, end_offset)
             built = Built(
                 begun[state.name], end_offset, self._records[state.name], self._seconds[state.name], kit.clock()
             )
@@ -65,8 +71,10 @@ class Follower:
 
         return self._each(last, states)
 
-    def _read(self, state: SavedState, end_offset: int) -> None:
+    def _read(self, state: SavedState, low_offset: int, end_offset: int) -> None:
+        """What was deleted before it was read is missing in the comparison."""
         started = time.monotonic()
-        self._records[state.name] += self._rebuilder.follow(self._kind, state, self._next[state.name], end_offset)
+        from_offset = max(self._next[state.name], low_offset)
+        self._records[state.name] += self._rebuilder.follow(self._kind, state, from_offset, end_offset)
         self._seconds[state.name] += time.monotonic() - started
         self._next[state.name] = max(self._next[state.name], end_offset)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.restore.bounds import Figures, total
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
 
@@ -42,7 +43,8 @@ class StoreDrill:
     """One store of one task, rebuilt one way and compared with savepoint `savepoint_id`.
 
     The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys and
-    values) are of the rebuilt store, `seconds` those of building it. `left_out` counts windows past the broker's retention.
+    values) are of the rebuilt store, `seconds` those of building it. `compared`, `left_out`, `differing`, `deleted` and
+    `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` are how the differing ones differ.
     """
 
     task: str
@@ -57,11 +59,20 @@ class StoreDrill:
     keys: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    compared: int = 0
+    left_out: int = 0
+    differing: int = 0
+    deleted: int = 0
+    is_whole: bool = False
     altered: int = 0
     missing: int = 0
     extra: int = 0
-    left_out: int = 0
     first: tuple[str, ...] = ()
+
+    @property
+    def figures(self) -> Figures:
+        """What the comparison came to."""
+        return Figures(self.compared, self.left_out, self.differing, self.deleted, self.is_whole)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -114,10 +125,33 @@ class DrillReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of every store and way, and whether enough batches came to follow; one where there was nothing to rebuild."""
+        """Of every store and way, whether any key was compared, and whether enough batches came to follow.
+
+        One where there was nothing to rebuild.
+        """
         if not self.stores:
             return [nothing_to_drill(self.application_id, self.not_compared)]
-        return [*(store.finding for store in self.stores), self._followed()]
+        return [*(store.finding for store in self.stores), *self._compared(), self._followed()]
+
+    def figures(self, way: Way) -> Figures:
+        """Of all stores that were rebuilt one way."""
+        return total(store.figures for store in self.stores if store.way is way)
+
+    def _compared(self) -> list[Finding]:
+        """One per way that was gone. Stores that are all empty prove nothing."""
+        return [self._compared_by(way) for way in Way if any(store.way is way for store in self.stores)]
+
+    def _compared_by(self, way: Way) -> Finding:
+        figures = self.figures(way)
+        subject, evidence = f"keys compared by {way}", asdict(figures)
+        if figures.compared:
+            return Finding(subject, Verdict.OK, figures.told, evidence)
+        return Finding(
+            subject,
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            f"{figures.told}: nothing shows that its state can be rebuilt; drill when it holds some",
+            evidence,
+        )
 
     def _followed(self) -> Finding:
         evidence = {"batches": self.followed_batches, "wanted": self.follow_batches}
@@ -147,9 +181,25 @@ class DrillReport:
         """None where it was not gone."""
         return next((one for one in self.ways if one.way is way), None)
 
+    def per_store(self) -> list[dict[str, Any]]:
+        """The three figures of each store and way, with its verdict: what a DAG hands on."""
+        return [
+            {
+                "task": store.task,
+                "store": store.store,
+                "by": str(store.way),
+                "verdict": str(store.verdict),
+                "compared": store.compared,
+                "left_out": store.left_out,
+                "differing": store.differing,
+            }
+            for store in self.stores
+        ]
+
     def to_dict(self) -> Mapping[str, Any]:
         """As JSON can hold it."""
         stores = [{**asdict(store), **store.rates} for store in self.stores]
-        body = {**asdict(self), "stores": stores, "verdict": self.verdict, "claim": self.claim}
+        figures = {way.value: asdict(self.figures(way)) for way in Way}
+        body = {**asdict(self), "stores": stores, "figures": figures, "verdict": self.verdict, "claim": self.claim}
         found: Mapping[str, Any] = json.loads(json.dumps(body, default=lambda told: told.value))
         return found

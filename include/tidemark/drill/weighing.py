@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.drill.differ import compare, told
-from tidemark.drill.judging import Keeping, bounds_of, judge
+from tidemark.drill.judging import judge
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState
 from tidemark.drill.report import StoreDrill, Way
 from tidemark.errors import CopyUnusable
 from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.rocksdb import opened
@@ -36,27 +37,39 @@ class Scales:
             fault = f"savepoint {state.savepoint_id} cannot be compared with: {error}"
             return judge(state, way, built.failed(fault), None, (), keeping)
         low = kit.ends.beginnings([changelog])[changelog]
-        bounds = bounds_of(
-            state.spec, state.copy.marker.stream_time_ms, keeping, low, kit.settings.max_timestamp_ahead_ms, kit.clock()
-        )
+        bounds = self._bounds(way, state, built, low, keeping)
         with opened(folder) as saved, opened(self.rebuilder.folder_of(kind, state)) as rebuilt:
             compared = compare(saved, rebuilt, bounds)
-        if compared.perhaps_deleted:
-            keys = {one.key for one in compared.perhaps_deleted}
-            compared = compared.with_deletions(self._tombstoned(changelog, low, built.end_offset, keys))
+            if compared.aged or compared.deleted:
+                compared = compare(saved, rebuilt, bounds, self._tombstoned(changelog, low, built.end_offset))
         subtopology = kit.plan.subtopologies[state.task.subtopology]
         first = [told(subtopology, state.spec, difference) for difference in compared.first]
         return judge(state, way, built, compared, first, keeping)
 
-    def _tombstoned(self, changelog: TopicPartition, low: int, end: int, keys: Collection[bytes]) -> set[bytes]:
-        """Which of the keys end with a record that deletes them."""
+    def _bounds(self, way: Way, state: SavedState, built: Built, low: int, keeping: Keeping) -> EvidenceBounds:
+        """As a restore's verification has them. A savepoint brings what the changelog has lost, and its tail is whole."""
+        kit, marker = self.rebuilder.kit, state.copy.marker
+        beginning = Beginning(0)
+        if way is not Way.SAVEPOINT:
+            changelog = kit.witnesses.changelog_of(state.task, state.spec)
+            beginning = kit.beginning(state.spec, changelog, low, built.end_offset, self.rebuilder.go_on)
+        return bounds_of(
+            state.spec,
+            marker.stream_time_ms,
+            keeping.retention_ms,
+            beginning,
+            kit.settings.max_timestamp_ahead_ms,
+            kit.clock(),
+        )
+
+    def _tombstoned(self, changelog: TopicPartition, low: int, end: int) -> set[bytes]:
+        """Keys whose last record deletes them."""
         deleted: set[bytes] = set()
         reached = low
         for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.go_on):
             reached = batch.next_offset
             for key, value in zip(batch.keys, batch.values, strict=True):
-                if key in keys:
-                    deleted.add(key) if value is None else deleted.discard(key)
+                deleted.add(key) if value is None else deleted.discard(key)
         if reached < end:
             raise RestoreSuspended(f"{changelog} at {reached} of {end}")
         return deleted

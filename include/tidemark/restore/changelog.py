@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +83,7 @@ def messages_until(
     *,
     stalled_after_s: float,
     go_on: Callable[[], bool],
-) -> Iterator[tuple[list[Message], int]]:
+) -> Generator[tuple[list[Message], int], None, None]:
     """As `read_committed_until`, the client's own messages and the next offset behind them."""
     if from_offset >= end_offset:
         return
@@ -113,6 +114,29 @@ def messages_until(
         raise OutcomeUnknown(f"reading {partition} at {from_offset}: {error}") from error
     finally:
         consumer.close()
+
+
+def first_record_ms(
+    client_config: Mapping[str, Any],
+    partition: TopicPartition,
+    from_offset: int,
+    end_offset: int,
+    *,
+    stalled_after_s: float,
+    go_on: Callable[[], bool],
+) -> int | None:
+    """The timestamp of the first committed record of [from_offset, end_offset); None where there is none, or `go_on()` says no.
+
+    Blocks; raises as `read_committed_until`.
+    """
+    found = messages_until(
+        client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
+    )
+    with closing(found):
+        for records, _ in found:
+            if records:
+                return int(records[0].timestamp()[1])
+    return None
 
 
 def _taken(messages: list[Any], next_offset: int, end_offset: int) -> tuple[list[Any], int]:

@@ -21,8 +21,9 @@ from tidemark.changelog.policy import changelog_policies
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
+from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
 from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.changelog import ChangelogBatch, messages_until, read_committed_until
+from tidemark.restore.changelog import ChangelogBatch, first_record_ms, messages_until, read_committed_until
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.plans import TaskWays, ways_of_task
 from tidemark.restore.restore import RestoreJob, Restorer
@@ -97,8 +98,40 @@ class RestoreKit:
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:
         """Compare a built store with its changelog, see `verify_folder`."""
+        return verify_folder(
+            self.client_config,
+            str(task),
+            job,
+            self._bounds(job, go_on),
+            folder,
+            stalled_after_s=stalled_after(self.settings),
+            go_on=go_on,
+        )
+
+    def beginning(
+        self, spec: StoreSpec, changelog: TopicPartition, low: int, end: int, go_on: Callable[[], bool]
+    ) -> Beginning:
+        """Where a store's changelog begins; its first record is looked at where that tells windows apart. Blocks."""
+        if low == 0 or spec.segment_ms is None:
+            return Beginning(low)
         stalled_after_s = stalled_after(self.settings)
-        return verify_folder(self.client_config, str(task), job, folder, stalled_after_s=stalled_after_s, go_on=go_on)
+        return Beginning(
+            low,
+            first_record_ms(self.client_config, changelog, low, end, stalled_after_s=stalled_after_s, go_on=go_on),
+        )
+
+    def _bounds(self, job: RestoreJob, go_on: Callable[[], bool]) -> EvidenceBounds:
+        """Which keys of a built store its changelog can be held to. Blocks."""
+        topic, spec, target = job.changelog.topic, job.spec, job.target
+        keeping = Keeping.of(topic, topic_configs(self.admin, [topic], self.settings)[topic])
+        return bounds_of(
+            spec,
+            target.stream_time_ms,
+            keeping.retention_ms,
+            self.beginning(spec, job.changelog, job.low_offset, target.changelog_offset, go_on),
+            self.settings.max_timestamp_ahead_ms,
+            self.clock(),
+        )
 
     def read(
         self, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool] = lambda: True

@@ -114,6 +114,8 @@ class PastBuilder:
         verdict = self.kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(f"{verdict.told}; {remedy}")
+        if not verdict.is_proven:
+            self.say(verdict.told)
 
     def _moment(
         self,

@@ -1,7 +1,7 @@
 """A rebuilt store against an independent fold of its changelog: every key, every value (issue of trust, not of speed).
 
 The fold is DuckDB's: the last value of each key by position, tombstones left out. Nothing of the restore's own code has a
-part in it except the reader, which rule 1 fixes.
+part in it except the reader, which rule 1 fixes. Which keys the changelog can be held to, `restore.bounds` says.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from tidemark.checks import verdict as checks
 from tidemark.errors import StoreFailed
+from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
 from tidemark.restore.changelog import larger, read_committed_until
 from tidemark.restore.restore import RestoreJob, RestoreSuspended
 from tidemark.stores.protocol import Store, in_chunks
@@ -37,32 +39,54 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`checksum` is the order-free sum of hashes of keys and values of the store, equal for equal contents.
+    """What came of one store: `compared`, `left_out` and `different` keys, see `restore.bounds.Figures`.
 
-    `left_out` counts keys that differ and may: windows past the store's retention, which either side may have dropped, and
-    keys without any record in a changelog whose beginning the broker has deleted.
+    `keys` are the store's, `checksum` is the order-free sum of hashes of its keys and values, equal for equal contents.
+    `left_out` are windows past the store's retention, which either side may have dropped, and keys without any record in a
+    changelog whose beginning is deleted; `deleted` counts those of them that no retention explains.
     """
 
     task: str
     store: str
     keys: int
     checksum: str
+    compared: int
     left_out: int
     different: int
+    deleted: int
+    is_whole: bool
     examples: tuple[Difference, ...]
 
     @property
+    def figures(self) -> Figures:
+        """The figures that the verdict rests on."""
+        return Figures(self.compared, self.left_out, self.different, self.deleted, self.is_whole)
+
+    @property
     def is_equal(self) -> bool:
-        """Whether every key has the value that the changelog says."""
+        """Whether no key that was compared has another value than the changelog says; see `is_proven`."""
         return self.different == 0
 
     @property
+    def is_proven(self) -> bool:
+        """Whether there was enough to compare to say that it is right."""
+        return self.figures.verdict is checks.Verdict.OK
+
+    @property
     def told(self) -> str:
-        """What differs, naming the first key; of a verdict that is not equal."""
-        first = self.examples[0]
+        """What was found, in a line; where keys differ, with the first of them."""
+        name = f"store {self.task}/{self.store}"
+        if self.examples:
+            first = self.examples[0]
+            return (
+                f"{name} differs from its changelog in {self.different} keys, first {first.key}: "
+                f"changelog {first.in_changelog}, store {first.in_store}"
+            )
+        if self.is_proven:
+            return f"{name} equals its changelog: {self.figures.told}"
         return (
-            f"store {self.task}/{self.store} differs from its changelog in {self.different} keys, first {first.key}: "
-            f"changelog {first.in_changelog}, store {first.in_store}"
+            f"{name}: {self.figures.verdict}: its changelog has lost its beginning, and of {self.left_out} keys it cannot say "
+            f"whether they are right ({self.figures.told})"
         )
 
 
@@ -70,6 +94,7 @@ def verify_folder(
     client_config: Mapping[str, Any],
     task: str,
     job: RestoreJob,
+    bounds: EvidenceBounds,
     folder: Path,
     *,
     stalled_after_s: float,
@@ -80,7 +105,9 @@ def verify_folder(
     scratch.mkdir(parents=True, exist_ok=True)
     try:
         with opened(folder) as store:
-            return verify_store(client_config, task, job, store, scratch, stalled_after_s=stalled_after_s, go_on=go_on)
+            return verify_store(
+                client_config, task, job, bounds, store, scratch, stalled_after_s=stalled_after_s, go_on=go_on
+            )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -89,6 +116,7 @@ def verify_store(
     client_config: Mapping[str, Any],
     task: str,
     job: RestoreJob,
+    bounds: EvidenceBounds,
     store: Store,
     scratch: Path,
     *,
@@ -111,7 +139,7 @@ def verify_store(
             for rows in _store_rows(store):
                 database.register("rows", rows)
                 database.execute("insert into store select * from rows")
-            return _compare(database, task, job)
+            return _compare(database, task, job, bounds)
     except duckdb.Error as error:
         raise StoreFailed(f"store {job.spec.name} of task {task} cannot be verified: {error}") from error
 
@@ -155,39 +183,56 @@ def _store_table(segment: int, keys: list[bytes], values: list[bytes]) -> pa.Tab
     return pa.table({"segment": segments, "key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
-def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob) -> Verdict:
-    # A struct, as max_by passes over a value that is null: a tombstone.
-    live = job.first_live_segment if job.first_live_segment is not None else -(1 << 62)
+def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bounds: EvidenceBounds) -> Verdict:
+    segments = [
+        row[0] for row in database.execute("select segment from log union select segment from store").fetchall()
+    ]
+    database.register(
+        "bounds",
+        pa.table(
+            {
+                "segment": pa.array(segments, pa.int64()),
+                "has_expired": pa.array([bounds.has_expired(segment) for segment in segments], pa.bool_()),
+                "absence": pa.array([str(bounds.absence(segment)) for segment in segments], pa.string()),
+            }
+        ),
+    )
+    # A struct, as max_by passes over a value that is null: a tombstone. A key that neither side holds is no key.
     database.execute(
         """
         create table pairs as
         select coalesce(f.key, s.key) as key, f.last.v as expected, s.value as found,
-               coalesce(f.segment, s.segment) < $live or (f.key is null and $low > 0) as left_out
+               case when b.has_expired then 'expired' when f.key is null then b.absence else 'present' end as evidence
         from (select key, any_value(segment) as segment, max_by({'v': value}, position) as last from log group by key) f
         full join store s on f.key = s.key
-        """,
-        {"live": live, "low": job.low_offset},
+        join bounds b on b.segment = coalesce(f.segment, s.segment)
+        where f.last.v is not null or s.value is not null
+        """
     )
-    keys, checksum, left_out, different = database.execute(
-        """
+    compared = f"evidence in ('present', '{Absence.DIFFERENCE}')"
+    differs = f"{compared} and expected is distinct from found"
+    keys, checksum, counted, left_out, deleted, different = database.execute(
+        f"""
         select count(*) filter (found is not null), sum(hash(key, found)::hugeint) filter (found is not null),
-               count(*) filter (left_out and expected is distinct from found),
-               count(*) filter (not left_out and expected is distinct from found)
+               count(*) filter ({compared}), count(*) filter (not ({compared})),
+               count(*) filter (evidence = '{Absence.DELETED}'), count(*) filter ({differs})
         from pairs
-        """
+        """  # noqa: S608
     ).fetchall()[0]
     examples = database.execute(
-        f"select key, expected, found from pairs where not left_out and expected is distinct from found "  # noqa: S608
-        f"order by key limit {_EXAMPLES}"
+        f"select key, expected, found from pairs where {differs} order by key limit {_EXAMPLES}"  # noqa: S608
     ).fetchall()
     return Verdict(
-        task,
-        job.spec.name,
-        keys,
-        f"{int(checksum or 0) & (2**128 - 1):032x}",
-        left_out,
-        different,
-        tuple(Difference(_hex(key) or "", _hex(expected), _hex(found)) for key, expected, found in examples),
+        task=task,
+        store=job.spec.name,
+        keys=keys,
+        checksum=f"{int(checksum or 0) & (2**128 - 1):032x}",
+        compared=counted,
+        left_out=left_out,
+        different=different,
+        deleted=deleted,
+        is_whole=bounds.is_whole,
+        examples=tuple(Difference(_hex(key) or "", _hex(expected), _hex(found)) for key, expected, found in examples),
     )
 
 

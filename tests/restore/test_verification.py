@@ -1,0 +1,103 @@
+"""What a verification compares of a changelog whose beginning is gone, on a real broker (rules 11 and 30)."""
+
+from __future__ import annotations
+
+import pytest
+from tests import purging
+from tests.standby.application import count, in_window
+
+from tidemark.checks.verdict import Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.names import TaskId
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.evidence import Standing
+from tidemark.start.opening import restore_job
+from tidemark.stores.protocol import Writes
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.stream_times import StreamTimes
+from tidemark.tasks.values import segments_of
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+MINUTE, HOUR = 60_000, 3_600_000
+TASK = TaskId(0, 0)
+
+
+def purge(app, place, offset):
+    purging.purge(app.admin, app.settings, {place: offset})
+
+
+def verified(app, held, stream_time_ms=0, folder=None):
+    """Of a store that holds this, at this stream time, against its changelog as it is."""
+    kit = RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
+    (spec,) = kit.plan.stores
+    standing = Standing({app.source: 0}, 1, StreamTimes(stream_time_ms, {spec.name: stream_time_ms}))
+    job = restore_job(kit.plan, kit.facts()[TASK], spec, standing, wall_clock_ms())
+    store = RocksStore(folder, write_buffer_bytes=1 << 20)
+    segments = segments_of(spec, list(held)).tolist()
+    store.put_many(
+        [Writes(at, [key], [value]) for at, (key, value) in zip(segments, held.items(), strict=True)], job.target, None
+    )
+    store.close()
+    return kit.verify(TASK, job, folder, lambda: True)
+
+
+def test_should_compare_every_key_of_a_whole_changelog(counting, tmp_path):
+    counting.commit({"n": {0: [(b"a", count(1)), (b"b", count(2)), (b"c", None)], 1: []}})
+    found = verified(counting, {b"a": count(1), b"b": count(2)}, folder=tmp_path / "n")
+    assert (found.compared, found.left_out, found.different, found.keys) == (2, 0, 0, 2)
+    assert found.figures.verdict is Verdict.OK
+    extra = verified(counting, {b"a": count(1), b"b": count(2), b"c": count(3)}, folder=tmp_path / "more")
+    assert (extra.compared, extra.different) == (3, 1)
+    assert "in 1 keys, first 63" in extra.told
+
+
+def test_should_prove_nothing_after_a_purge(counting, tmp_path):
+    place = counting.changelog("n")
+    counting.commit({"n": {0: [(b"a", count(1)), (b"b", count(2))]}})
+    purge(counting, place, counting.ends.of([place])[place])
+    found = verified(counting, {b"a": count(1), b"b": count(666)}, folder=tmp_path / "n")
+    assert (found.compared, found.left_out, found.deleted, found.different) == (0, 2, 2, 0)
+    assert (found.figures.verdict, found.is_proven) == (Verdict.NOT_ENOUGH_EVIDENCE, False)
+    assert "0 keys compared, 2 left out, 0 differ" in found.told
+
+
+def test_should_compare_what_was_written_since_a_purge_and_say_what_was_not(counting, tmp_path):
+    place = counting.changelog("n")
+    counting.commit({"n": {0: [(b"a", count(1)), (b"b", count(2))]}})
+    purge(counting, place, counting.ends.of([place])[place])
+    counting.commit({"n": {0: [(b"b", count(3)), (b"gone", None)]}})
+    found = verified(counting, {b"a": count(1), b"b": count(3)}, folder=tmp_path / "n")
+    assert (found.compared, found.left_out, found.different) == (1, 1, 0)
+    assert found.figures.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    wrong = verified(counting, {b"a": count(1), b"b": count(2), b"gone": count(1)}, folder=tmp_path / "wrong")
+    assert (wrong.compared, wrong.different, wrong.figures.verdict) == (2, 2, Verdict.FAILED)
+
+
+def test_should_say_of_an_empty_store_whether_its_changelog_was_whole(counting, tmp_path):
+    place = counting.changelog("n")
+    counting.commit({"n": {0: [(b"a", None)]}})
+    assert verified(counting, {}, folder=tmp_path / "n").figures.verdict is Verdict.OK
+    purge(counting, place, counting.ends.of([place])[place])
+    assert verified(counting, {}, folder=tmp_path / "purged").figures.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+
+
+def test_should_compare_live_windows_that_are_newer_than_what_is_left_of_a_changelog(windowed, tmp_path):
+    """Records of the changelog carry the clock of their writing: here that of two hours ago."""
+    place, now = windowed.changelog("w"), wall_clock_ms() // MINUTE * MINUTE
+    windowed.settings = windowed.settings.model_copy(update={"max_timestamp_ahead_ms": HOUR})
+    held = {in_window(b"a", now - age): count(1) for age in (30 * MINUTE, 5 * MINUTE, 4 * MINUTE)}
+    expired, lacking, there = held
+    windowed.write_at([(b"purged", b""), (there, held[there])], place, now - 2 * HOUR)
+    purge(windowed, place, 1)
+    found = verified(windowed, held, now, tmp_path / "w")
+    assert (found.compared, found.left_out, found.deleted) == (2, 1, 0)
+    assert (found.different, found.figures.verdict) == (1, Verdict.FAILED)
+    assert found.examples[0].key == lacking.hex()
+    # The same window, where what is left was written within the hour: it may have been before that.
+    windowed.write_at([(there, held[there])], place, now)
+    purge(windowed, place, 2)
+    found = verified(windowed, held, now, tmp_path / "again")
+    assert (found.compared, found.left_out, found.deleted, found.different) == (1, 2, 1, 0)
+    assert found.figures.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert expired in held
