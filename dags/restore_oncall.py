@@ -24,8 +24,10 @@ RUNBOOK = """\
 5. The task `report` names the page with the time line, RTO, RPO, and who approved.
 
 ### When it fails
-It rolls back by itself: the old state folders are put back, the hold is released, the instances come back. `report` says what
-failed. A rewind that is committed cannot be rolled back: clear the task `fence` with all behind it, which finishes it.
+Up to the swap it rolls back by itself: the old state folders are put back, the hold is released, the instances come back.
+`report` says what failed. Once the new state is in place it is kept, also when the instances are late: a person is needed for
+them alone, and whatever is cleared and run again changes nothing. A rewind that is committed cannot be rolled back: clear the
+task `fence` with all behind it, which finishes it.
 
 `report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. An application that
 stays held (`var/instances/<application>.hold.json`) although nothing works on it: clear the task `release`.
@@ -45,7 +47,7 @@ with operations_dag(
     schedule=None,
     params=case_params(
         dry_run="Only make and show the plan: nobody is asked and nothing is changed.",
-        relaunch_timeout="If they are not back by then, the restore is rolled back.",
+        relaunch_timeout="If they are not back by then, the run fails; the state that was restored stays.",
         own={
             "source": Param(
                 "fastest",
@@ -113,13 +115,14 @@ with operations_dag(
 
     @task(trigger_rule="one_failed", **RETRIES)
     def roll_back(**context: Any) -> None:
-        """Bring the old state back."""
+        """Bring the old state back, unless the new one is in place."""
         from tidemark_airflow import oncall
 
         oncall.roll_back(context)
 
-    steps = [fence(), restore(), verify(), swap(), relaunch()]
-    rolled_back, released, reported = roll_back(), release(), report()
-    chain(preflight(), plan(), unless_dry_run(), approval, *steps, drain(), reported)
+    steps = [fence(), restore(), verify(), swap()]
+    relaunched, rolled_back, released, reported = relaunch(), roll_back(), release(), report()
+    chain(preflight(), plan(), unless_dry_run(), approval, *steps, relaunched, drain(), reported)
+    # What fails after the swap is no fault of the state, which is kept.
     steps >> rolled_back >> released >> reported
-    steps[-1] >> released
+    relaunched >> released

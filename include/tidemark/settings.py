@@ -168,6 +168,13 @@ class Settings(BaseSettings):
         "",
         least=1,
     )
+    verify_memory_bytes: int = setting(
+        512 << 20,
+        "memory of DuckDB for each store that is compared with its changelog (`restore_threads` at a time); what needs more "
+        "is written to the disk beside the store",
+        "",
+        least=128 << 20,
+    )
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter", least=0)
     store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter", least=1)
 

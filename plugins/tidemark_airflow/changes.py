@@ -5,20 +5,19 @@ Imported by a task when it runs, as it loads clients.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidemark.clock import wall_clock_ms
 from tidemark.oncall.changing import Changing
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark_airflow.cases import Context, approval_of, step, write_down
-
-log = logging.getLogger(__name__)
+from tidemark_airflow.cases import Context, is_done, kept_plan, step, write_down
 
 
 def preflight(context: Context) -> None:
     """Write down what is asked, and look whether it could be done."""
+    if is_done(context):
+        return
     write_down(context)
     with _changing(context, "preflight") as work:
         work.preflight()
@@ -26,14 +25,15 @@ def preflight(context: Context) -> None:
 
 def plan(context: Context) -> str:
     """Make the plan; the Markdown of it is what the approver is shown."""
+    if is_done(context):
+        return kept_plan(context)
     with _changing(context, "plan") as work:
         return work.plan()
 
 
 def change(context: Context) -> None:
     """Do what was approved; tried again, it finds what is done. Cleared when the case is done, it does nothing."""
-    if approval_of(context).is_done:
-        log.info("this case is done: nothing is changed again")
+    if is_done(context):
         return
     with _changing(context, "change") as work:
         work.change()

@@ -5,7 +5,8 @@ Imported by a task when it runs, as it loads clients and stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowSkipException
@@ -13,15 +14,20 @@ from airflow.sdk.exceptions import AirflowSkipException
 from tidemark.clock import wall_clock_ms
 from tidemark.oncall.case import BEGUN
 from tidemark.oncall.steps import OnCall
+from tidemark.probe import Probe, probe_from_environment
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.sources import copy_sources, past_sources
-from tidemark_airflow.cases import Context, Step, approval_of, case_of, step, write_down
+from tidemark_airflow.cases import Context, OpenCase, Step, approval_of, case_of, is_done, kept_plan, step, write_down
 from tidemark_airflow.holding import stop_under_hold
+
+log = logging.getLogger(__name__)
 
 
 def preflight(context: Context) -> None:
     """Write down what is asked, and look whether it could be done."""
+    if is_done(context):
+        return
     write_down(context)
     with _restoring(context, "preflight") as (call, _):
         call.preflight()
@@ -29,6 +35,8 @@ def preflight(context: Context) -> None:
 
 def plan(context: Context) -> str:
     """Make the plan; the Markdown of it is what the approver is shown."""
+    if is_done(context):
+        return kept_plan(context)
     with _restoring(context, "plan") as (call, at):
         planned = call.plan()
         at.say(f"a {planned.kind}, about {planned.eta_s:.0f} s")
@@ -37,27 +45,39 @@ def plan(context: Context) -> str:
 
 def restore(context: Context) -> None:
     """Build and compare."""
+    if is_done(context):
+        return
     with _restoring(context, "restore") as (call, _):
         call.restore()
 
 
 def verify(context: Context) -> None:
     """Look at the evidence."""
+    if is_done(context):
+        return
     with _restoring(context, "verify") as (call, _):
         call.verify()
 
 
 def swap(context: Context) -> None:
     """Put the new state in place."""
+    if is_done(context):
+        return
     with _restoring(context, "swap") as (call, _):
         call.swap()
 
 
 def roll_back(context: Context) -> None:
-    """Stop what runs by now, and bring the old state back. Skipped where nothing was begun: nothing is stopped for it."""
+    """Stop what runs by now, and bring the old state back.
+
+    Skipped, and nothing is stopped for it, where nothing was begun, where the new state is in place, and where the old one is
+    back already.
+    """
     opened, approval = case_of(context), approval_of(context)
     if not (opened.folder.has("restore", BEGUN) and approval.is_used):
         raise AirflowSkipException("nothing was begun, so there is nothing to bring back")
+    if over := _call_of(opened, probe_from_environment(), log.info).is_over():
+        raise AirflowSkipException(over)
     with _restoring(context, "roll_back") as (call, at):
         case, var_dir = opened.case, opened.settings.var_dir
         stop_under_hold(var_dir, case.application_id, case.case_id, f"rolling back: {case.reason}", at.say)
@@ -68,13 +88,16 @@ def roll_back(context: Context) -> None:
 @contextmanager
 def _restoring(context: Context, name: str) -> Iterator[tuple[OnCall, Step]]:
     with step(context, name) as at:
-        topology, settings = at.opened.topology, at.opened.settings
-        call = OnCall(
-            RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms),
-            RestoreKit.of(topology, settings, past_sources(topology, settings), wall_clock_ms),
-            at.opened.folder,
-            LoggingRestoreListener(),
-            at.probe,
-            at.say,
-        )
-        yield call, at
+        yield _call_of(at.opened, at.probe, at.say), at
+
+
+def _call_of(opened: OpenCase, probe: Probe, say: Callable[[str], None]) -> OnCall:
+    topology, settings = opened.topology, opened.settings
+    return OnCall(
+        RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms),
+        RestoreKit.of(topology, settings, past_sources(topology, settings), wall_clock_ms),
+        opened.folder,
+        LoggingRestoreListener(),
+        probe,
+        say,
+    )

@@ -108,9 +108,9 @@ def every_step_is_killed_once(scene: Scene) -> None:
 
 
 def failure_rolls_back(scene: Scene) -> None:
-    """After the swap: the old folders are put back, though the worker dies at it, and the instance comes back by itself."""
+    """In the middle of the swap: the old folders are put back, though the worker dies at it, and the instance comes back."""
     before, known = scene.standing(), len(noted(scene.notes))
-    arm(scene.arm_file, {"oncall-relaunch": "refuse", "oncall-roll_back": "kill"})
+    arm(scene.arm_file, {"swap-one": "refuse", "oncall-roll_back": "kill"})
     with scene.bench.feeder.feeding():
         run_id = scene.trigger(dry_run=False, source="changelog")
         scene.asked(run_id)
@@ -120,13 +120,39 @@ def failure_rolls_back(scene: Scene) -> None:
     expect(found["outcome"] == "failed and rolled back", found["outcome"])
     expect(any("the test refuses" in failure for failure in found["failures"]), str(found["failures"]))
     told = scene.alerts(AlertKind.OPERATION_FAILED, known)
-    expect([m.split(": ")[0] for m in told] == [f"{RESTORE}.relaunch", f"{RESTORE}.report"], f"told: {told}")
+    expect([m.split(": ")[0] for m in told] == [f"{RESTORE}.swap", f"{RESTORE}.report"], f"told: {told}")
     newest = workspaces(scene.settings.state_dir, scene.bench.application_id)[0]
     expect(newest.progress().state is RestoreState.ROLLED_BACK, f"the restore is {newest.progress().state}")
     scene.require_exact()
     after = scene.standing()
     expect(after["stores"] == before["stores"], "other folders are in place than before")
     expect(after["hold"] is None, "the application is still held")
+
+
+def a_restored_state_is_kept(scene: Scene) -> None:
+    """The relaunch fails: nothing is rolled back, and when every task is cleared, nothing is done a second time."""
+    before = scene.standing()
+    arm(scene.arm_file, {"oncall-relaunch": "refuse"})
+    with scene.bench.feeder.feeding():
+        run_id = scene.trigger(dry_run=False, source="changelog")
+        scene.asked(run_id)
+        scene.answer(run_id, "admin", "Approve")
+        found = scene.ended(run_id, 600)
+    expect(found["outcome"].startswith("restored, verified and kept"), found["outcome"])
+    expect(found["tasks"]["roll_back"] == "skipped", str(found["tasks"]))
+    newest = workspaces(scene.settings.state_dir, scene.bench.application_id)[0]
+    expect(newest.progress().state is RestoreState.DONE, f"the restore is {newest.progress().state}")
+    scene.await_running()
+    scene.clear(run_id, "oncall", RESTORE, ["relaunch", "drain", "report"])
+    found = scene.ended(run_id)
+    _require_restored(scene, found, before)
+    after = scene.standing()
+    scene.clear(run_id, "oncall", RESTORE)
+    again = scene.ended(run_id)
+    expect((again["state"], again["outcome"]) == ("success", "restored"), f"{again['state']}: {again['failures']}")
+    expect(again["time_line"] == found["time_line"], "something was done a second time")
+    expect(scene.standing() == after, f"something changed: {after} {scene.standing()}")
+    scene.require_exact()
 
 
 def airflow_is_killed_meanwhile(scene: Scene) -> None:

@@ -31,6 +31,7 @@ from tests.oncall.operating import (
 )
 from tests.oncall.probe import ARM_FILE, arm
 from tests.oncall.restoring import (
+    a_restored_state_is_kept,
     airflow_is_killed_meanwhile,
     approval_restores,
     dry_run_changes_nothing,
@@ -55,7 +56,7 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
     one.__name__.replace("_", "-"): one
     for one in (
         viewer_is_refused, dry_run_changes_nothing, rejection_changes_nothing, silence_means_no, approval_restores,
-        every_step_is_killed_once, failure_rolls_back, airflow_is_killed_meanwhile,
+        every_step_is_killed_once, failure_rolls_back, a_restored_state_is_kept, airflow_is_killed_meanwhile,
         airflow_is_killed_while_the_stream_runs, a_stream_that_stands_still_is_told, a_stop_leaves_a_savepoint,
         topic_settings_change_only_once_approved, a_marked_approval_is_no_answer, a_change_is_done_only_once_approved,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -122,9 +122,11 @@ class Scene:
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id.replace('+', '%2B')}/taskInstances/{task_id}"
         self.users[user].call("PATCH", path, {"new_state": "success"})
 
-    def clear(self, run_id: str, user: str, dag_id: str) -> None:
-        """Clear every task of a run as a user, so that all of them run again."""
-        body = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+    def clear(self, run_id: str, user: str, dag_id: str, tasks: Sequence[str] = ()) -> None:
+        """Clear tasks of a run as a user, every one where none is named, so that they run again."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run_id, "only_failed": False, "reset_dag_runs": True}
+        if tasks:
+            body["task_ids"] = list(tasks)
         self.users[user].call("POST", f"/api/v2/dags/{dag_id}/clearTaskInstances", body)
 
     def ended(self, run_id: str, timeout_s: float = 300, dag_id: str = RESTORE) -> dict[str, Any]:

@@ -122,18 +122,48 @@ def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app)
 
 def test_should_bring_the_old_state_back_from_wherever_it_failed(app):
     before = counts_of(app)
-    for reached in (0, 1, 2, 3):
+    for reached in (0, 1, 2):
         call = call_of(app)
         call.plan()
-        for step in (call.restore, call.verify, call.swap)[:reached]:
+        for step in (call.restore, call.verify)[:reached]:
             step()
         told = call.roll_back()
         assert counts_of(app) == before
         assert call.roll_back() == told or reached
         assert ("nothing was begun" in told) == (reached == 0)
+    call = call_of(app, probe=crash_at("swap-one")[0])
+    (app.state / "0_0" / "witness").write_text("old")
+    call.plan()
+    call.restore()
+    with pytest.raises(Crash):
+        call.swap()
+    assert not (app.state / "0_0" / "witness").exists()
+    assert "back in place" in call.roll_back()
+    assert (app.state / "0_0" / "witness").read_text() == "old"
     assert all(w.progress().state in (RestoreState.ROLLED_BACK, RestoreState.ABORTED) for w in _workspaces(app))
     app.feed(100, keys=50)
     app.run()
+    assert counts_of(app) == app.expected
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_should_keep_a_restored_state_whatever_fails_or_is_repeated_after_it(app, killed):
+    """`killed`: between the swap and the note that the case is done."""
+    shutil.rmtree(app.settings.state_dir)
+    call = call_of(app)
+    call.plan()
+    call.restore()
+    call.verify()
+    if killed:
+        call._restore_run().swap()
+    else:
+        call.swap()
+    before = everything(app.settings.state_dir)
+    assert "it is kept, nothing is rolled back" in call.roll_back()
+    for step in (call.preflight, lambda: OnCall.plan(call), call.restore, call.verify, call.swap, call.roll_back):
+        step()
+    assert approval_of(call).is_done
+    assert everything(app.settings.state_dir) == before
     assert counts_of(app) == app.expected
 
 
@@ -243,11 +273,13 @@ def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(ap
         call.restore()
     call.restore()
     call.restore()
+    with pytest.raises(StartRefused, match="cannot be taken back"):
+        call.roll_back()
     call.verify()
     call.swap()
     assert counts_of(app) == then
-    with pytest.raises(StartRefused, match="cannot be taken back"):
-        call.roll_back()
+    assert "it is kept" in call.roll_back()
+    assert counts_of(app) == then
     app.run()
     assert counts_of(app) == now == app.expected
 

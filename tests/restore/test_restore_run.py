@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.purging import purge
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, crash_at
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, Elsewhere, crash_at
 from typer.testing import CliRunner
 
 from tidemark.changelog.policy import DAY_MS
@@ -27,12 +27,15 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.workspace import RestoreState, Workspace, workspaces
+from tidemark.restore.workspace import RestoreState, Workspace, new_id, workspaces
 from tidemark.start.evidence import SourceOfState
+from tidemark.stores.directory import FolderLock
 from tidemark.stores.layout import ValueLayout
 from tidemark.stores.protocol import WHOLE, Writes
-from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.rocksdb import RocksStore, opened
 from tidemark.tasks.values import value_layouts
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -68,7 +71,7 @@ def kit_of(app):
 
 def planned(app, asked=None, name=None):
     kit = kit_of(app)
-    made = make_plan(kit, name or f"r{time.time_ns()}", asked)
+    made = make_plan(kit, name or new_id(), asked)
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
     workspace.create(made)
     return kit, workspace
@@ -274,6 +277,136 @@ def test_should_roll_back_to_the_very_folders_it_replaced(app):
     assert counts_of(app) == app.expected
     with pytest.raises(StartRefused, match="replaced nothing"):
         run.roll_back()
+
+
+def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
+    """Instance 1 took the tasks over and committed last; instance 0's folder and a standby's are from before."""
+    state_dir = app.settings.state_dir
+    stale = state_dir.with_name("stale")
+    shutil.copytree(state_dir / "0", stale)
+    app.feed(300)
+    app.run(number=1)
+    held = [state_dir / holder / app.name for holder in ("0", "1", "standby-0")]
+    for task in ("0_0", "0_1"):
+        shutil.copytree(stale / app.name / task, held[0] / task)
+        shutil.copytree(stale / app.name / task, held[2] / task)
+        (held[1] / task / "witness").write_text("live")
+    _, _, run = restore(app, SourceOfState.CHANGELOG)
+    for task in ("0_0", "0_1"):
+        assert [(holder / task).exists() for holder in held] == [False, True, False]
+        assert not (held[1] / task / "witness").exists()
+    assert counts_of(app, lambda number: held[1] / f"0_{number}" / "rocksdb" / "n") == app.expected
+    run.roll_back()
+    for task in ("0_0", "0_1"):
+        assert [(holder / task).exists() for holder in held] == [True, True, True]
+        assert (held[1] / task / "witness").read_text() == "live"
+
+
+def test_should_leave_a_standby_alone_that_runs(app):
+    standby = app.settings.state_dir / "standby-0" / app.name
+    shutil.copytree(app.state, standby)
+    with FolderLock(standby):
+        restore(app, SourceOfState.CHANGELOG)
+    assert (standby / "0_0" / "rocksdb" / "n").exists()
+
+
+def test_should_not_roll_the_only_state_back(app):
+    shutil.rmtree(app.settings.state_dir)
+    _, workspace, run = restore(app, SourceOfState.CHANGELOG)
+    with pytest.raises(StartRefused, match="the only state here"):
+        run.roll_back()
+    assert workspace.progress().state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+
+
+def test_should_roll_back_what_there_was_and_keep_what_replaced_nothing(app):
+    (app.state / "0_0" / "witness").write_text("old")
+    shutil.rmtree(app.state / "0_1")
+    said = []
+    _, workspace, run = restore(app, SourceOfState.CHANGELOG, said=said)
+    assert run.roll_back().state is RestoreState.ROLLED_BACK
+    assert (app.state / "0_0" / "witness").read_text() == "old"
+    assert "nothing was there before of 0_1: what was put in place stays" in said
+    assert counts_of(app) == app.expected
+    assert not workspace.set_aside.exists()
+
+
+@pytest.mark.parametrize("point", ["swap-between", "swap-one"])
+def test_should_remember_what_it_moved_when_the_same_plan_file_is_given_again(app, point):
+    for task in ("0_0", "0_1"):
+        (app.state / task / "witness").write_text("old")
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    made = workspace.plan()
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at(point), [].append).run()
+    workspace.create(made)
+    run = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append)
+    assert run.run().state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+    run.roll_back()
+    assert [(app.state / task / "witness").read_text() for task in ("0_0", "0_1")] == ["old", "old"]
+
+
+# --- stores that are not logged
+
+
+class SeenTwice(CountingSource):
+    """Each batch for both branches of `with_unlogged_store`."""
+
+    def next(self, timeout_s):
+        batch = super().next(timeout_s)
+        return None if batch is None else replace(batch, branches=[*batch.branches, *batch.branches])
+
+
+def with_unlogged_store(name):
+    """As `counting`, with the same counts in the store `seen`, which is not logged."""
+    topology = Topology(name)
+    grouped = topology.stream(f"{name}-in", schema="id STRING").group_by_key()
+    grouped.count(name="n", store="n").to(f"{name}-out")
+    grouped.count(name="n", store=Materialized("seen", logging=False))
+    return topology
+
+
+def seen(app, task=0):
+    """The folder of the store."""
+    return app.state / f"0_{task}" / "rocksdb" / "seen"
+
+
+def items_of(folder):
+    with opened(folder) as store:
+        return list(store.items(WHOLE))
+
+
+@pytest.fixture
+def remembering(settings, admin, unique):
+    """As `app`, of `with_unlogged_store`."""
+    made = CountingApp(settings, admin, unique("remembering"), topology=with_unlogged_store, source=SeenTwice)
+    made.feed(600)
+    made.run()
+    return made
+
+
+def test_should_carry_a_store_over_that_is_not_logged_and_level(remembering):
+    app, said = remembering, []
+    before = [items_of(seen(app, task)) for task in range(PARTITIONS)]
+    assert all(before)
+    restore(app, SourceOfState.CHANGELOG, said=said)
+    assert [items_of(seen(app, task)) for task in range(PARTITIONS)] == before
+    assert not [line for line in said if "begins empty" in line]
+    app.feed(400)
+    app.run()
+    assert counts_of(app, lambda number: seen(app, number)) == app.expected
+
+
+@pytest.mark.parametrize("change", [{"batch": 0}, {"source_offsets": {}}])
+def test_should_begin_a_store_empty_that_is_not_logged_nor_level_and_say_so(remembering, change):
+    app, said = remembering, []
+    with opened(seen(app)) as store:
+        store.put_many([], replace(store.marker, **change), None)
+    restore(app, SourceOfState.CHANGELOG, said=said)
+    assert [line.split(" is not logged")[0] for line in said if "begins empty" in line] == ["store 0_0/seen"]
+    assert not seen(app).exists()
+    assert items_of(seen(app, 1))
 
 
 def test_should_abort_and_leave_nothing_but_the_record_of_it(app):

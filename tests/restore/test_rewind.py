@@ -29,7 +29,7 @@ from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
 from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.sources import copy_sources, past_sources
-from tidemark.restore.workspace import RestoreState, Workspace
+from tidemark.restore.workspace import RestoreState, Workspace, new_id
 from tidemark.stores.directory import folder_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -66,7 +66,7 @@ def builder_of(app, probe=NO_PROBE, said=None):
 
 
 def rewind_of(app, probe=NO_PROBE, said=None):
-    workspace = Workspace(app.settings.state_dir, app.name, f"w{time.time_ns()}", REWINDS_FOLDER)
+    workspace = Workspace(app.settings.state_dir, app.name, new_id(), REWINDS_FOLDER)
     said = said if said is not None else []
     return Rewind(builder_of(app, probe, said), workspace, probe, said.append)
 
@@ -248,7 +248,7 @@ def test_should_be_refused_at_a_start_and_repaired_by_a_restore_when_killed_befo
     with pytest.raises(StartRefused, match="tidemark restore run"):
         app.run()
     kit = RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
-    plan = make_plan(kit, "repair", None)
+    plan = make_plan(kit, new_id(), None)
     workspace = Workspace(app.settings.state_dir, app.name, plan.restore_id)
     workspace.create(plan)
     done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
@@ -266,6 +266,23 @@ def test_should_forget_a_rewind_that_was_not_finished_when_the_application_went_
     assert counts_of(app) == app.expected
     assert rewind(app)
     assert counts_of(app) == app.then
+
+
+def test_should_replace_the_folder_that_is_live_and_every_stale_one(app):
+    state_dir = app.settings.state_dir
+    shutil.copytree(state_dir / "0", state_dir.with_name("stale"))
+    app.feed(200)
+    app.run(number=1)
+    held = [state_dir / holder / app.name for holder in ("0", "1", "standby-0")]
+    for task in TASKS:
+        for holder in (held[0], held[2]):
+            shutil.copytree(state_dir.with_name("stale") / app.name / str(task), holder / str(task))
+    assert rewind(app)
+    for task in TASKS:
+        assert [(holder / str(task)).exists() for holder in held] == [False, True, False]
+    assert counts_of(app, lambda number: folder_of(held[1], TaskId(0, number), "n")) == app.then
+    app.run()
+    assert counts_of(app) == app.expected
 
 
 def test_should_keep_the_replaced_folders_aside(app):

@@ -9,7 +9,7 @@ transaction nothing has changed, after it everything has: a second run begins an
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.partitioning import partitions_of
 from tidemark.probe import Probe
-from tidemark.restore.fence import holders
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
@@ -69,12 +68,15 @@ class Rescale:
         second run finds out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, RESCALES_FOLDER, self.say) as (producer, folder):
+        with standstill(kit, RESCALES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
                 self.say(f"{self.plan.application_id} has {self.tasks} tasks already")
-                self._forget_folders()
+                self._forget_folders(held)
                 return True
-            return self._run(kit, producer, folder, approve)
+            if not self._run(kit, producer, folder, approve):
+                return False
+            self._forget_folders(held)
+            return True
 
     def _is_done(self, kit: RestoreKit) -> bool:
         found, counts = described(kit), partition_counts(kit.admin, self.settings)
@@ -102,7 +104,6 @@ class Rescale:
         )
         gone = [task for task in before.standing if task not in after]
         Switch(own, producer, self.probe, "tidemark rescale").commit(records, description, gone)
-        self._forget_folders()
         return True
 
     def _planned(self, before: Stood) -> RescalePlan:
@@ -246,9 +247,9 @@ class Rescale:
                 copier.verify(task, spec, after[task])
         return counts
 
-    def _forget_folders(self) -> None:
+    def _forget_folders(self, held: Sequence[Path]) -> None:
         """Folders of tasks that are no more; those that are go on with other contents, which the next start sees."""
-        for holder in holders(self.settings.state_dir, self.plan.application_id):
+        for holder in held:
             for folder in holder.glob("[0-9]*_[0-9]*"):
                 task = TaskId.parse(folder.name)
                 if task.subtopology < len(self.plan.subtopologies) and task.partition >= self.tasks:

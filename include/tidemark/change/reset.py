@@ -58,7 +58,7 @@ class Reset:
         raises.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, RESETS_FOLDER, self.say) as (producer, folder):
+        with standstill(kit, RESETS_FOLDER, self.say) as (producer, folder, _):
             return self._run(kit, producer, folder, approve)
 
     def _run(

@@ -50,18 +50,19 @@ def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
 @contextmanager
 def standstill(
     kit: RestoreKit, folder_name: str, say: Callable[[str], None]
-) -> Iterator[tuple[TransactionalProducer, Path]]:
-    """All instances fenced for as long as the block runs: a fencing producer, and an empty folder that is gone afterwards.
+) -> Iterator[tuple[TransactionalProducer, Path, list[Path]]]:
+    """All instances fenced for as long as the block runs: a fencing producer, an empty folder that is gone afterwards, and
+    the application's folders on this machine (see `fenced`).
 
     `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the application runs.
     """
     app = kit.plan.application_id
     folder = kit.settings.state_dir / folder_name / app
-    with fenced(kit.settings, kit.admin, app, say):
+    with fenced(kit.settings, kit.admin, app, say) as held:
         producer = fencing_producer(kit)
         shutil.rmtree(folder, ignore_errors=True)
         try:
-            yield producer, folder
+            yield producer, folder, held
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

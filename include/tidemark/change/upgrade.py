@@ -30,7 +30,6 @@ from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
-from tidemark.restore.fence import holders
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
@@ -104,15 +103,20 @@ class Upgrade:
         second run finds out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, CHANGES_FOLDER, self.say) as (producer, folder):
+        with standstill(kit, CHANGES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
                 self.say(f"{self.plan.application_id} is upgraded to version {self.plan.version} already")
-                self._forget_folders(described(kit))
+                self._forget_folders(described(kit), held)
                 return True
-            return self._run(kit, producer, folder, approve)
+            return self._run(kit, producer, folder, held, approve)
 
     def _run(
-        self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[UpgradePlan], bool]
+        self,
+        kit: RestoreKit,
+        producer: BatchProducer,
+        folder: Path,
+        held: Sequence[Path],
+        approve: Callable[[UpgradePlan], bool],
     ) -> bool:
         change = self._change(kit, fenced_stood(kit))
         built: dict[tuple[TaskId, str], Path] = {}
@@ -134,7 +138,7 @@ class Upgrade:
         except StartRefused:
             kit.admin.delete_topics(list(made))
             raise
-        self._forget_folders(description)
+        self._forget_folders(description, held)
         return True
 
     def _is_done(self, kit: RestoreKit) -> bool:
@@ -233,9 +237,9 @@ class Upgrade:
             copier.verify(task, spec, change.after[task])
         return counts
 
-    def _forget_folders(self, description: Description) -> None:
+    def _forget_folders(self, description: Description, held: Sequence[Path]) -> None:
         """Stores here that no version names any more; what has another form is replaced by the next start."""
-        for holder in holders(self.settings.state_dir, description.application_id):
+        for holder in held:
             for folder in holder.glob(f"*/{STORES_FOLDER}/*"):
                 if folder.name not in description.stores:
                     shutil.rmtree(folder, ignore_errors=True)

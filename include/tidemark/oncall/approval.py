@@ -168,6 +168,11 @@ class PlanApproval:
         """Whether the work that was approved is done."""
         return self._state is AnswerState.DONE
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the work that was approved was given up, and what was there before is back."""
+        return self._state is AnswerState.CLOSED
+
     def require(self) -> PlanAnswer:
         """The answer that allows the plan of this case. Raises `StartRefused` saying why there is none."""
         answer = self.answer

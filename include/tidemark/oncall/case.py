@@ -18,7 +18,7 @@ from tidemark.errors import StartRefused
 from tidemark.files import replace_file
 from tidemark.restore.workspace import new_id
 
-BEGUN, DONE, FAILED, SAID = "begun", "done", "failed", "said"
+BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "kept forward"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Note:
-    """One line of the time line. `what` is `begun`, `done` or `failed` of a step, or `said` for what it told meanwhile."""
+    """One line of the time line. `what` is `begun`, `done` or `failed` of a step, or `said` for what it told meanwhile.
+
+    `kept forward`: what was done before is in place and stays, though this step failed.
+    """
 
     time_ms: int
     step: str

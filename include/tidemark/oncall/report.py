@@ -25,6 +25,7 @@ class Outcome(StrEnum):
     REJECTED = "rejected, nothing was changed"
     TIMED_OUT = "nobody answered in time, which means no: nothing was changed"
     RESTORED = "restored"
+    KEPT_FORWARD = "restored, verified and kept, but the instances do not run: a person is needed now"
     NOT_DRAINED = "restored, but what waited is not committed yet"
     CHANGED = "changed"
     CHANGED_NOT_DRAINED = "changed, but what waited is not committed yet"
@@ -57,7 +58,11 @@ def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> 
         if ("roll_back", DONE) not in steps:
             return Outcome.NOT_ROLLED_BACK
         return Outcome.NOT_RUNNING if ("release", FAILED) in steps else Outcome.ROLLED_BACK
-    return Outcome.RESTORED if ("drain", DONE) in steps else Outcome.NOT_DRAINED
+    if ("drain", DONE) in steps:
+        return Outcome.RESTORED
+    if ("relaunch", DONE) in steps:
+        return Outcome.NOT_DRAINED
+    return Outcome.KEPT_FORWARD if ("swap", DONE) in steps else Outcome.NOT_CHANGED
 
 
 def _change_outcome(steps: set[tuple[str, str]]) -> Outcome:

@@ -1,7 +1,8 @@
 """The steps of a restore that change something or look at it. Each may be run again after it was killed.
 
 An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), restore, verify,
-swap, (the hold is released), (the lag drains); `roll_back` when one of them fails. What is in brackets is no restore's own.
+swap, (the hold is released), (the lag drains); `roll_back` when one of those up to the swap fails. What is in brackets is no
+restore's own. Once the state is swapped in the case is done: no step changes anything again, and nothing is rolled back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import CaseFolder
+from tidemark.oncall.case import DONE, CaseFolder
 from tidemark.oncall.drain import source_lag
 from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind, restore_content
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
@@ -59,6 +60,8 @@ class OnCall:
 
     def preflight(self) -> None:
         """Whether a restore could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
+        if self._is_done():
+            return
         case, kit = self.folder.case(), self.restoring
         target = self._target()
         if not isinstance(target, Latest):
@@ -104,10 +107,9 @@ class OnCall:
         With all instances stopped, as the kept answer allows, which is used from here on. Raises what `RestoreRun.prepare` and
         `Rewind.run` raise, and `StartRefused` where nobody has approved this plan.
         """
-        planned, approval = self._planned(), self._approval
-        if approval.is_done:
-            self.say("this case is done: nothing is built again")
+        if self._is_done():
             return
+        planned, approval = self._planned(), self._approval
         approval.require()
         approval.require_content(self._content(planned.kind, planned.plan))
         approval.use()
@@ -119,6 +121,9 @@ class OnCall:
             workspace.create(RestorePlan.from_json(json.dumps(planned.plan)))
         begun = json.loads(workspace.plan().to_json())
         approval.require_content(self._content(planned.kind, begun))
+        if workspace.progress().state is RestoreState.DONE:
+            self.say("the state was built, verified and swapped in before")
+            return
         try:
             self._restore_run().prepare()
         except RestoreSuspended as error:
@@ -126,6 +131,8 @@ class OnCall:
 
     def verify(self) -> None:
         """Look at the evidence: every planned store was compared and is equal, and stands where Kafka stands."""
+        if self._is_done():
+            return
         planned = self._planned()
         facts = self.restoring.facts()
         if planned.kind is PlanKind.REWIND:
@@ -155,6 +162,8 @@ class OnCall:
 
     def swap(self) -> None:
         """Put the verified state in place, which ends what was approved. Raises what `RestoreRun.swap` raises."""
+        if self._is_done():
+            return
         if self._planned().kind is PlanKind.REWIND:
             if self._rewind(self._rewind_workspace).state is not RewindState.DONE:
                 raise StartRefused(
@@ -165,11 +174,28 @@ class OnCall:
             self._restore_run().swap()
         self._approval.finish()
 
+    def is_over(self) -> str | None:
+        """Why there is nothing to roll back, so that nothing needs to be stopped for it; None where there may be.
+
+        A verified state that is in place is kept: what fails after it (a slow relaunch) is no fault of the state.
+        """
+        approval = self._approval
+        if approval.is_closed:
+            return "the old state was brought back before, and is in place"
+        if not approval.is_done and self._is_in_place():
+            # Killed between the swap and the note of it.
+            approval.finish()
+        return (
+            "the new state is verified and in place: it is kept, nothing is rolled back" if approval.is_done else None
+        )
+
     def roll_back(self) -> str:
         """Bring back what was there before, with all instances stopped; says in a line what that meant.
 
-        Raises `StartRefused` for a rewind that is committed.
+        What is in place and verified is kept, see `is_over`. Raises `StartRefused` for a rewind that is committed.
         """
+        if (over := self.is_over()) is not None:
+            return over
         if not self.folder.holds("plan.json"):
             return "nothing was planned, nothing was changed"
         if self._planned().kind is PlanKind.REWIND:
@@ -177,16 +203,24 @@ class OnCall:
         workspace = self._workspace
         if not (workspace.folder / "plan.json").exists():
             return "nothing was begun, the old state is in place"
-        state = workspace.progress().state
-        if (
-            state in (RestoreState.SWAPPING, RestoreState.DONE, RestoreState.ROLLING_BACK)
-            and workspace.progress().moves
-        ):
-            self._restore_run().roll_back()
-            return "the old state folders are back in place"
-        if state is RestoreState.ROLLED_BACK:
-            return "the old state folders are back in place"
+        progress = workspace.progress()
+        if progress.state in (RestoreState.SWAPPING, RestoreState.ROLLING_BACK) and progress.moves:
+            progress = self._restore_run().roll_back()
+        if progress.state is RestoreState.ROLLED_BACK:
+            return "; ".join(told for told in ("the old state folders are back in place", progress.message) if told)
         return workspace.abort()
+
+    def _is_done(self) -> bool:
+        """Whether no step has anything left to do, which is said."""
+        if self._approval.is_done:
+            self.say("this case is done: nothing is changed again")
+        return self._approval.is_done
+
+    def _is_in_place(self) -> bool:
+        """Whether the verified state of a restore is swapped in. A rewind is over once its evidence was looked at."""
+        if not self.folder.holds("plan.json") or self._planned().kind is PlanKind.REWIND:
+            return False
+        return self._workspace.progress().state is RestoreState.DONE
 
     def _roll_back_rewind(self) -> str:
         state = self._rewind(self._rewind_workspace).state
@@ -240,7 +274,8 @@ class OnCall:
 
     def _run_rewind(self, planned: Planned) -> None:
         rewind = self._rewind(self._rewind_workspace)
-        if rewind.state is RewindState.DONE or planned.at_ms is None:
+        # A later rewind removes the folder of this one.
+        if rewind.state is RewindState.DONE or self.folder.has("restore", DONE) or planned.at_ms is None:
             return
 
         def require_approved(made: RewindPlan) -> bool:

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tidemark.broker.offsets import settled
 from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.settings import Settings
-from tidemark.stores.directory import FolderLock
+from tidemark.stores.directory import STANDBY_PREFIX, FolderLock
 
 _ASK_AGAIN_S = 0.5
 
@@ -27,21 +27,31 @@ def holders(state_dir: Path, application_id: str) -> list[Path]:
 @contextmanager
 def fenced(
     settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
-) -> Iterator[None]:
-    """Hold the locks of all instances' folders, with an empty consumer group, for as long as the block runs.
+) -> Iterator[list[Path]]:
+    """Hold the locks of all folders of the application, with an empty consumer group, for as long as the block runs.
 
-    A stopped instance stays a member until its session ends, so an occupied group is waited for that long; `waiting` is
-    told. Raises `TaskLocked` naming the process, or `PreflightFailed` naming the member.
+    Gives the folders that are locked (rule 31): those of all instances, instance 0's among them, and those of standbys that
+    do not run. A standby that runs keeps its own: it follows what is written to the changelogs. A stopped instance stays a
+    member until its session ends, so an occupied group is waited for that long; `waiting` is told. Raises `TaskLocked`
+    naming the process, or `PreflightFailed` naming the member.
     """
-    folders = dict.fromkeys([*holders(settings.state_dir, application_id), settings.state_dir / "0" / application_id])
+    state_dir = settings.state_dir
+    first = state_dir / "0" / application_id
+    held = [first, *(folder for folder in holders(state_dir, application_id) if folder != first)]
     with ExitStack() as locks:
-        for folder in folders:
+        for folder in held:
             try:
                 locks.callback(FolderLock(folder).release)
             except TaskLocked as error:
                 raise TaskLocked(f"{application_id} runs: {error}; pause its DAG and mark the run failed") from error
+        for folder in sorted(state_dir.glob(f"{STANDBY_PREFIX}*/{application_id}")):
+            try:
+                locks.callback(FolderLock(folder).release)
+            except TaskLocked:
+                continue
+            held.append(folder)
         _await_empty_group(settings, admin, application_id, waiting)
-        yield
+        yield held
 
 
 def members(admin: AdminClient, application_id: str, timeout_s: float) -> list[str]:

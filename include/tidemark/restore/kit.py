@@ -106,6 +106,7 @@ class RestoreKit:
             self._bounds(job, go_on),
             folder,
             stalled_after_s=stalled_after(self.settings),
+            memory_bytes=self.settings.verify_memory_bytes,
             go_on=go_on,
         )
 

@@ -81,6 +81,10 @@ class RestorePlan:
                 StoreRestore(**{**s, "source": SourceOfState(s["source"]), "passed_over": tuple(s["passed_over"])})
                 for s in body["stores"]
             )
+            for store in body["stores"]:
+                # Each is the name of a folder that is moved.
+                if str(TaskId.parse(store.task)) != store.task:
+                    raise ValueError(f"{store.task!r} is no task")
             return cls(**body)
         except (ValueError, KeyError, TypeError) as error:
             raise StartRefused(

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark.change.switch import fence
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import StartRefused
@@ -26,7 +27,7 @@ from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind_commit import RewindCommitter, TaskWork
 from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
 from tidemark.restore.when import told_time
-from tidemark.restore.workspace import Move, Workspace
+from tidemark.restore.workspace import Move, Workspace, is_id
 from tidemark.start.evidence import Standing
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Fresh, Refuse, standing_of
@@ -88,7 +89,9 @@ class Rewind:
         """
         kit = self.builder.kit
         require_rewindable(kit.plan)
-        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say):
+        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say) as held:
+            # What a dead instance has left open is settled, and a copy of it elsewhere can commit no more.
+            fence(kit, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             producer = TransactionalProducer(
                 kit.client_config,
                 transactional_id(kit.plan.application_id, 0),
@@ -101,12 +104,18 @@ class Rewind:
                 return True
             committer = RewindCommitter(kit, producer, self.probe)
             try:
-                return self._run(at_ms, approve, committer)
+                return self._run(at_ms, approve, committer, held)
             finally:
                 if self._progress() is None:
                     shutil.rmtree(self.workspace.folder, ignore_errors=True)
 
-    def _run(self, at_ms: int, approve: Callable[[RewindPlan], bool], committer: RewindCommitter) -> bool:
+    def _run(
+        self,
+        at_ms: int,
+        approve: Callable[[RewindPlan], bool],
+        committer: RewindCommitter,
+        held: Sequence[Path],
+    ) -> bool:
         kit = self.builder.kit
         work = self._work(at_ms)
         plan = self._planned(at_ms, work)
@@ -117,7 +126,12 @@ class Rewind:
             )
         if not approve(plan):
             return False
-        moves = tuple(self.workspace.move_of(str(one.task)) for one in work if one.stores)
+        moves = tuple(
+            move
+            for one in work
+            if one.stores
+            for move in self.workspace.moves_of(str(one.task), held, one.past.facts.last_instance)
+        )
         progress = RewindProgress(
             RewindState.COMMITTING, at_ms, kit.clock(), {str(one.task): one.batch for one in work}, moves
         )
@@ -259,4 +273,5 @@ class Rewind:
 
 def _names(state_dir: Path, application_id: str) -> list[str]:
     """All rewinds of an application, the newest first."""
-    return sorted((path.name for path in (state_dir / REWINDS_FOLDER / application_id).glob("*")), reverse=True)
+    found = (path.name for path in (state_dir / REWINDS_FOLDER / application_id).glob("*"))
+    return sorted((name for name in found if is_id(name)), reverse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +21,11 @@ from tidemark.restore.plans import RestorePlan, StoreRestore
 from tidemark.restore.recompute import Recomputation, recompute
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.restore.side_by_side import side_by_side
+from tidemark.restore.unlogged import carry_over
 from tidemark.restore.verify import Verdict
-from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, workspaces
+from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, workspaces
 from tidemark.start.evidence import SourceOfState, Standing
+from tidemark.start.plan import standing_of
 from tidemark.start.ways import Way
 from tidemark.stores.directory import folder_of
 from tidemark.topology.plan import TopologyPlan
@@ -68,7 +70,7 @@ def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, .
 
 def _not_rebuilt(plan: TopologyPlan) -> list[str]:
     fate = "rebuilt by the instance that opens it"
-    lost = "what it held cannot be restored"
+    lost = "kept where it stands where Kafka stands, else it begins empty: nobody can restore it"
     return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in plan.stores if s.uncopied is not None]
 
 
@@ -89,29 +91,32 @@ class RestoreRun:
         verification fails, `RestoreSuspended` when it was aborted. After a crash it goes on where it was.
         """
         plan = self.workspace.plan()
-        with self._held(plan) as progress:
-            return self._swap(self._prepared(plan, progress))
+        with self._held(plan) as held:
+            return self._swap(self._prepared(plan, held))
 
     def prepare(self) -> RestoreProgress:
         """The first part of `run`: build and verify, so that `swap` is all that is left. May be repeated after a crash."""
         plan = self.workspace.plan()
-        with self._held(plan) as progress:
-            return self._prepared(plan, progress)
+        with self._held(plan) as held:
+            return self._prepared(plan, held)
 
     def swap(self) -> RestoreProgress:
         """The rest of `run`. Raises `StartRefused` where nothing is prepared. May be repeated after a crash."""
         plan = self.workspace.plan()
-        with self._held(plan) as progress:
+        with self._held(plan):
+            progress = self.workspace.progress()
             if progress.state is not RestoreState.SWAPPING:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: there is nothing to swap in")
             return self._swap(progress)
 
-    def _prepared(self, plan: RestorePlan, progress: RestoreProgress) -> RestoreProgress:
+    def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> RestoreProgress:
+        progress = self.workspace.progress()
         if progress.state in (RestoreState.DONE, RestoreState.ROLLED_BACK, RestoreState.ABORTED):
             raise StartRefused(f"restore {plan.restore_id} is {progress.state}; make a new plan")
         if progress.state is RestoreState.SWAPPING:
             return progress
-        return self._build_all(plan, replace(progress, state=RestoreState.BUILDING, started_ms=self.kit.clock()))
+        progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.kit.clock())
+        return self._build_all(plan, progress, held)
 
     def _swap(self, progress: RestoreProgress) -> RestoreProgress:
         self.say("swapping the verified state in")
@@ -121,41 +126,60 @@ class RestoreRun:
         return done
 
     def roll_back(self) -> RestoreProgress:
-        """Bring the folders back that a finished or interrupted swap replaced. Raises `StartRefused` where there is none."""
-        plan = self.workspace.plan()
-        with self._held(plan) as progress:
+        """Bring the folders back that a finished or interrupted swap replaced.
+
+        What replaced nothing stays: it is the only state there is. Raises `StartRefused` where there is nothing to bring
+        back.
+        """
+        plan, workspace = self.workspace.plan(), self.workspace
+        with self._held(plan) as held:
+            progress = workspace.progress()
             undoable = (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK)
             if progress.state not in undoable or not progress.moves:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: it has replaced nothing")
-            lost = [
-                m
-                for m in progress.moves
-                if m.previous and not self._is_there(m) and progress.state is RestoreState.DONE
-            ]
-            if lost:
-                raise StartRefused(
-                    f"restore {plan.restore_id}: the folder that {lost[0].live} replaced is gone; the state now in place "
-                    "is verified, go on with it"
-                )
-            self.workspace.write(replace(progress, state=RestoreState.ROLLING_BACK))
-            self.workspace.swap_back(progress.moves)
-            self.workspace.drop_built()
-            return self.workspace.finish(progress, RestoreState.ROLLED_BACK)
-
-    def _is_there(self, move: Move) -> bool:
-        return (self.workspace.state_dir / move.previous).exists()
+            if progress.state is not RestoreState.ROLLING_BACK:
+                if lost := workspace.lost(progress.moves):
+                    raise StartRefused(
+                        f"restore {plan.restore_id}: the folder that {lost[0].live} replaced is gone; the state now in "
+                        "place is verified, go on with it"
+                    )
+                if progress.state is RestoreState.DONE and not workspace.replaced(progress.moves):
+                    raise StartRefused(
+                        f"restore {plan.restore_id}: there was no folder before it, what it put in place is the only "
+                        "state here and verified; go on with it"
+                    )
+                aside = workspace.moves_aside(progress.moves, held)
+                progress = replace(progress, state=RestoreState.ROLLING_BACK, aside=aside)
+                if kept := workspace.kept_forward(progress.moves):
+                    told = f"nothing was there before of {', '.join(kept)}: what was put in place stays"
+                    progress = replace(progress, message=told)
+                workspace.write(progress)
+            if progress.message:
+                self.say(progress.message)
+            workspace.swap_back(progress.moves, progress.aside)
+            done = workspace.finish(progress, RestoreState.ROLLED_BACK, progress.message)
+            workspace.drop_built()
+            return done
 
     @contextmanager
-    def _held(self, plan: RestorePlan) -> Iterator[RestoreProgress]:
+    def _held(self, plan: RestorePlan) -> Iterator[list[Path]]:
+        """The application's folders on this machine, for as long as nobody else can touch them."""
         kit = self.kit
-        with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say):
-            yield self.workspace.progress()
+        with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say) as held:
+            yield held
 
-    def _build_all(self, plan: RestorePlan, progress: RestoreProgress) -> RestoreProgress:
+    def _build_all(self, plan: RestorePlan, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
         """Build and verify every store; the progress that says what to move. Nothing old is touched."""
         self.workspace.write(progress)
         try:
-            verdicts = self._build_and_verify(plan, dict(progress.verdicts or {}))
+            found = self.kit.evidence()
+            verdicts = self._build_and_verify(plan, found, dict(progress.verdicts or {}))
+            moves = tuple(
+                move
+                for task in plan.tasks
+                for move in self.workspace.moves_of(task, held, found[TaskId.parse(task)].facts.last_instance)
+            )
+            self._carry_over([found[TaskId.parse(task)] for task in plan.tasks], held)
         except RestoreSuspended:
             self.workspace.drop_built()
             self.workspace.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
@@ -168,13 +192,23 @@ class RestoreRun:
         except StartRefused as error:
             self.workspace.finish(progress, RestoreState.FAILED, str(error))
             raise
-        moves = tuple(self.workspace.move_of(task) for task in plan.tasks)
         swapping = replace(progress, state=RestoreState.SWAPPING, verdicts=verdicts, moves=moves)
         self.workspace.write(swapping)
         return swapping
 
-    def _build_and_verify(self, plan: RestorePlan, known: dict[str, Verdict]) -> dict[str, Verdict]:
-        found = self.kit.evidence()
+    def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
+        """What is not logged goes with its task."""
+        opener = self.kit.builder(self.listener, self.probe, []).opener
+        for one in found:
+            task, standing = one.facts.task, standing_of(self.kit.witnesses.evidence(one.facts, {}))
+            specs = self.kit.plan.subtopologies[task.subtopology].stores
+            unlogged = [spec for spec in specs if not spec.is_logged and not spec.in_memory]
+            if isinstance(standing, Standing):
+                carry_over(opener, task, unlogged, standing, held, self.workspace.built, self.say)
+
+    def _build_and_verify(
+        self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, Verdict]
+    ) -> dict[str, Verdict]:
         wanted = {TaskId.parse(name) for name in plan.tasks}
         if not wanted <= found.keys():
             raise StartRefused("the application's partition counts have changed since the plan was made; plan again")

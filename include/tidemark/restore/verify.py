@@ -98,6 +98,7 @@ def verify_folder(
     folder: Path,
     *,
     stalled_after_s: float,
+    memory_bytes: int,
     go_on: Callable[[], bool],
 ) -> Verdict:
     """`verify_store` of a RocksDB folder that nobody has open. Raises `TaskCorrupted`, too."""
@@ -106,8 +107,9 @@ def verify_folder(
     try:
         with opened(folder) as store:
             return verify_store(
-                client_config, task, job, bounds, store, scratch, stalled_after_s=stalled_after_s, go_on=go_on
-            )
+                client_config, task, job, bounds, store, scratch,
+                stalled_after_s=stalled_after_s, memory_bytes=memory_bytes, go_on=go_on,
+            )  # fmt: skip
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -121,16 +123,18 @@ def verify_store(
     scratch: Path,
     *,
     stalled_after_s: float,
+    memory_bytes: int,
     go_on: Callable[[], bool],
 ) -> Verdict:
-    """Fold the changelog up to `job.target.changelog_offset` and compare. Blocks; spills to `scratch`, which exists.
+    """Fold the changelog up to `job.target.changelog_offset` and compare.
+
+    Blocks. What needs more than `memory_bytes` is written to `scratch`, which exists.
 
     Raises `OutcomeUnknown` where the changelog cannot be read to its end, `RestoreSuspended` when `go_on` says no, and
-    `StoreFailed` where the disk is full.
+    `StoreFailed` where the disk is full or that memory is too little.
     """
     try:
-        with duckdb.connect(str(scratch / "verify.duckdb")) as database:
-            database.execute("set threads = 2")
+        with scratch_database(scratch, memory_bytes) as database:
             database.execute("create table log (position bigint, segment bigint, key blob, value blob)")
             database.execute("create table store (segment bigint, key blob, value blob)")
             for rows in _changelog_rows(client_config, job, stalled_after_s, go_on):
@@ -140,8 +144,27 @@ def verify_store(
                 database.register("rows", rows)
                 database.execute("insert into store select * from rows")
             return _compare(database, task, job, bounds)
+    except duckdb.OutOfMemoryException as error:
+        raise StoreFailed(
+            f"store {job.spec.name} of task {task} cannot be verified in {memory_bytes} bytes of memory: raise "
+            "TIDEMARK_VERIFY_MEMORY_BYTES, or free the disk"
+        ) from error
     except duckdb.Error as error:
         raise StoreFailed(f"store {job.spec.name} of task {task} cannot be verified: {error}") from error
+
+
+def scratch_database(scratch: Path, memory_bytes: int) -> duckdb.DuckDBPyConnection:
+    """A database in a folder that takes all that does not fit into the memory it may use, too."""
+    return duckdb.connect(
+        str(scratch / "verify.duckdb"),
+        config={
+            "threads": 2,
+            "memory_limit": f"{memory_bytes // 1024}KiB",
+            "temp_directory": str(scratch / "spilled"),
+            # Keeping the order costs memory, and nobody asks for it.
+            "preserve_insertion_order": False,
+        },
+    )
 
 
 def _changelog_rows(

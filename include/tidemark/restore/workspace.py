@@ -1,14 +1,16 @@
 """Where a restore keeps its plan, what it builds, and what it replaced: `<state_dir>/.restores/<app>/<restore id>/`.
 
 `plan.json` is the plan; `progress.json` says how far it is, rewritten atomically before and after each step, so that a run
-that was killed goes on where it was. `built/<task>` is swapped in; `previous/<instance>/<task>` is what it replaced.
+that was killed goes on where it was. `built/<task>` is swapped in; `previous/<holder>/<task>` is what it replaced, and
+`aside/<holder>/<task>` what a rollback takes out, until the replaced folders are back.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,12 +19,12 @@ from pathlib import Path
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.files import replace_file
-from tidemark.restore.fence import holders
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.verify import Difference, Verdict
 from tidemark.stores.directory import FolderLock
 
 RESTORES_FOLDER = ".restores"
+_ID = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
 class RestoreState(StrEnum):
@@ -40,16 +42,23 @@ class RestoreState(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """One folder that is replaced. Both paths are relative to the state folder; `previous` is empty where none was."""
+    """One folder that is replaced, or removed where it does not take what was built.
+
+    Both paths are relative to the state folder; `previous` is empty where none was.
+    """
 
     task: str
     live: str
     previous: str
+    takes_built: bool
 
 
 @dataclass(frozen=True)
 class RestoreProgress:
-    """`verdicts` by `<task>/<store>`: what is built and verified. `moves` is fixed before the first folder moves."""
+    """`verdicts` by `<task>/<store>`: what is built and verified.
+
+    `moves` is fixed before the first folder moves, `aside` before a rollback moves one.
+    """
 
     state: RestoreState
     message: str = ""
@@ -57,12 +66,19 @@ class RestoreProgress:
     ended_ms: int = 0
     verdicts: Mapping[str, Verdict] | None = None
     moves: tuple[Move, ...] = ()
+    aside: tuple[Move, ...] = ()
 
 
 class Workspace:
     """One restore on disk. Its lock is held by the process that runs, aborts or rolls it back."""
 
     def __init__(self, state_dir: Path, application_id: str, restore_id: str, kept_in: str = RESTORES_FOLDER) -> None:
+        """That of an id, which need not exist. Raises `StartRefused` for what `new_id` does not make: it becomes a path."""
+        if not is_id(restore_id):
+            raise StartRefused(
+                f"{restore_id!r} is no id of a restore, which looks like 20261122T031500000000Z: take one from "
+                "`tidemark restore status`, or make a plan with `tidemark restore plan`"
+            )
         self.state_dir = state_dir
         self.application_id = application_id
         self.folder = state_dir / kept_in / application_id / restore_id
@@ -82,8 +98,20 @@ class Workspace:
         """Its presence asks the run to end."""
         return self.folder / "abort"
 
+    @property
+    def set_aside(self) -> Path:
+        """Task folders that a rollback takes out."""
+        return self.folder / "aside"
+
     def create(self, plan: RestorePlan) -> None:
-        """Store the plan."""
+        """Store the plan, once: one that was begun keeps its progress. Raises `StartRefused` where it is another plan."""
+        if (self.folder / "plan.json").exists():
+            if self.plan() != plan:
+                raise StartRefused(
+                    f"restore {self.folder.name} was begun with another plan: go on with it by `--resume "
+                    f"{self.folder.name}`, or make a new plan with `tidemark restore plan`"
+                )
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
         replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
         self.write(RestoreProgress(RestoreState.PLANNED))
@@ -105,6 +133,7 @@ class Workspace:
             return RestoreProgress(RestoreState.PLANNED)
         body["state"] = RestoreState(body["state"])
         body["moves"] = tuple(Move(**move) for move in body["moves"])
+        body["aside"] = tuple(Move(**move) for move in body["aside"])
         if body["verdicts"] is not None:
             body["verdicts"] = {name: _verdict(found) for name, found in body["verdicts"].items()}
         return RestoreProgress(**body)
@@ -137,44 +166,98 @@ class Workspace:
             self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
         return f"restore {self.folder.name} aborted; the old state is in place"
 
-    def move_of(self, task: str) -> Move:
-        """The folder that holds the task now, or instance 0's."""
-        held = [folder / task for folder in holders(self.state_dir, self.application_id)]
-        live = next((path for path in held if path.exists()), None)
-        if live is None:
-            live = self.state_dir / "0" / self.application_id / task
-            return Move(task, str(live.relative_to(self.state_dir)), "")
-        previous = self.previous / live.parent.parent.name / task
-        return Move(task, str(live.relative_to(self.state_dir)), str(previous.relative_to(self.state_dir)))
+    def moves_of(self, task: str, held: Sequence[Path], owner: int | None) -> tuple[Move, ...]:
+        """Every folder in `held` that has the task (rule 31): one takes what is built, the others are removed.
 
-    def swap(self, moves: tuple[Move, ...], probe: Callable[[str], None]) -> None:
+        `held` are folders of the application by holder, an instance's at least. What is built goes to the instance that
+        committed last (`owner`) where it has the task, else to the first that has it, else to an instance without.
+        """
+        having = [folder for folder in held if (folder / task).exists()]
+        instances = [folder for folder in held if folder.parent.name.isdigit()]
+        places = [folder for folder in instances if folder in having] or instances
+        place = next((folder for folder in places if folder.parent.name == str(owner)), places[0])
+        others = [folder for folder in having if folder != place]
+        return (
+            self._move_of(task, place, takes_built=True),
+            *(self._move_of(task, folder, takes_built=False) for folder in others),
+        )
+
+    def _move_of(self, task: str, holder: Path, *, takes_built: bool) -> Move:
+        live = holder / task
+        previous = self._relative(self.previous / holder.parent.name / task) if live.exists() else ""
+        return Move(task, self._relative(live), previous, takes_built)
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self.state_dir))
+
+    def swap(self, moves: Sequence[Move], probe: Callable[[str], None]) -> None:
         """Each old task folder aside, each new one in its place. May be repeated after a crash in the middle."""
         for move in moves:
             live, built = self.state_dir / move.live, self.built / move.task
-            if not built.exists():
+            if move.takes_built and not built.exists():
                 continue
-            previous = self.state_dir / move.previous
-            if move.previous and live.exists() and not previous.exists():
-                _move(live, previous)
+            if self._previous_of(move) is None and live.exists() and move.previous:
+                _move(live, self.state_dir / move.previous)
             # An instance that ran between a crash and its repair has made a folder anew; Kafka holds what is in it.
             shutil.rmtree(live, ignore_errors=True)
-            probe("swap-between")
-            _move(built, live)
+            if move.takes_built:
+                probe("swap-between")
+                _move(built, live)
             probe("swap-one")
 
-    def swap_back(self, moves: tuple[Move, ...]) -> None:
-        """Each new folder away, each old one back. May be repeated after a crash in the middle."""
+    def lost(self, moves: Sequence[Move]) -> list[Move]:
+        """Swapped moves whose replaced folder is gone, so that there is nothing to bring back."""
+        return [
+            m
+            for m in moves
+            if m.takes_built and m.previous and self._previous_of(m) is None and not (self.built / m.task).exists()
+        ]
+
+    def replaced(self, moves: Sequence[Move]) -> set[str]:
+        """Tasks of which a replaced folder is kept."""
+        return {move.task for move in moves if self._previous_of(move) is not None}
+
+    def kept_forward(self, moves: Sequence[Move]) -> list[str]:
+        """Tasks whose folder in place is the only one there is: nothing was there before."""
+        swapped = {m.task for m in moves if m.takes_built and not (self.built / m.task).exists()}
+        return sorted(swapped - self.replaced(moves))
+
+    def moves_aside(self, moves: Sequence[Move], held: Sequence[Path]) -> tuple[Move, ...]:
+        """What a rollback takes out: every folder of a task that is brought back, but those that still are the old ones."""
+        untouched = {m.live for m in moves if not m.takes_built and self._previous_of(m) is None}
+        return tuple(
+            Move(task, live, self._relative(self.set_aside / folder.parent.name / task), takes_built=False)
+            for task in sorted(self.replaced(moves))
+            for folder in held
+            for live in [self._relative(folder / task)]
+            if (folder / task).exists() and live not in untouched
+        )
+
+    def swap_back(self, moves: Sequence[Move], aside: Sequence[Move]) -> None:
+        """Each new folder aside, each old one back; what replaced nothing stays in place.
+
+        May be repeated until what lies aside is dropped, which is to come after the progress says that it is done.
+        """
+        for move in aside:
+            live, kept = self.state_dir / move.live, self.state_dir / move.previous
+            if live.exists() and not kept.exists():
+                _move(live, kept)
         for move in moves:
-            live, previous = self.state_dir / move.live, self.state_dir / move.previous
-            if move.previous and previous.exists():
-                shutil.rmtree(live, ignore_errors=True)
-                _move(previous, live)
-            elif not move.previous:
-                shutil.rmtree(live, ignore_errors=True)
+            previous = self._previous_of(move)
+            if previous is not None:
+                # What an instance that ran after a crash has made anew; Kafka holds what is in it.
+                shutil.rmtree(self.state_dir / move.live, ignore_errors=True)
+                _move(previous, self.state_dir / move.live)
+
+    def _previous_of(self, move: Move) -> Path | None:
+        """The folder that was replaced, where it is kept."""
+        previous = self.state_dir / move.previous
+        return previous if move.previous and previous.exists() else None
 
     def drop_built(self) -> None:
-        """Give what was built back to the disk."""
+        """Give what was built, and what a rollback took out, back to the disk."""
         shutil.rmtree(self.built, ignore_errors=True)
+        shutil.rmtree(self.set_aside, ignore_errors=True)
 
     def finish(self, progress: RestoreProgress, state: RestoreState, message: str = "") -> RestoreProgress:
         """Write a last state."""
@@ -189,11 +272,16 @@ def new_id(at: datetime | None = None) -> str:
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
 
 
+def is_id(text: str) -> bool:
+    """Whether `new_id` makes such a text."""
+    return _ID.fullmatch(text) is not None
+
+
 def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
     """All restores of an application, the newest first."""
     folder = state_dir / RESTORES_FOLDER / application_id
-    found = sorted((path.name for path in folder.glob("*") if (path / "plan.json").exists()), reverse=True)
-    return [Workspace(state_dir, application_id, name) for name in found]
+    known = (path.name for path in folder.glob("*") if is_id(path.name) and (path / "plan.json").exists())
+    return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]
 
 
 def _verdict(body: dict[str, object]) -> Verdict:

@@ -16,19 +16,18 @@ from tidemark.names import TaskId
 from tidemark.standby.followed import FollowedStore
 from tidemark.standby.handover import take_over
 from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.stores.directory import folder_of, is_locked
+from tidemark.stores.directory import STANDBY_PREFIX, folder_of, is_locked
 from tidemark.stores.marker import Marker
 
 log = logging.getLogger(__name__)
 
 COPIES_FILE = ".copies"
-_PREFIX = "standby-"
 _ANSWER_S = 5.0
 
 
 def standby_name(number: int) -> str:
     """The holder's name of a standby, as in its state folder: `standby-0`."""
-    return f"{_PREFIX}{number}"
+    return f"{STANDBY_PREFIX}{number}"
 
 
 def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
@@ -52,7 +51,7 @@ class StandbyCopies:
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
         """Copies of standbys that run, as they told within the last second or two."""
         found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
-        for root in sorted(self.state_dir.glob(f"{_PREFIX}*/{self.application_id}")):
+        for root in sorted(self.state_dir.glob(f"{STANDBY_PREFIX}*/{self.application_id}")):
             if not is_locked(root):
                 continue
             try:

@@ -32,6 +32,11 @@ class TaskFacts:
     sources: Mapping[TopicPartition, Watermarks]
     changelogs: Mapping[str, Watermarks]
 
+    @property
+    def last_instance(self) -> int | None:
+        """The instance that committed last; None where nobody has."""
+        return None if self.record is None else self.record.instance
+
 
 @dataclass(frozen=True)
 class Witnesses:

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_FILE = ".checkpoint"
 LOCK_FILE = ".lock"
 STORES_FOLDER = "rocksdb"
+STANDBY_PREFIX = "standby-"
 
 
 _held: dict[int, Path] = {}

@@ -1,0 +1,232 @@
+"""Folders of a restore: every holder of a task is replaced, a crash is gone on from, nothing is the only copy and removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, is_id, new_id, workspaces
+
+APP, ID, TASK = "app", "20261122T031500000000Z", "0_1"
+NO_PROBE = lambda _point: None  # noqa: E731
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+def crash_at(number):
+    """A probe that crashes the `number`th time it is passed."""
+    passed = []
+
+    def crash(point):
+        passed.append(point)
+        if len(passed) == number:
+            raise Crash
+
+    return crash
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    return Workspace(tmp_path, APP, ID)
+
+
+def hold(workspace, holder, what, task=TASK):
+    """A holder's folder of a task, with something in it; the holder's folder of the application."""
+    folder = workspace.state_dir / holder / APP
+    (folder / task).mkdir(parents=True)
+    (folder / task / "content").write_text(what)
+    return folder
+
+
+def build(workspace, task=TASK):
+    (workspace.built / task).mkdir(parents=True)
+    (workspace.built / task / "content").write_text("built")
+
+
+def content(folder, task=TASK):
+    path = folder / task / "content"
+    return path.read_text() if path.exists() else None
+
+
+def plan_of(restore_id=ID):
+    return RestorePlan(restore_id, APP, "1", 5, None, (), (), {}, 0)
+
+
+# --- every holder
+
+
+@pytest.mark.parametrize(("owner", "place"), [(0, 0), (1, 1), (2, 0), (None, 0)])
+def test_should_replace_the_owners_folder_and_remove_every_other(workspace, owner, place):
+    held = [hold(workspace, "0", "a"), hold(workspace, "1", "b"), hold(workspace, "standby-0", "c")]
+    moves = workspace.moves_of(TASK, held, owner)
+    assert [(m.live, m.takes_built) for m in moves if m.takes_built] == [(f"{place}/{APP}/{TASK}", True)]
+    build(workspace)
+    workspace.swap(moves, NO_PROBE)
+    found = [content(folder) for folder in held]
+    assert found[place] == "built"
+    assert [one for number, one in enumerate(found) if number != place] == [None, None]
+    assert {path.read_text() for path in workspace.previous.rglob("content")} == {"a", "b", "c"}
+
+
+def test_should_put_a_task_that_only_a_standby_has_into_an_instances_folder(workspace):
+    first, standby = workspace.state_dir / "0" / APP, hold(workspace, "standby-0", "c")
+    first.mkdir(parents=True)
+    build(workspace)
+    workspace.swap(workspace.moves_of(TASK, [first, standby], None), NO_PROBE)
+    assert (content(first), content(standby)) == ("built", None)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_should_come_to_the_same_end_when_a_swap_is_killed_and_repeated(workspace, number):
+    held = [hold(workspace, "0", "stale"), hold(workspace, "1", "live")]
+    moves = workspace.moves_of(TASK, held, 1)
+    build(workspace)
+    with pytest.raises(Crash):
+        workspace.swap(moves, crash_at(number))
+    workspace.swap(moves, NO_PROBE)
+    assert [content(folder) for folder in held] == [None, "built"]
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [content(folder) for folder in held] == ["stale", "live"]
+
+
+# --- rolling back
+
+
+def test_should_bring_every_holder_back_also_when_the_task_has_moved_meanwhile(workspace):
+    held = [hold(workspace, "0", "old"), workspace.state_dir / "1" / APP]
+    held[1].mkdir(parents=True)
+    moves = workspace.moves_of(TASK, held, 0)
+    build(workspace)
+    workspace.swap(moves, NO_PROBE)
+    (held[0] / TASK).rename(held[1] / TASK)  # Another instance has adopted it.
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [content(folder) for folder in held] == ["old", None]
+
+
+def test_should_keep_what_was_swapped_in_until_what_it_replaced_is_back(workspace, monkeypatch):
+    held = [hold(workspace, "0", "old")]
+    moves = workspace.moves_of(TASK, held, 0)
+    build(workspace)
+    workspace.swap(moves, NO_PROBE)
+    aside = workspace.moves_aside(moves, held)
+
+    def dies(source, target):
+        if workspace.previous in source.parents:
+            raise Crash
+        source.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tidemark.restore.workspace._move", dies)
+        with pytest.raises(Crash):
+            workspace.swap_back(moves, aside)
+    contents = {path.read_text() for path in workspace.folder.rglob("content")}
+    assert contents == {"old", "built"}
+    workspace.swap_back(moves, aside)
+    assert content(held[0]) == "old"
+    workspace.swap_back(moves, aside)
+    assert content(held[0]) == "old"
+
+
+def test_should_leave_in_place_what_replaced_nothing(workspace):
+    first = workspace.state_dir / "0" / APP
+    first.mkdir(parents=True)
+    moves = workspace.moves_of(TASK, [first], None)
+    assert moves == (Move(TASK, f"0/{APP}/{TASK}", "", takes_built=True),)
+    build(workspace)
+    assert workspace.kept_forward(moves) == []
+    workspace.swap(moves, NO_PROBE)
+    assert workspace.kept_forward(moves) == [TASK]
+    workspace.swap_back(moves, workspace.moves_aside(moves, [first]))
+    assert content(first) == "built"
+
+
+def test_should_leave_a_stale_folder_alone_that_a_killed_swap_had_not_reached(workspace):
+    held = [hold(workspace, "0", "live"), hold(workspace, "1", "stale")]
+    moves = workspace.moves_of(TASK, held, 0)
+    build(workspace)
+    with pytest.raises(Crash):
+        workspace.swap(moves, crash_at(2))
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [content(folder) for folder in held] == ["live", "stale"]
+
+
+def test_should_say_that_the_replaced_folder_is_gone(workspace):
+    held = [hold(workspace, "0", "old")]
+    moves = workspace.moves_of(TASK, held, 0)
+    build(workspace)
+    assert workspace.lost(moves) == []
+    workspace.swap(moves, NO_PROBE)
+    assert workspace.lost(moves) == []
+    (workspace.previous / "0" / TASK / "content").unlink()
+    (workspace.previous / "0" / TASK).rmdir()
+    assert workspace.lost(moves) == list(moves)
+
+
+# --- plans and progress
+
+
+def test_should_keep_the_progress_of_a_plan_that_is_given_again(workspace):
+    workspace.create(plan_of())
+    moves = (Move(TASK, f"0/{APP}/{TASK}", f".restores/{APP}/{ID}/previous/0/{TASK}", takes_built=True),)
+    aside = (replace(moves[0], takes_built=False),)
+    progress = RestoreProgress(RestoreState.SWAPPING, verdicts={}, moves=moves, aside=aside)
+    workspace.write(progress)
+    workspace.create(plan_of())
+    assert workspace.progress() == progress
+    with pytest.raises(StartRefused, match="begun with another plan"):
+        workspace.create(replace(plan_of(), created_ms=6))
+    assert workspace.progress() == progress
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../../elsewhere",
+        "/tmp/x",
+        f"../{ID}",
+        f"{ID}/..",
+        f"{ID}\n",
+        "r1",
+        ID.lower(),
+        ID[:-1],
+        f"{ID}Z",
+    ],
+)
+def test_should_refuse_an_id_that_is_none_as_it_becomes_a_path(tmp_path, name):
+    assert not is_id(name)
+    with pytest.raises(StartRefused, match="is no id of a restore"):
+        Workspace(tmp_path, APP, name)
+
+
+def test_should_take_the_ids_that_it_makes_and_pass_over_what_else_lies_there(workspace):
+    assert is_id(new_id())
+    workspace.create(plan_of())
+    other = workspace.folder.with_name("lost+found")
+    other.mkdir()
+    (other / "plan.json").write_text("{}")
+    assert [found.folder.name for found in workspaces(workspace.state_dir, APP)] == [ID]
+
+
+def test_should_refuse_a_plan_of_tasks_that_are_paths():
+    text = plan_of().to_json()
+    assert RestorePlan.from_json(text) == plan_of()
+    store = (
+        '{"task": "%s", "store": "n", "source": "local", "location": "x", "from_offset": 0, "end_offset": 1, '
+        '"bytes_to_copy": 0, "eta_s": 0.0, "passed_over": []}'
+    )
+    assert RestorePlan.from_json(text.replace('"stores": []', f'"stores": [{store % TASK}]')).tasks == [TASK]
+    for task in ("../0_1", "00_1", "0_1/..", "0_1\\n"):
+        with pytest.raises(StartRefused, match="not a restore plan"):
+            RestorePlan.from_json(text.replace('"stores": []', f'"stores": [{store % task}]'))
+    assert str(TaskId.parse(TASK)) == TASK
