@@ -45,6 +45,7 @@ def verify(context: Context) -> None:
     """Look at the evidence."""
     with _restoring(context, "verify") as (call, _):
         call.verify()
+        context["ti"].xcom_push("figures", call.figures())
 
 
 def swap(context: Context) -> None:
