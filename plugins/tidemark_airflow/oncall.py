@@ -57,6 +57,7 @@ def verify(context: Context) -> None:
         return
     with _restoring(context, "verify") as (call, _):
         call.verify()
+        context["ti"].xcom_push("figures", call.figures())
 
 
 def swap(context: Context) -> None:

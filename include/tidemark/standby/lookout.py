@@ -68,8 +68,8 @@ class DescriptionWatch:
         if end == self._seen:
             return
         partitions = partition_counts(self._admin, self._settings)
-        found = recorded(self._settings, self._admin, self._module.application_id, partitions)
         try:
+            found = recorded(self._settings, self._admin, self._module.application_id, partitions)
             if settled(self._module, found, partitions) != self.plan:
                 self.outdated = "its stores have been written to other changelogs, or its tasks are others"
         except StartRefused as error:
