@@ -74,10 +74,10 @@ def require_room(kit: RestoreKit, facts: Mapping[TaskId, TaskFacts], made: Resto
     known = topic_bytes(sorted({changelog.partition.topic for changelog in changelogs.values()}), settings)
     if made is None:
         stores = [room_of_both_states(f"{task}/{name}", log, known) for (task, name), log in changelogs.items()]
-        folders = (scratch, settings.state_dir)
+        folders = [scratch, settings.state_dir]
     else:
         stores = [room_of(store, changelogs[store.task, store.store], known) for store in made.stores]
-        folders = (settings.state_dir,)
+        folders = [settings.state_dir]
     needed = bytes_needed(stores, settings.restore_threads)
     for folder in folders:
         free = shutil.disk_usage(existing_part(folder)).free
