@@ -12,11 +12,12 @@ from tests.truth.topics import read_all
 
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import committed_offsets
-from tidemark.broker.topics import ensure_user_topics
+from tidemark.broker.topics import ensure_user_topics, partition_counts
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition, commits_topic
 from tidemark.processors import Processor, Punctuate
 from tidemark.stores.protocol import WHOLE
@@ -76,7 +77,11 @@ class Scripted:
         pass
 
 
-def run(plan, settings, script):
+class Crash(Exception):
+    """The process dies here."""
+
+
+def run(plan, settings, script, probe=lambda point: None):
     """Run until `script(number, clock, tasks)` says True at its call of that number; what is then in `beats`.
 
     Otherwise it gives the next batch, or None. It is asked once all tasks are open.
@@ -94,7 +99,7 @@ def run(plan, settings, script):
         stop.set()
         return None
 
-    instance = Instance(plan, settings, 0, "ticks", lambda point: None, clock)
+    instance = Instance(plan, settings, 0, "ticks", probe, clock)
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:
@@ -155,6 +160,50 @@ def test_should_commit_a_tick_that_only_writes_a_store_that_is_not_logged(settin
     plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
     assert run(plan, settings, two_minutes) == b'{"n":2}'
     assert [record.kind for record in commits(plan, settings)] == [CommitKind.START, CommitKind.TICK, CommitKind.TICK]
+
+
+def a_third_minute(number, clock, tasks):
+    """Later than any minute before."""
+    if number == 2:
+        clock.added_ms += 10 * EVERY_MS
+    return True if number == 4 else None
+
+
+def test_should_begin_empty_where_a_tick_was_committed_and_not_applied_to_a_store_that_is_not_logged(
+    settings, admin, unique, caplog
+):
+    plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
+    points = []
+
+    def die_in_the_second_tick(point):
+        points.append(point)
+        if points.count("6-commit") == 3:
+            raise Crash
+
+    with pytest.raises(Crash):
+        run(plan, settings, two_minutes, die_in_the_second_tick)
+    assert [record.batch for record in commits(plan, settings)] == [0, 1, 2]
+    # The committed offsets are those of the folder, which holds one minute; two are committed.
+    assert run(plan, settings, a_third_minute) == b'{"n":1}'
+    assert (
+        "is not logged and its folder holds batch 1, while the last commit is batch 2: it starts empty" in caplog.text
+    )
+
+
+def test_should_keep_a_store_that_is_not_logged_where_it_is_level_and_empty_it_for_a_new_life(
+    settings, admin, unique, caplog
+):
+    plan = prepared(a_heart(unique, "QuietHeart", logging=False), settings, admin)
+    assert run(plan, settings, two_minutes) == b'{"n":2}'
+    assert run(plan, settings, a_third_minute) == b'{"n":3}'
+    assert "starts empty" not in caplog.text
+    # Begun again from nothing, with the folder left where it was: no offset was ever another than 0.
+    internal = [f"{plan.application_id}-{name}" for name in ("commits", "topology")]
+    for deleted in admin.delete_topics(internal).values():
+        deleted.result(15)
+    assert wait_until(lambda: not set(internal) & partition_counts(admin, settings).keys(), 15)
+    assert run(plan, settings, a_third_minute) == b'{"n":1}'
+    assert "its folder holds batch 3, while nothing was ever committed: it starts empty" in caplog.text
 
 
 def test_should_tick_while_there_is_always_a_batch_for_others(settings, admin, unique):

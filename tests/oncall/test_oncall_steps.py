@@ -198,8 +198,12 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
     (app.settings.var_dir / "instances" / f"{app.name}.hold.json").unlink()
     full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
     monkeypatch.setattr("tidemark.oncall.preflight.shutil.disk_usage", lambda _folder: full)
+    # What is built needs room, whatever lies there.
+    shutil.rmtree(app.settings.state_dir)
     with pytest.raises(PreflightFailed, match="1 are free"):
-        call_of(app).preflight()
+        call_of(app, source="changelog").preflight()
+    with pytest.raises(PreflightFailed, match=f"compared in .*{app.name}.*, and 1 are free"):
+        call_of(app, target=str(wall_clock_ms() - 1)).preflight()
 
 
 def test_should_restore_nothing_that_nobody_approved(app):

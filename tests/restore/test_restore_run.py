@@ -471,6 +471,11 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert "cannot be aborted" in str(
         CliRunner().invoke(build(["restore"]), ["restore", "abort", "made_counting"]).exception
     )
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(json.dumps(told | {"restore_id": "../../../elsewhere"}))
+    for options in (("run", "made_counting", "--plan", str(elsewhere), "--yes"), ("rollback", "made_counting", "..")):
+        refused = CliRunner().invoke(build(["restore"]), ["restore", *options])
+        assert "is no id of a restore" in str(refused.exception)
     assert "rolled back" in tidemark("rollback")
     assert (app.state / "0_0" / "witness").read_text() == "old"
     assert counts_of(app) == app.expected

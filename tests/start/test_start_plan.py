@@ -13,12 +13,13 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.start.evidence import (
     SourceEvidence,
     SourceOfState,
+    Standing,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
     Watermarks,
 )
-from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start
+from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start, unlogged_fault
 from tidemark.start.ways import MEASURED, Rates
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import StreamTimes
@@ -173,6 +174,47 @@ def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refus
 def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
     plan = plan_start(found(record=a_record(), copies=(a_copy(99),), changelog=Watermarks(low, 90)))
     assert way_of(plan) == kind
+
+
+def unlogged(batch: int, offset: int = 100, layout: str = LAYOUT) -> Marker:
+    return dataclasses.replace(a_copy(offset, layout=layout).marker, batch=batch, changelog_offset=0)
+
+
+AT_7 = Standing({"pulse-events": 100}, 7, StreamTimes.none())
+FRESH = Standing({"pulse-events": 100}, -1, StreamTimes.none())
+
+
+@pytest.mark.parametrize(
+    ("marker", "standing", "said"),
+    [
+        (unlogged(7), AT_7, None),
+        # A tick moves no offset: the crash came between its steps 6 and 7.
+        (unlogged(6), AT_7, "its folder holds batch 6, while the last commit is batch 7"),
+        (unlogged(8), AT_7, "its folder holds batch 8"),
+        (unlogged(7, offset=99), AT_7, "its folder holds batch 7"),
+        (unlogged(7, layout="3:pulses=sum<f8"), AT_7, "its folder holds values 3:pulses=sum<f8"),
+        (None, AT_7, "its folder holds nothing that was committed"),
+        # Its topics are gone, and somebody chose the same offset.
+        (unlogged(7), FRESH, "its folder holds batch 7, while nothing was ever committed"),
+        (unlogged(0), FRESH, "its folder holds batch 0, while nothing was ever committed"),
+    ],
+)
+def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last_commits(marker, standing, said):
+    fault = unlogged_fault(marker, LAYOUT, standing, a_record())
+    assert (fault is None) is (said is None)
+    assert (said or "") in (fault or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "is_kept"),
+    [
+        (CommitKind.UPGRADE, 7, True), (CommitKind.UPGRADE, 6, True), (CommitKind.UPGRADE, 5, False),
+        (CommitKind.RESET, 6, False), (CommitKind.TICK, 6, False),
+    ],
+)  # fmt: skip
+def test_should_keep_a_store_that_is_not_logged_over_an_upgrade_which_leaves_it_alone(kind, batch, is_kept):
+    record = dataclasses.replace(a_record(), kind=kind)
+    assert (unlogged_fault(unlogged(batch), LAYOUT, AT_7, record) is None) is is_kept
 
 
 @pytest.mark.parametrize(("age", "kind"), [(24 * HOUR - 1, TAIL), (24 * HOUR, WHOLE), (24 * HOUR + 1, WHOLE)])

@@ -72,7 +72,8 @@ class OnCall:
             raise StartRefused(f"{self._application_id} has never committed anything here: there is nothing to restore")
         require_all_here(kit)
         require_nothing_else(kit, case)
-        require_room(kit)
+        made = make_plan(kit, case.case_id, self._source) if isinstance(target, Latest) else None
+        require_room(kit, facts, made, self.folder.folder)
         lag = source_lag(facts)
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
@@ -86,8 +87,7 @@ class OnCall:
         case, settings = self.folder.case(), self.restoring.settings
         target = self._target()
         if isinstance(target, Latest):
-            source = None if case.asked["source"] == FASTEST else SourceOfState(case.asked["source"])
-            made = make_plan(self.restoring, case.case_id, source)
+            made = make_plan(self.restoring, case.case_id, self._source)
             planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
         else:
             at_ms = target.at_ms if isinstance(target, Moment) else self._moment_of(target.next_offsets)
@@ -250,6 +250,12 @@ class OnCall:
             "the rewind may be committed and cannot be taken back: clear the task `fence` with all behind it, which finishes "
             f"it, or `tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka has"
         )
+
+    @property
+    def _source(self) -> SourceOfState | None:
+        """The only source of state that was asked for; None where the plan chooses."""
+        asked = self.folder.case().asked["source"]
+        return None if asked == FASTEST else SourceOfState(asked)
 
     def _target(self) -> Target:
         case = self.folder.case()

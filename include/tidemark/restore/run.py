@@ -200,11 +200,9 @@ class RestoreRun:
         """What is not logged goes with its task."""
         opener = self.kit.builder(self.listener, self.probe, []).opener
         for one in found:
-            task, standing = one.facts.task, standing_of(self.kit.witnesses.evidence(one.facts, {}))
-            specs = self.kit.plan.subtopologies[task.subtopology].stores
-            unlogged = [spec for spec in specs if not spec.is_logged and not spec.in_memory]
+            standing = standing_of(self.kit.witnesses.evidence(one.facts, {}))
             if isinstance(standing, Standing):
-                carry_over(opener, task, unlogged, standing, held, self.workspace.built, self.say)
+                carry_over(opener, self.kit.plan, one.facts, standing, held, self.workspace.built, self.say)
 
     def _build_and_verify(
         self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, Verdict]

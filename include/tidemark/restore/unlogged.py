@@ -7,52 +7,50 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TaskCorrupted
-from tidemark.names import TaskId
 from tidemark.restore.building import StoreOpener
 from tidemark.start.evidence import Standing
+from tidemark.start.plan import unlogged_fault
+from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.directory import folder_of
 from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import opened
-from tidemark.topology.plan import StoreSpec
+from tidemark.tasks.values import value_layouts, value_signature
+from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 
 def carry_over(
     opener: StoreOpener,
-    task: TaskId,
-    specs: Sequence[StoreSpec],
+    plan: TopologyPlan,
+    facts: TaskFacts,
     standing: Standing,
     held: Sequence[Path],
     built: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Copy each store of a task in `specs` from the first folder in `held` that is level with `standing` to `built`.
+    """Copy each such store of a task from the first folder in `held` where it is level with the last commit to `built`.
 
     `held` and `built` are laid out as a holder's folder of the application; nobody has a store open. A store that is level
     nowhere begins empty, which `say` is told. May be repeated.
     """
-    for spec in specs:
-        target = folder_of(built, task, spec.name)
-        sources = (folder_of(holder, task, spec.name) for holder in held)
-        if not any(_is_taken(opener, source, target, spec, standing) for source in sources):
-            say(
-                f"store {task}/{spec.name} is not logged, and no folder here holds it where Kafka stands: it begins empty, "
-                "what it held cannot be restored"
-            )
-
-
-def _is_taken(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec, standing: Standing) -> bool:
-    """Whether `target` is a copy of the store in `source` now; removed again where that is not level."""
-    shutil.rmtree(target, ignore_errors=True)
-    if not source.exists():
-        return False
-    try:
-        marker = _copied(opener, source, target, spec)
-    except (TaskCorrupted, SavepointFailed):
-        marker = None
-    if marker is not None and is_level(marker, standing):
-        return True
-    shutil.rmtree(target, ignore_errors=True)
-    return False
+    task = facts.task
+    subtopology = plan.subtopologies[task.subtopology]
+    for spec in (spec for spec in subtopology.stores if not spec.is_logged and not spec.in_memory):
+        wanted = value_signature(spec, value_layouts(subtopology)[spec.name])
+        target, fault = folder_of(built, task, spec.name), "no folder here holds it"
+        for source in (folder_of(holder, task, spec.name) for holder in held):
+            shutil.rmtree(target, ignore_errors=True)
+            if not source.exists():
+                continue
+            try:
+                found = unlogged_fault(_copied(opener, source, target, spec), wanted, standing, facts.record)
+            except (TaskCorrupted, SavepointFailed) as error:
+                found = str(error)
+            if found is None:
+                break
+            fault = found
+            shutil.rmtree(target, ignore_errors=True)
+        else:
+            say(f"store {task}/{spec.name} is not logged and {fault}: it begins empty, what it held cannot be restored")
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> Marker | None:
@@ -67,9 +65,3 @@ def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) ->
         return copy.marker
     finally:
         copy.close()
-
-
-def is_level(marker: Marker, standing: Standing) -> bool:
-    """Whether a store holds the last batch that was committed, and nothing else."""
-    # The batch tells two states of the same offsets apart: a tick commits without source offsets.
-    return marker.batch == standing.batch and dict(marker.source_offsets) == dict(standing.next_offsets)

@@ -17,7 +17,7 @@ from tidemark.restore.side_by_side import side_by_side
 from tidemark.settings import Settings
 from tidemark.start.copies import find_copies
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermarks
-from tidemark.start.plan import Fresh, Refuse, Resume, plan_start
+from tidemark.start.plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
 from tidemark.start.witnesses import TaskFacts, Witnesses
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.marker import Marker
@@ -129,11 +129,15 @@ class TaskOpener:
         """Replace or advance `stores` until they stand where Kafka stands; whether the task is fresh."""
         plan = self._plan(facts, copies)
         if isinstance(plan, Fresh):
-            return Standing(plan.next_offsets, -1, StreamTimes.none()), True
+            fresh = Standing(plan.next_offsets, -1, StreamTimes.none())
+            for spec in self.plan.subtopologies[facts.task.subtopology].stores:
+                if not spec.is_logged and stores[spec.name].marker is not None:
+                    stores[spec.name] = self._keep_or_empty(facts, spec, directory, stores[spec.name], fresh)
+            return fresh, True
         for spec in self.plan.subtopologies[facts.task.subtopology].stores:
             folder, store = directory.store_path(spec.name), stores[spec.name]
             if not spec.is_logged:
-                stores[spec.name] = self._keep_or_empty(facts.task, spec, directory, store, plan.standing)
+                stores[spec.name] = self._keep_or_empty(facts, spec, directory, store, plan.standing)
                 continue
             job = restore_job(self.plan, facts, spec, plan.standing, self.witnesses.clock())
             while True:
@@ -177,18 +181,19 @@ class TaskOpener:
         return copies
 
     def _keep_or_empty(
-        self, task: TaskId, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
+        self, facts: TaskFacts, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
     ) -> Store:
-        """A store that is not logged: the folder's, if it stands where Kafka stands; else an empty one, and say so."""
-        marker, layout = store.marker, value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
-        is_level = marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets)
-        if marker is not None and is_level and marker.value_layout == value_signature(spec, layout):
+        """A store that is not logged: the folder's where it is level with the last commit, else an empty one."""
+        task = facts.task
+        layout = value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
+        fault = unlogged_fault(store.marker, value_signature(spec, layout), standing, facts.record)
+        if fault is None:
             return store
         log.warning(
-            "store %s of task %s is not logged and not where Kafka stands: it starts empty, what it held cannot be "
-            "restored",
+            "store %s of task %s is not logged and %s: it starts empty, what it held cannot be restored",
             spec.name,
             task,
+            fault,
         )
         store.close()
         shutil.rmtree(directory.store_path(spec.name), ignore_errors=True)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
 from tidemark.start.ways import MEASURED, Rates, Way, is_ahead, told, weigh
+from tidemark.stores.marker import Marker
 from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
 
@@ -176,3 +178,23 @@ def best_way(
         f"bring a copy of the state folder or a savepoint back; or raise retention.ms of {store.changelog.topic} and "
         "start anew under another application id",
     )
+
+
+def unlogged_fault(
+    marker: Marker | None, value_layout: str, standing: Standing, record: CommitRecord | None
+) -> str | None:
+    """Why a store without a changelog cannot go on with what its folder holds; None where it is level with the last commit.
+
+    Offsets do not tell: a tick leaves them where they are, and so may a new life of the application. The batch does. An
+    upgrade's own commit is a batch that changes no store.
+    """
+    if marker is None:
+        return "its folder holds nothing that was committed"
+    if marker.value_layout != value_layout:
+        return f"its folder holds values {marker.value_layout}, the topology wants {value_layout}"
+    is_upgraded = record is not None and record.kind is CommitKind.UPGRADE and record.batch == standing.batch
+    level = {standing.batch, standing.batch - 1} if is_upgraded else {standing.batch}
+    if marker.batch not in level or dict(marker.source_offsets) != dict(standing.next_offsets):
+        last = f"the last commit is batch {standing.batch}" if standing.batch >= 0 else "nothing was ever committed"
+        return f"its folder holds batch {marker.batch}, while {last}"
+    return None
