@@ -39,19 +39,24 @@ Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
 
 @dataclass(frozen=True)
 class OldState:
-    """Builds the stores of the version that ran, in `folder`, each compared with its changelog."""
+    """Builds the stores of the version that ran, in `folder`, each compared with its changelog.
+
+    `may_be_gone`: also where the sources do not hold any more what comes next. A changelog that was deleted or made again
+    holds nothing to compare with: then only a copy that is level with the commits is taken.
+    """
 
     kit: RestoreKit
     folder: Path
     listener: RestoreListener
     probe: Probe
     say: Callable[[str], None]
+    may_be_gone: bool = False
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
         """The folder of the store as the last commit left it. Blocks. Raises `StartRefused`."""
         task, kit = found.facts.task, self.kit
         folder = folder_of(self.folder, task, spec.name)
-        ways = kit.ways(found, None)
+        ways = kit.ways(found, None, may_be_gone=self.may_be_gone)
         if ways is None:
             raise StartRefused(f"task {task} has never committed anything: there is no state of it")
 
@@ -59,7 +64,14 @@ class OldState:
             self.say(f"store {task}/{spec.name}: {error}; the next source of state is taken")
 
         builder = kit.builder(self.listener, self.probe, kit.copies)
-        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over)
+        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
+        if job.changelog.topic in found.facts.lost:
+            self.say(
+                f"store {task}/{spec.name} is taken from {ways.ways[spec.name].location}; nothing was compared, as "
+                f"{job.changelog.topic} was deleted or made again"
+            )
+            self.probe("old-state-built")
+            return folder
         verdict = kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(

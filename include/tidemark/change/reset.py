@@ -24,8 +24,10 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.start.evidence import Standing
+from tidemark.start.identities import TopicUse
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
 RESETS_FOLDER = ".resets"
@@ -76,8 +78,8 @@ class Reset:
         description = self._renewed(kit, before, plan)
         renewed = named(self.plan, description)
         own = kit_of(renewed, self.settings, self.clock)
-        counts = self._copy(before, plan, OldState(before.kit, folder / "old", self.listener, self.probe, self.say),
-                            Copier(own, producer, folder / "new", self.probe))  # fmt: skip
+        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
+        counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
         self.probe("copied")
         after = self._after(before, plan)
         records = moved_records(
@@ -93,6 +95,7 @@ class Reset:
         return (
             all(record is not None and record.kind is CommitKind.RESET for record in records)
             and plan.moves_nothing
+            and not plan.accepted
             and all(
                 name in facts.changelogs and facts.changelogs[name].low == facts.changelogs[name].end
                 for name in plan.emptied
@@ -102,6 +105,9 @@ class Reset:
         )
 
     def _planned(self, before: Stood) -> ResetPlan:
+        for topic, each in before.lost.items():
+            if each.use is TopicUse.SOURCE and each.found_id is None:
+                raise StartRefused(f"source topic {topic} does not exist: create it first")
         settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
         internal = set(named(self.plan, before.description).repartition_topics)
         marks = {p: m for task in before.standing for p, m in before.found[task].facts.sources.items()}
@@ -116,20 +122,25 @@ class Reset:
         for task, at in before.standing.items():
             for topic, offset in at.next_offsets.items():
                 place = TopicPartition(topic, task.partition)
-                stays = marks[place].end if self.state is StateAfter.EMPTY else offset
+                # Of a topic that was made again nothing was read.
+                stays = marks[place].low if topic in before.lost else offset
+                stays = marks[place].end if self.state is StateAfter.EMPTY else stays
                 sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
         stores = before.description.stores
         # A store that is further than the offsets is refused at a start, so it is written anew.
         goes_back = any(source.again for source in sources)
         keeps = self.state is StateAfter.KEEP
+        app = before.description.application_id
+        lost = [name for name, store in stores.items() if changelog_of(app, store.spec) in before.lost]
         return ResetPlan(
-            before.description.application_id,
+            app,
             self.to,
             self.state,
             tuple(sources),
-            tuple(stores) if keeps and goes_back else (),
+            tuple(stores if goes_back else lost) if keeps else (),
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
+            tuple(sorted(before.lost)),
         )
 
     def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:

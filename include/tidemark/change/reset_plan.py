@@ -50,7 +50,11 @@ class SourceReset:
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """The whole of it. `rewritten` stores are copied to new changelogs, as their old place would be ahead of Kafka."""
+    """The whole of it.
+
+    `rewritten` stores are copied to new changelogs: their old place would be ahead of Kafka, or their changelog was deleted
+    or made again. `accepted` are all topics that were, which the application goes on with as they are now.
+    """
 
     application_id: str
     to: ResetTo
@@ -59,11 +63,12 @@ class ResetPlan:
     rewritten: tuple[str, ...]
     emptied: tuple[str, ...]
     windowed: tuple[str, ...]
+    accepted: tuple[str, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every offset stands there already, and no store begins anew."""
-        return self.state is StateAfter.KEEP and self.moves_nothing
+        """Whether every offset stands there already, no store begins anew, and every topic is the one that was committed."""
+        return self.state is StateAfter.KEEP and self.moves_nothing and not self.accepted
 
     @property
     def targets(self) -> list[str]:
@@ -88,6 +93,10 @@ class ResetPlan:
             told.append(f"up to {again} records are processed again, and their outputs emitted again")
         if skipped:
             told.append(f"up to {skipped} records are never processed")
+        if self.accepted:
+            told.append(
+                f"{', '.join(self.accepted)}: deleted or made again since the last commit; what they held is given up"
+            )
         if self.emptied:
             told.append(f"the contents of {', '.join(self.emptied)} are given up")
         return told

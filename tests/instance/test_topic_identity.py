@@ -1,0 +1,189 @@
+"""Topics that are deleted, or deleted and made again, under an application on a real broker (rule 27)."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+
+import pytest
+from confluent_kafka.admin import NewTopic
+from tests.change.changing import ChangingApp
+from tests.restore.counting import NO_PROBE, PARTITIONS
+
+from tidemark.broker.cluster import topic_ids
+from tidemark.broker.preflight import preflight
+from tidemark.broker.topics import partition_counts
+from tidemark.change.recorded import recorded, settled_plan
+from tidemark.change.reset import Reset
+from tidemark.change.reset_plan import ResetTo, StateAfter
+from tidemark.checks.durability_sampling import check_durability
+from tidemark.checks.verdict import Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.start.evidence import SourceOfState
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
+
+YES = lambda _plan: True  # noqa: E731
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """1000 records of 200 keys counted. Nothing runs."""
+    made = ChangingApp(settings, admin, unique("known"))
+    made.feed(1000)
+    made.run()
+    assert made.counts() == made.expected
+    return made
+
+
+def existing(app):
+    return partition_counts(app.admin, app.settings)
+
+
+def delete(app, topic):
+    """And wait until every broker knows."""
+    app.admin.delete_topics([topic])[topic].result(15)
+    assert wait_until(lambda: topic not in existing(app), 15)
+
+
+def make_again(app, topic, partitions=PARTITIONS, **config):
+    delete(app, topic)
+    wanted = NewTopic(topic, partitions, 1, config=config)
+
+    def made():
+        try:
+            app.admin.create_topics([wanted])[topic].result(15)
+        except Exception:  # The old one may still be on its way out.
+            return False
+        return True
+
+    assert wait_until(made, 15)
+    assert wait_until(lambda: topic in existing(app), 15)
+
+
+def description(app):
+    return recorded(app.settings, app.admin, app.plan, existing(app))
+
+
+def reset(app, to, state, given=None):
+    work = Reset(
+        app.plan, app.settings, wall_clock_ms, to, state, given or {}, None, LoggingRestoreListener(), NO_PROBE, print
+    )
+    return work.run(YES)
+
+
+def lose_the_disk(app):
+    shutil.rmtree(app.state)
+
+
+def committed_offsets(app):
+    return {
+        TopicPartition(f"{app.name}-in", task.partition): record.end_offsets[f"{app.name}-in"]
+        for task, record in app.last_records().items()
+    }
+
+
+def test_should_commit_the_ids_of_all_topics_and_start_again_with_them(app):
+    topics = [f"{app.name}-{name}" for name in ("in", "out", "n-changelog", "commits", "dlq", "events")]
+    assert description(app).topic_ids == topic_ids(app.admin, topics, app.settings)
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it_again(app):
+    changelog = f"{app.name}-n-changelog"
+    known = description(app).topic_ids[changelog]
+    delete(app, changelog)
+    for _ in range(2):
+        with pytest.raises(
+            StartRefused, match=f"changelog {changelog} was deleted: lost is the store's contents"
+        ) as no:
+            app.run()
+        assert "tidemark restore plan NAME" in str(no.value)
+        assert changelog not in existing(app)
+    with pytest.raises(PreflightFailed, match=f"topic {changelog} was deleted"):
+        preflight(settled_plan(app.plan, app.settings, app.admin), app.settings, app.admin, {changelog: known})
+    assert changelog not in existing(app)
+
+    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}["topic identities"]
+    assert found.verdict is Verdict.FAILED
+    assert f"changelog {changelog} was deleted" in found.message
+    assert found.evidence["differing"] == {changelog: {"known": known, "found": None}}
+
+
+def test_should_refuse_a_level_store_whose_changelog_was_made_again_and_write_it_anew_when_told_to(app):
+    changelog = f"{app.name}-n-changelog"
+    make_again(app, changelog, **{"cleanup.policy": "compact"})
+    with pytest.raises(StartRefused, match=f"changelog {changelog} was deleted and made again"):
+        app.run()
+    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}
+    assert (found[changelog].verdict, found["topic identities"].verdict) == (Verdict.FAILED, Verdict.FAILED)
+
+    # The level store is the best there is, and says so; the changelog is of no use.
+    kit = RestoreKit.of(app.plan, app.settings, (), wall_clock_ms)
+    with pytest.raises(StartRefused, match=r"was made anew|was deleted and made again"):
+        kit.ways(next(iter(kit.evidence().values())), SourceOfState.CHANGELOG)
+
+    before = committed_offsets(app)
+    assert reset(app, ResetTo.OFFSETS, StateAfter.KEEP, before)
+    assert committed_offsets(app) == before
+    assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 1
+    app.feed(100)
+    app.run()
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
+    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}
+    assert found["topic identities"].verdict is Verdict.OK
+
+
+def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_changelog(app):
+    delete(app, f"{app.name}-n-changelog")
+    lose_the_disk(app)
+    with pytest.raises(StartRefused, match="n-changelog was deleted"):
+        app.run()
+    with pytest.raises(StartRefused, match="no source of state will do for store n"):
+        reset(app, ResetTo.OFFSETS, StateAfter.KEEP, committed_offsets(app))
+    assert reset(app, ResetTo.EARLIEST, StateAfter.EMPTY)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_should_refuse_a_source_that_was_made_again_until_its_offsets_are_reset(app):
+    source = f"{app.name}-in"
+    make_again(app, source)
+    before = app.expected
+    app.expected = Counter()
+    app.feed(2000)
+    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and made again"):
+        app.run()
+    assert reset(app, ResetTo.EARLIEST, StateAfter.KEEP)
+    app.run()
+    assert app.counts() == before + app.expected
+
+
+def test_should_record_the_new_id_of_a_sink_that_was_made_again(app, caplog):
+    sink = f"{app.name}-out"
+    known = description(app).topic_ids[sink]
+    make_again(app, sink)
+    app.feed(100)
+    app.run()
+    assert f"output topic {sink} was deleted and made again" in caplog.text
+    now = description(app).topic_ids[sink]
+    assert now != known
+    assert now == topic_ids(app.admin, [sink], app.settings)[sink]
+    assert app.counts() == app.expected
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_should_refuse_commits_that_were_deleted(app, is_made_again):
+    commits = f"{app.name}-commits"
+    (make_again if is_made_again else delete)(app, commits)
+    with pytest.raises(StartRefused, match=f"commits topic {commits} was deleted"):
+        app.run()
