@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.change.changing import ChangingApp
+from tests.change.changing import ChangingApp, version
 from tests.restore.counting import NO_PROBE, PARTITIONS
 
 from tidemark.broker.cluster import topic_ids
@@ -16,6 +16,7 @@ from tidemark.broker.topics import partition_counts
 from tidemark.change.recorded import recorded, settled_plan
 from tidemark.change.reset import Reset
 from tidemark.change.reset_plan import ResetTo, StateAfter
+from tidemark.change.upgrade import Upgrade
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
@@ -187,3 +188,27 @@ def test_should_refuse_commits_that_were_deleted(app, is_made_again):
     (make_again if is_made_again else delete)(app, commits)
     with pytest.raises(StartRefused, match=f"commits topic {commits} was deleted"):
         app.run()
+
+
+@pytest.mark.parametrize("is_upgraded", [False, True])
+def test_should_refuse_without_the_description_instead_of_taking_the_first_changelogs(app, is_upgraded):
+    if is_upgraded:
+        app.become(version(app.name, "2", "n", n="count(*)", total="count(v)"))
+        upgrade = Upgrade(
+            app.plan, app.settings, wall_clock_ms, (), (), ("n.total=0",), LoggingRestoreListener(), NO_PROBE, print
+        )
+        assert upgrade.run(YES)
+        app.run()
+    topology = f"{app.name}-topology"
+    delete(app, topology)
+    for _ in range(2):
+        with pytest.raises(StartRefused, match=f"{topology} was deleted or emptied, but the application has run"):
+            app.run()
+        assert topology not in existing(app)
+    (found,) = check_durability(app.plan, app.settings)
+    assert (found.subject, found.verdict) == (topology, Verdict.FAILED)
+    if is_upgraded:
+        # Nor where the commits are gone with it: an upgrade's changelog tells.
+        delete(app, f"{app.name}-commits")
+        with pytest.raises(StartRefused, match=f"there is {app.name}-n-changelog-1"):
+            app.run()

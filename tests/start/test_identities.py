@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.change.description import Description, describe_state, with_generations
+from tidemark.change.recorded import later_generations
 from tidemark.change.routing import routed
 from tidemark.start.identities import (
     Identities,
@@ -106,3 +107,14 @@ def test_should_keep_the_ids_in_the_description():
     with_ids = Description(**{**vars(described), "topic_ids": KNOWN})
     assert Description.from_bytes(with_ids.to_bytes()) == with_ids
     assert with_ids.keeps_the_same(described)
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_trace"),
+    [
+        ("app-users-changelog-1", True), ("app-pages-changelog-12", True), ("app-users-changelog", False),
+        ("app-users-changelog-0", False), ("app-others-changelog-1", False), ("xapp-users-changelog-1", False),
+    ],
+)  # fmt: skip
+def test_should_find_the_changelogs_that_only_a_change_can_have_made(topic, is_trace):
+    assert later_generations(PLAN, [topic, "clicks"]) == ([topic] if is_trace else [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tidemark.change.declared import NOTHING
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.routing import routed
 from tidemark.errors import StartRefused
-from tidemark.names import TopicPartition, commits_topic, topology_topic
+from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
 from tidemark.restore.changelog import read_committed_until
 from tidemark.settings import Settings
 from tidemark.start.identities import Identities, LostTopic, TopicUse, told_lost
@@ -31,16 +32,44 @@ def recorded(
     """What the application's state consisted of at its last commit; None where it has never committed any.
 
     `plan` is the topology module's, `partitions` are of all topics of the cluster. An open transaction is waited for.
-    Blocks; raises `OutcomeUnknown`, and `StartRefused` where the commits topic was lost.
+    Blocks; raises `OutcomeUnknown`, and `StartRefused` where the description or the commits topic was lost.
     """
     app = plan.application_id
     last = _last_value(settings, admin, TopicPartition(topology_topic(app), 0), partitions)
     if last is None:
+        _require_no_traces(settings, admin, plan, partitions)
         return None
     if commits_topic(app) not in partitions:
         known = Description.from_bytes(last).topic_ids.get(commits_topic(app), "")
         raise StartRefused(told_lost(app, [LostTopic(commits_topic(app), TopicUse.COMMITS, known, None)]))
     return Description.from_bytes(last)
+
+
+def _require_no_traces(
+    settings: Settings, admin: AdminClient, plan: TopologyPlan, partitions: Mapping[str, int]
+) -> None:
+    """Raises `StartRefused` where there is no description, but what only an application with one has."""
+    app, commits = plan.application_id, commits_topic(plan.application_id)
+    traces = [
+        f"{commits}[{number}] holds commit records"
+        for number in range(partitions.get(commits, 0))
+        if _last_value(settings, admin, TopicPartition(commits, number), partitions) is not None
+    ]
+    traces += [f"there is {topic}" for topic in later_generations(plan, partitions)]
+    if traces:
+        raise StartRefused(
+            f"{app}: {topology_topic(app)} was deleted or emptied, but the application has run ({traces[0]}): which changelogs "
+            "its stores have, and how its sources are routed, is known from there alone, and is not guessed. Bring the last "
+            f"record of {topology_topic(app)} back from a copy of that topic; or, to begin again from the sources, "
+            "delete the application's changelogs, its topics that end with -repartition and -commits, and its state "
+            "folders; or give the topology another application id"
+        )
+
+
+def later_generations(plan: TopologyPlan, topics: Collection[str]) -> list[str]:
+    """Changelogs that an upgrade, a rescale or a reset has made: without a description there was none of these. Pure."""
+    names = [re.escape(changelog_topic(plan.application_id, spec.name)) + r"-[1-9]\d*" for spec in plan.stores]
+    return sorted(topic for topic in topics if any(re.fullmatch(name, topic) for name in names))
 
 
 def _last_value(
