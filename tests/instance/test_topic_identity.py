@@ -6,15 +6,18 @@ import shutil
 from collections import Counter
 
 import pytest
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from tests.change.changing import ChangingApp, version
+from tests.change.test_rescale import RescaledApp, rescale_of
+from tests.change.test_reset import reset_of
 from tests.restore.counting import NO_PROBE, PARTITIONS
 
-from tidemark.broker.cluster import topic_ids
+from tidemark.broker.cluster import topic_configs, topic_ids
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import partition_counts
 from tidemark.change.recorded import recorded, settled_plan
-from tidemark.change.reset import Reset
 from tidemark.change.reset_plan import ResetTo, StateAfter
 from tidemark.change.upgrade import Upgrade
 from tidemark.checks.durability_sampling import check_durability
@@ -67,19 +70,38 @@ def make_again(app, topic, partitions=PARTITIONS, **config):
     assert wait_until(lambda: topic in existing(app), 15)
 
 
+def set_policy(app, topic, policy):
+    """As an operator would, by hand; it is known everywhere when this returns."""
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    app.admin.incremental_alter_configs([resource])[resource].result(15)
+    assert wait_until(lambda: topic_configs(app.admin, [topic], app.settings)[topic]["cleanup.policy"] == policy, 15)
+
+
 def description(app):
     return recorded(app.settings, app.admin, app.plan, existing(app))
 
 
 def reset(app, to, state, given=None):
-    work = Reset(
-        app.plan, app.settings, wall_clock_ms, to, state, given or {}, None, LoggingRestoreListener(), NO_PROBE, print
-    )
-    return work.run(YES)
+    return reset_of(app, to, state, given=given).run(YES)
 
 
 def lose_the_disk(app):
     shutil.rmtree(app.state)
+
+
+def seen(app):
+    return {finding.subject: finding for finding in check_durability(app.plan, app.settings)}
+
+
+def routed_offsets(app):
+    """What the routers of a rescaled application have read."""
+    consumer = Consumer({"bootstrap.servers": app.settings.bootstrap_servers, "group.id": app.name})
+    try:
+        asked = [ClientPartition(f"{app.name}-in", number) for number in range(4)]
+        return {TopicPartition(p.topic, p.partition): p.offset for p in consumer.committed(asked, timeout=30)}
+    finally:
+        consumer.close()
 
 
 def committed_offsets(app):
@@ -112,7 +134,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
         preflight(settled_plan(app.plan, app.settings, app.admin), app.settings, app.admin, {changelog: known})
     assert changelog not in existing(app)
 
-    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}["topic identities"]
+    found = seen(app)["topic identities"]
     assert found.verdict is Verdict.FAILED
     assert f"changelog {changelog} was deleted" in found.message
     assert found.evidence["differing"] == {changelog: {"known": known, "found": None}}
@@ -123,7 +145,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_made_again_and_write_it
     make_again(app, changelog, **{"cleanup.policy": "compact"})
     with pytest.raises(StartRefused, match=f"changelog {changelog} was deleted and made again"):
         app.run()
-    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}
+    found = seen(app)
     assert (found[changelog].verdict, found["topic identities"].verdict) == (Verdict.FAILED, Verdict.FAILED)
 
     # The level store is the best there is, and says so; the changelog is of no use.
@@ -140,7 +162,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_made_again_and_write_it
     lose_the_disk(app)
     app.run()
     assert app.counts() == app.expected
-    found = {finding.subject: finding for finding in check_durability(app.plan, app.settings)}
+    found = seen(app)
     assert found["topic identities"].verdict is Verdict.OK
 
 
@@ -188,6 +210,48 @@ def test_should_refuse_commits_that_were_deleted(app, is_made_again):
     (make_again if is_made_again else delete)(app, commits)
     with pytest.raises(StartRefused, match=f"commits topic {commits} was deleted"):
         app.run()
+
+
+@pytest.mark.parametrize("is_level", [True, False])
+def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app, is_level):
+    changelog = TopicPartition(f"{app.name}-n-changelog", 0)
+    set_policy(app, changelog.topic, "compact,delete")
+    for deleted in app.admin.delete_records([ClientPartition(changelog.topic, 0, -1)]).values():
+        assert deleted.result(15).low_watermark > 0
+    set_policy(app, changelog.topic, "compact")
+    assert wait_until(lambda: seen(app)[changelog.topic].verdict is Verdict.FAILED, 15)
+    assert "partitions 0 have lost their beginning" in seen(app)[changelog.topic].message
+    if not is_level:
+        lose_the_disk(app)
+    said = r"all that was written up to .* was deleted" if is_level else r"has lost its beginning|was deleted"
+    with pytest.raises(StartRefused, match=said):
+        app.run()
+    if is_level:
+        assert reset(app, ResetTo.OFFSETS, StateAfter.KEEP, committed_offsets(app))
+        app.run()
+        assert app.counts() == app.expected
+
+
+def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_to(settings, admin, unique):
+    app = RescaledApp(settings, admin, unique("known"))
+    app.feed(500)
+    app.run()
+    assert rescale_of(app, 3).run(YES)
+    app.feed(500)
+    app.run()
+    between = f"{app.name}-source-{app.name}-in-1-repartition"
+    delete(app, between)
+    for _ in range(2):
+        with pytest.raises(StartRefused, match=f"repartition topic {between} was deleted: lost is"):
+            app.run()
+        assert between not in existing(app)
+    # All of it was read, so nothing is missing.
+    work = reset_of(app, ResetTo.OFFSETS, StateAfter.KEEP, given=routed_offsets(app))
+    assert work.show().accepted == (between,)
+    assert work.run(YES)
+    app.feed(500)
+    app.run()
+    assert app.counts() == app.expected
 
 
 @pytest.mark.parametrize("is_upgraded", [False, True])

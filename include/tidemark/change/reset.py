@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.change.copying import Copier, OldState, live_items
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.generations import next_generation
@@ -15,6 +15,7 @@ from tidemark.change.recorded import named, settled
 from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
 from tidemark.change.stood import Stood, kit_of, output_ends, stood
 from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.changelog.policy import repartition_config
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import StartRefused
@@ -78,7 +79,10 @@ class Reset:
         description = self._renewed(kit, before, plan)
         renewed = named(self.plan, description)
         own = kit_of(renewed, self.settings, self.clock)
-        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
+        damaged = before.damaged_changelogs()
+        old = OldState(
+            before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True, damaged=damaged
+        )
         counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
         self.probe("copied")
         after = self._after(before, plan)
@@ -131,7 +135,8 @@ class Reset:
         goes_back = any(source.again for source in sources)
         keeps = self.state is StateAfter.KEEP
         app = before.description.application_id
-        lost = [name for name, store in stores.items() if changelog_of(app, store.spec) in before.lost]
+        damaged = before.damaged_changelogs()
+        lost = [name for name, store in stores.items() if changelog_of(app, store.spec) in damaged]
         return ResetPlan(
             app,
             self.to,
@@ -140,11 +145,12 @@ class Reset:
             tuple(stores if goes_back else lost) if keeps else (),
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
-            tuple(sorted(before.lost)),
+            tuple(sorted({*before.lost, *damaged})),
         )
 
     def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:
         """With the changelogs that the stores have from now on, which are made."""
+        self._make_lost_topics(kit, before)
         existing = partition_counts(kit.admin, self.settings)
         generations = {name: store.spec.generation for name, store in before.description.stores.items()}
         for name in (*plan.rewritten, *plan.emptied):
@@ -154,6 +160,18 @@ class Reset:
         ensure_internal_topics(named(self.plan, renewed), self.settings, kit.admin, existing)
         self.probe("topics-made")
         return renewed
+
+    def _make_lost_topics(self, kit: RestoreKit, before: Stood) -> None:
+        """Repartition topics that were deleted, with a partition for each task that reads them."""
+        tasks = [
+            (task, topic) for task, each in before.found.items() for topic in {p.topic for p in each.facts.sources}
+        ]
+        specs = [
+            TopicSpec(topic, sum(read == topic for _, read in tasks), repartition_config())
+            for topic, each in before.lost.items()
+            if each.use is TopicUse.REPARTITION and each.found_id is None
+        ]
+        create_topics(kit.admin, [spec.surviving(self.plan.survives) for spec in specs], self.settings)
 
     def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
         """Records written per task and changelog."""

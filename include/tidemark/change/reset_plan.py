@@ -30,7 +30,8 @@ class StateAfter(StrEnum):
 
 @dataclass(frozen=True)
 class SourceReset:
-    """One source partition. A repartition topic (`is_internal`) only moves when the state begins anew: to its end."""
+    """One source partition. A repartition topic (`is_internal`) only moves when the state begins anew, to its end, or when
+    it was made again, to its beginning."""
 
     partition: TopicPartition
     from_offset: int
@@ -53,7 +54,7 @@ class ResetPlan:
     """The whole of it.
 
     `rewritten` stores are copied to new changelogs: their old place would be ahead of Kafka, or their changelog was deleted
-    or made again. `accepted` are all topics that were, which the application goes on with as they are now.
+    made again or truncated. `accepted` are all topics that were; the application goes on without what they held.
     """
 
     application_id: str
@@ -95,7 +96,8 @@ class ResetPlan:
             told.append(f"up to {skipped} records are never processed")
         if self.accepted:
             told.append(
-                f"{', '.join(self.accepted)}: deleted or made again since the last commit; what they held is given up"
+                f"{', '.join(self.accepted)}: deleted, made again or truncated since the last commit; what they held is "
+                "given up"
             )
         if self.emptied:
             told.append(f"the contents of {', '.join(self.emptied)} are given up")

@@ -17,6 +17,7 @@ from tidemark.start.copies import find_copies
 from tidemark.start.evidence import Standing
 from tidemark.start.identities import LostTopic, TopicUse, told_lost
 from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
+from tidemark.start.ways import changelog_fault, is_beheaded
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -39,6 +40,14 @@ class Stood:
     def lost(self) -> dict[str, LostTopic]:
         """Topics that were deleted, or deleted and made again, since the last commit, by name."""
         return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
+
+    def damaged_changelogs(self) -> frozenset[str]:
+        """Changelogs that no store could be rebuilt from: deleted, made again, truncated, or without their beginning."""
+        damaged: set[str] = set()
+        for each in self.found.values():
+            evidence = self.kit.witnesses.evidence(each.facts, each.copies)
+            damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s) or is_beheaded(s)}
+        return frozenset(damaged)
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -80,7 +89,7 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
     # Partitions that came since belong to no task yet.
     counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
     if lost:
-        counts = with_repartition_topics(named(kit.plan, description), counts)
+        counts = _with_lost_topics(named(kit.plan, description), counts)
     tasks = task_ids(own.plan, counts)
     copies = find_copies(own.copies, tasks)
     found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks).items()}
@@ -92,6 +101,17 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
         if not isinstance(at, Fresh):
             standing[task] = at
     return Stood(description, own, found, standing)
+
+
+def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts, and those of repartition topics that were deleted: as many as their readers' changelogs have."""
+    found = dict(counts)
+    for subtopology in plan.subtopologies:
+        changelogs = [changelog_of(plan.application_id, s) for s in subtopology.stores if s.is_logged]
+        known = [counts[topic] for topic in changelogs if topic in counts]
+        if known:
+            found |= {topic: max(known) for topic in subtopology.source_topics if topic not in counts}
+    return with_repartition_topics(plan, found)
 
 
 def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, int]:

@@ -154,6 +154,11 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     return None
 
 
+def is_beheaded(store: StoreEvidence) -> bool:
+    """Whether a changelog that is only compacted has lost its beginning: keys that were not written since are not in it."""
+    return not store.is_source and store.changelog_retention_ms is None and store.changelog_watermarks.low > 0
+
+
 def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
     """Offsets up to which the changelog was certainly written, and when; of the last commit and the local store."""
     record = found.last_record
