@@ -68,6 +68,11 @@ def repartition_topic(application_id: str, name: str) -> Topic:
     return Topic(f"{application_id}-{name}-repartition")
 
 
+def is_repartition_topic(application_id: str, topic: str) -> bool:
+    """Whether a topic has the name of one between two of the application's sub-topologies."""
+    return topic.startswith(f"{application_id}-") and topic.endswith("-repartition")
+
+
 def commits_topic(application_id: str) -> Topic:
     """Name of the compacted topic of commit records."""
     return Topic(f"{application_id}-commits")

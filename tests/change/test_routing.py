@@ -59,7 +59,7 @@ def test_a_skeleton_should_have_the_sources_of_the_routed_plan():
             s.source_topics for s in running.subtopologies
         ]
         assert held.skeleton().routed == running.routed
-        assert describe_settled(plan, held, counts) == held
+        assert describe_settled(plan, held, counts, {}) == held
 
 
 def test_a_routed_topic_may_grow_and_not_shrink():

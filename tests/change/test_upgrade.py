@@ -46,7 +46,7 @@ def upgrade_of(app, probe=NO_PROBE, said=None, renames=(), drops=(), adds=()):
 
 
 def description(app):
-    return recorded(app.settings, app.admin, app.name, partition_counts(app.admin, app.settings))
+    return recorded(app.settings, app.admin, app.plan, partition_counts(app.admin, app.settings))
 
 
 def renamed(app):

@@ -12,6 +12,7 @@ from tidemark.checks.durability_sampling import parse_eligible_leaders
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
 from tidemark.checks.verdict import Verdict
 from tidemark.names import TopicPartition
+from tidemark.start.identities import LostTopic, TopicUse
 
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE
 
@@ -37,6 +38,8 @@ def log(*partitions, **changes):
     return replace(FINE, topics=(replace(LOG, partitions=partitions or LOG.partitions, **changes),))
 
 
+REMADE = LostTopic("log", TopicUse.CHANGELOG, "first", "second")
+GONE = LostTopic("in", TopicUse.SOURCE, "first", None)
 ALONE = partition(replicas=(1,), in_sync=(1,))
 CASES = [
     (FINE, "log", OK, "3 replicas, 2 must be in sync, all are"),
@@ -88,6 +91,14 @@ CASES = [
     (FINE, "all brokers down", OK, "lose power at the same moment"),
     (SINGLE, "all brokers down", WARNING, "when the machine loses power"),
     (replace(SINGLE, flush_messages=1), "all brokers down", OK, "on disk before it is acknowledged"),
+    (replace(FINE, lost=(REMADE,), known_topics=4), "log", FAILED, "changelog log was deleted and made again"),
+    (replace(FINE, lost=(REMADE,), known_topics=4), "topic identities", FAILED, "tidemark restore plan NAME"),
+    # What is gone has no finding of its own.
+    (replace(FINE, lost=(GONE,), known_topics=4), "topic identities", FAILED, "source topic in was deleted: lost"),
+    (replace(FINE, lost=(GONE,), known_topics=4), "log", OK, "3 replicas"),
+    (replace(FINE, known_topics=4), "topic identities", OK, "4 topics are those that the last commit knew"),
+    (FINE, "topic identities", UNKNOWN, "let an instance commit"),
+    (log(truncated=(0, 1)), "log", FAILED, "partitions 0, 1 have lost their beginning"),
 ]  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from tidemark.start.evidence import (
     TaskEvidence,
     Watermarks,
 )
-from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, plan_start, unlogged_fault
+from tidemark.start.identities import LostTopic, TopicUse
+from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, best_way, plan_start, standing_of, unlogged_fault
 from tidemark.start.ways import MEASURED, Rates
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import StreamTimes
@@ -115,11 +116,10 @@ def expected(committed, record, copies, changelog) -> object:
     at = copies[0].marker.source_offsets["pulse-events"]
     if at > 100:
         return Refuse
-    if at == 100:
-        return READY
-    if changelog.end < 60:
+    # It was written up to 60, a moment ago: what ends before that, or begins after it, is not that changelog.
+    if changelog.end < 60 or changelog.low > 60:
         return Refuse
-    return TAIL if changelog.low <= 60 else WHOLE
+    return READY if at == 100 else TAIL
 
 
 @pytest.mark.parametrize("case", list(itertools.product(COMMITTED, RECORDS, STORES, CHANGELOGS)), ids=str)
@@ -172,8 +172,86 @@ def test_should_refuse_when_the_source_ends_before_what_was_processed(end, refus
 
 @pytest.mark.parametrize(("low", "kind"), [(59, TAIL), (60, TAIL), (61, WHOLE)])
 def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
-    plan = plan_start(found(record=a_record(), copies=(a_copy(99),), changelog=Watermarks(low, 90)))
+    """A savepoint's: retention may have deleted what came after it."""
+    copies = (a_copy(99, kind=SourceOfState.SAVEPOINT),)
+    plan = plan_start(found(record=a_record(), copies=copies, changelog=Watermarks(low, 90)))
     assert way_of(plan) == kind
+
+
+@pytest.mark.parametrize("offset", [99, 100])
+@pytest.mark.parametrize(
+    ("changelog", "said"),
+    [
+        (Watermarks(0, 59), "ends at offset 59, it has been written up to 60"),
+        (Watermarks(0, 60), None),
+        (Watermarks(60, 90), None),
+        (Watermarks(61, 90), "begins at offset 61, and all that was written up to 60 was deleted"),
+    ],
+)
+def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, changelog, said):
+    plan = plan_start(found(record=a_record(), copies=(a_copy(offset),), changelog=changelog))
+    assert isinstance(plan, Refuse) is (said is not None)
+    if said:
+        assert said in plan.reason
+        assert "tidemark restore plan NAME" in plan.remedy
+
+
+@pytest.mark.parametrize(("age_ms", "refused"), [(30 * HOUR - 1, True), (30 * HOUR, False)])
+def test_should_let_retention_delete_all_that_an_idle_application_has_written(age_ms, refused):
+    record = dataclasses.replace(a_record(), commit_time_ms=NOW - age_ms)
+    evidence = found(record=record, copies=(a_copy(100, age_ms=age_ms),), changelog=Watermarks(61, 61))
+    assert way_of(plan_start(evidence)) == (Refuse if refused else READY)
+
+
+def test_should_refuse_what_the_last_commit_wrote_and_the_changelog_has_no_more():
+    record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 95}})
+    plan = plan_start(found(record=record, copies=(a_copy(100),)))
+    assert isinstance(plan, Refuse)
+    assert "ends at offset 90, it has been written up to 95" in plan.reason
+
+
+def remade(use: TopicUse, topic: str, found_id: str | None = "second") -> LostTopic:
+    return LostTopic(topic, use, "first", found_id)
+
+
+def with_store(evidence: TaskEvidence, **changed) -> TaskEvidence:
+    return dataclasses.replace(evidence, stores=(dataclasses.replace(evidence.stores[0], **changed),))
+
+
+@pytest.mark.parametrize(("found_id", "said"), [(None, "was deleted: lost"), ("second", "was deleted and made again")])
+def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(found_id, said):
+    lost = remade(TopicUse.CHANGELOG, CHANGELOG.topic, found_id)
+    whole = found(record=a_record(), copies=(a_copy(100),))
+    assert way_of(plan_start(whole)) == READY
+    plan = plan_start(with_store(whole, lost=lost))
+    assert isinstance(plan, Refuse)
+    assert f"changelog {CHANGELOG.topic} {said}" in plan.reason
+    assert "tidemark restore plan NAME" in plan.remedy
+    assert "tidemark offsets reset NAME" in plan.remedy
+
+
+def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_changelog():
+    lost = remade(TopicUse.CHANGELOG, CHANGELOG.topic)
+
+    def kind_of(*copies: StateCopy) -> SourceOfState | None:
+        evidence = with_store(found(record=a_record(), copies=copies), lost=lost)
+        way = best_way(evidence, evidence.stores[0], standing_of(evidence), MEASURED, None)
+        return None if isinstance(way, Refuse) else way.kind
+
+    assert kind_of(a_copy(100)) is SourceOfState.LOCAL
+    assert kind_of(a_copy(99)) is None
+    assert kind_of(a_copy(99), a_copy(100, kind=SourceOfState.SAVEPOINT)) is SourceOfState.SAVEPOINT
+    assert kind_of() is None
+
+
+@pytest.mark.parametrize("use", [TopicUse.SOURCE, TopicUse.REPARTITION])
+def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
+    evidence = found(record=a_record(), copies=(a_copy(100),))
+    lost = dataclasses.replace(evidence.sources[0], lost=remade(use, SOURCE.topic))
+    plan = plan_start(dataclasses.replace(evidence, sources=(lost,)))
+    assert isinstance(plan, Refuse)
+    assert f"{use.value} {SOURCE.topic} was deleted and made again" in plan.reason
+    assert "tidemark offsets reset NAME" in plan.remedy
 
 
 def unlogged(batch: int, offset: int = 100, layout: str = LAYOUT) -> Marker:

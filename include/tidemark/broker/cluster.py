@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ClusterMetadata,
@@ -92,6 +92,46 @@ def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> d
         resource.name: {key: entry.value for key, entry in future.result().items()}
         for resource, future in futures.items()
     }
+
+
+_KNOWN_EVERYWHERE_S = 2.0
+"""How long a broker may take to hear of a topic that another one has made."""
+
+
+def topic_ids(admin: AdminClient, topics: Collection[str], settings: Settings) -> dict[str, str]:
+    """The id that Kafka gave each topic when it was made; a topic that does not exist is left out.
+
+    Blocks for one round trip; for some seconds where a topic is missing, as one broker may not know yet of what another has
+    made. Raises `OutcomeUnknown` without a broker, `PreflightFailed` for what this user may not see.
+    """
+    if not topics:
+        return {}
+    found: dict[str, str] = {}
+
+    def known() -> bool:
+        found.update(_ids(admin, [topic for topic in topics if topic not in found], settings))
+        return all(topic in found for topic in topics)
+
+    wait_until(known, _KNOWN_EVERYWHERE_S)
+    return found
+
+
+def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, str]:
+    timeout_s = settings.broker_timeout_ms / 1000
+    found: dict[str, str] = {}
+    for topic, future in admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s).items():
+        try:
+            found[topic] = str(future.result().topic_id)
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                continue
+            if reason.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise PreflightFailed(
+                    f"topic {topic} cannot be described: {reason.str()}; give this user the right to describe it"
+                ) from error
+            raise OutcomeUnknown(f"failed to read the id of topic {topic}: {reason.str()}; try again") from error
+    return found
 
 
 def wait_until_led(admin: AdminClient, topics: Sequence[str], settings: Settings) -> None:

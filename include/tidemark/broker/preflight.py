@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
@@ -14,9 +14,12 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 
-def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Mapping[str, int]:
+def preflight(
+    plan: TopologyPlan, settings: Settings, admin: AdminClient, committed: Collection[str] = ()
+) -> Mapping[str, int]:
     """Check, create internal topics, and give the partition count of every topic. Blocks.
 
+    `committed` are the topics that state depends on and that the last commits knew: they are never created (rule 27).
     Raises `OutcomeUnknown` when no broker answers, `PreflightFailed` for what a person must change.
     """
     _check_folder(settings)
@@ -38,7 +41,8 @@ def preflight(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Map
     for topic in asked:
         verify_survives(topic, facts[topic], configs[topic], plan.survives)
     _check_tables(plan, settings, admin)
-    ensure_internal_topics(plan, settings, admin, {name: found.partitions for name, found in facts.items()})
+    existing = {name: found.partitions for name, found in facts.items()}
+    ensure_internal_topics(plan, settings, admin, existing, committed)
     return partition_counts(admin, settings)
 
 

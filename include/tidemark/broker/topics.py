@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
@@ -77,7 +77,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     """What Tidemark creates itself; `partitions` are the sources'. One changelog partition per task."""
     app = plan.application_id
     specs: list[TopicSpec] = []
-    counts = _with_repartition_topics(plan, partitions)
+    counts = with_repartition_topics(plan, partitions)
     for subtopology in plan.subtopologies:
         tasks = tasks_of(subtopology, counts)
         specs += [
@@ -99,7 +99,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     return list({spec.name: spec.surviving(plan.survives) for spec in specs}.values())
 
 
-def _with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
+def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
     """Partition counts of all sources: a repartition topic that does not exist yet gets as many as what it is joined with.
 
     Where it is joined with nothing, as many as the sub-topology that writes it has tasks.
@@ -225,14 +225,26 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
 
 
 def ensure_internal_topics(
-    plan: TopologyPlan, settings: Settings, admin: AdminClient, existing: Mapping[str, int]
+    plan: TopologyPlan,
+    settings: Settings,
+    admin: AdminClient,
+    existing: Mapping[str, int],
+    committed: Collection[str] = (),
 ) -> None:
     """Create what is missing, verify what is there. Blocks.
 
+    `committed` are topics that the last commits knew: they are never created, as an empty one would pass for the state.
     Raises `PreflightFailed` naming topic, what was found, what is needed and the remedy.
     """
     specs = internal_topics(plan, settings, existing)
-    create_topics(admin, [spec for spec in specs if spec.name not in existing], settings)
+    missing = [spec for spec in specs if spec.name not in existing]
+    for spec in missing:
+        if spec.name in committed:
+            raise PreflightFailed(
+                f"topic {spec.name} was deleted while the application was started: it held state and is not created again; "
+                "start once more to be told what is lost and how it is repaired"
+            )
+    create_topics(admin, missing, settings)
     grow_topics(
         admin, [s for s in specs if s.may_have_more and existing.get(s.name, s.partitions) < s.partitions], settings
     )

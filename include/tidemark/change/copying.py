@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,19 +39,25 @@ Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
 
 @dataclass(frozen=True)
 class OldState:
-    """Builds the stores of the version that ran, in `folder`, each compared with its changelog."""
+    """Builds the stores of the version that ran, in `folder`, each compared with its changelog.
+
+    `may_be_gone`: also where the sources do not hold any more what comes next. With a changelog of `damaged` nothing is
+    compared: it does not hold the store any more.
+    """
 
     kit: RestoreKit
     folder: Path
     listener: RestoreListener
     probe: Probe
     say: Callable[[str], None]
+    may_be_gone: bool = False
+    damaged: Collection[str] = ()
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
         """The folder of the store as the last commit left it. Blocks. Raises `StartRefused`."""
         task, kit = found.facts.task, self.kit
         folder = folder_of(self.folder, task, spec.name)
-        ways = kit.ways(found, None)
+        ways = kit.ways(found, None, may_be_gone=self.may_be_gone)
         if ways is None:
             raise StartRefused(f"task {task} has never committed anything: there is no state of it")
 
@@ -59,7 +65,14 @@ class OldState:
             self.say(f"store {task}/{spec.name}: {error}; the next source of state is taken")
 
         builder = kit.builder(self.listener, self.probe, kit.copies)
-        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over)
+        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
+        if job.changelog.topic in self.damaged:
+            self.say(
+                f"store {task}/{spec.name} is taken from {ways.ways[spec.name].location}; nothing was compared, as "
+                f"{job.changelog.topic} was deleted, made again or truncated"
+            )
+            self.probe("old-state-built")
+            return folder
         verdict = kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tidemark.change.roles import key_of_branch, key_of_nodes, role_of, window_of, window_text
@@ -31,7 +31,7 @@ from tidemark.topology.plan import (
     TopologyPlan,
 )
 
-DESCRIPTION_VERSION = 1
+DESCRIPTION_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Description:
     """A whole application, as its module has it. `partitions` counts those of the user's topics that it reads.
 
     `internal` are the topics between its sub-topologies. `routing` counts rescales, 0 where each task has a partition of
-    the user's topics; it is part of the names of the topics that the sources go through.
+    the user's topics; it is part of the names of the topics that the sources go through. `topic_ids` are the ids that Kafka
+    gave the topics which it reads and writes, by their names in use; empty until its first commit writes them down.
     """
 
     application_id: str
@@ -87,6 +88,7 @@ class Description:
     partitions: Mapping[str, int]
     internal: tuple[str, ...] = ()
     routing: int = 0
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stores(self) -> dict[str, StoreState]:
@@ -98,7 +100,7 @@ class Description:
         return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))
 
     def keeps_the_same(self, other: Description) -> bool:
-        """Whether the two stand on the same state: all but the version, the guarantee and the generations."""
+        """Whether the two stand on the same state: all but the version, the guarantee, the generations and topic ids."""
         return self._forms == other._forms
 
     @property
@@ -118,6 +120,12 @@ class Description:
         """Read what `to_bytes` wrote; raises `StartRefused` on another format."""
         body = json.loads(data)
         found = body.pop("format", None)
+        if found == 1:
+            raise StartRefused(
+                "a topology's description was written by a Tidemark that did not keep the ids of topics, so nobody can tell "
+                "whether they are still the same: go on with that Tidemark, or give the topology another application id to "
+                "process its sources from the start"
+            )
         if found != DESCRIPTION_VERSION:
             raise StartRefused(
                 f"a topology's description has format {found}, this Tidemark reads {DESCRIPTION_VERSION}: upgrade it"

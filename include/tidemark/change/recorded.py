@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
 from tidemark.change.carry import Fate, carry
@@ -16,21 +18,64 @@ from tidemark.change.declared import NOTHING
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.routing import routed
 from tidemark.errors import StartRefused
-from tidemark.names import TopicPartition, topology_topic
+from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
 from tidemark.restore.changelog import read_committed_until
 from tidemark.settings import Settings
+from tidemark.start.identities import Identities, LostTopic, TopicUse, told_lost
 from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
 
 
 def recorded(
-    settings: Settings, admin: AdminClient, application_id: str, partitions: Mapping[str, int]
+    settings: Settings, admin: AdminClient, plan: TopologyPlan, partitions: Mapping[str, int]
 ) -> Description | None:
     """What the application's state consisted of at its last commit; None where it has never committed any.
 
-    `partitions` are of all topics of the cluster. An open transaction is waited for. Blocks; raises `OutcomeUnknown`.
+    `plan` is the topology module's, `partitions` are of all topics of the cluster. An open transaction is waited for.
+    Blocks; raises `OutcomeUnknown`, and `StartRefused` where the description or the commits topic was lost.
     """
-    place = TopicPartition(topology_topic(application_id), 0)
+    app = plan.application_id
+    last = _last_value(settings, admin, TopicPartition(topology_topic(app), 0), partitions)
+    if last is None:
+        _require_no_traces(settings, admin, plan, partitions)
+        return None
+    if commits_topic(app) not in partitions:
+        known = Description.from_bytes(last).topic_ids.get(commits_topic(app), "")
+        raise StartRefused(told_lost(app, [LostTopic(commits_topic(app), TopicUse.COMMITS, known, None)]))
+    return Description.from_bytes(last)
+
+
+def _require_no_traces(
+    settings: Settings, admin: AdminClient, plan: TopologyPlan, partitions: Mapping[str, int]
+) -> None:
+    """Raises `StartRefused` where there is no description, but what only an application with one has."""
+    app, commits = plan.application_id, commits_topic(plan.application_id)
+    traces = [
+        f"{commits}[{number}] holds commit records"
+        for number in range(partitions.get(commits, 0))
+        if _last_value(settings, admin, TopicPartition(commits, number), partitions) is not None
+    ]
+    traces += [f"there is {topic}" for topic in later_generations(plan, partitions)]
+    if traces:
+        raise StartRefused(
+            f"{app}: {topology_topic(app)} was deleted or emptied, but the application has run ({traces[0]}): which changelogs "
+            "its stores have, and how its sources are routed, is known from there alone, and is not guessed. Bring the last "
+            f"record of {topology_topic(app)} back from a copy of that topic; or, to begin again from the sources, "
+            "delete the application's changelogs, its topics that end with -repartition and -commits, and its state "
+            "folders; or give the topology another application id"
+        )
+
+
+def later_generations(plan: TopologyPlan, topics: Collection[str]) -> list[str]:
+    """Changelogs that an upgrade, a rescale or a reset has made: without a description there was none of these. Pure."""
+    names = [re.escape(changelog_topic(plan.application_id, spec.name)) + r"-[1-9]\d*" for spec in plan.stores]
+    return sorted(topic for topic in topics if any(re.fullmatch(name, topic) for name in names))
+
+
+def _last_value(
+    settings: Settings, admin: AdminClient, place: TopicPartition, partitions: Mapping[str, int]
+) -> bytes | None:
+    """The last committed value of a compacted topic's partition; None where there is none. Blocks."""
     if place.topic not in partitions:
         return None
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
@@ -40,8 +85,8 @@ def recorded(
     for batch in read_committed_until(
         client, place, low, end, stalled_after_s=stalled_after(settings), go_on=lambda: True
     ):
-        last = batch.values[-1] if batch.values else last
-    return None if last is None else Description.from_bytes(last)
+        last = next((value for value in reversed(batch.values) if value is not None), last)
+    return last
 
 
 def settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> TopologyPlan:
@@ -76,12 +121,29 @@ def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
     return routed(own, found.routing) if found.routing else own
 
 
-def describe_settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> Description:
+def describe_settled(
+    plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int], topic_ids: Mapping[str, str]
+) -> Description:
     """What the first commit of the module's plan writes down, where it settles on `found`."""
     if found is None:
-        return describe_state(plan, partitions)
+        return replace(describe_state(plan, partitions), topic_ids=topic_ids)
     own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
-    return replace(describe_state(own, partitions), routing=found.routing)
+    return replace(describe_state(own, partitions), routing=found.routing, topic_ids=topic_ids)
+
+
+def require_topics(plan: TopologyPlan, found: Description, settings: Settings, admin: AdminClient) -> None:
+    """Raises `StartRefused` where a topic that state depends on was deleted or made again since the last commit.
+
+    `plan` has the names that are in use. The message names each topic, what is lost and the remedy. Blocks.
+    """
+    lost = identities_of(found, settings, admin).lost(plan)
+    if lost:
+        raise StartRefused(told_lost(plan.application_id, lost.values()))
+
+
+def identities_of(found: Description | None, settings: Settings, admin: AdminClient) -> Identities:
+    """The topic ids of a description, and those of now to be asked for."""
+    return Identities({} if found is None else found.topic_ids, lambda topics: topic_ids(admin, topics, settings))
 
 
 def require_partitions(found: Description, partitions: Mapping[str, int]) -> None:
@@ -101,8 +163,16 @@ def require_partitions(found: Description, partitions: Mapping[str, int]) -> Non
 
 def settled_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
     """`settled` with what the cluster says. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+    return settled_description(plan, settings, admin)[0]
+
+
+def settled_description(
+    plan: TopologyPlan, settings: Settings, admin: AdminClient
+) -> tuple[TopologyPlan, Description | None]:
+    """`settled_plan`, and the description that it rests on."""
     partitions = partition_counts(admin, settings)
-    return settled(plan, recorded(settings, admin, plan.application_id, partitions), partitions)
+    found = recorded(settings, admin, plan, partitions)
+    return settled(plan, found, partitions), found
 
 
 def _difference(found: Description, own: Description) -> str:
@@ -116,4 +186,4 @@ def _difference(found: Description, own: Description) -> str:
 
 def named_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
     """`named` with what the cluster says: to look at an application, not to run it. Blocks. Raises `OutcomeUnknown`."""
-    return named(plan, recorded(settings, admin, plan.application_id, partition_counts(admin, settings)))
+    return named(plan, recorded(settings, admin, plan, partition_counts(admin, settings)))

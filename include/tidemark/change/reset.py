@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.change.copying import Copier, OldState, live_items
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.generations import next_generation
@@ -15,6 +15,7 @@ from tidemark.change.recorded import named, settled
 from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
 from tidemark.change.stood import Stood, kit_of, output_ends, stood
 from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.changelog.policy import repartition_config
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import StartRefused
@@ -24,8 +25,10 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.start.evidence import Standing
+from tidemark.start.identities import TopicUse
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import StreamTimes
+from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
 RESETS_FOLDER = ".resets"
@@ -76,8 +79,11 @@ class Reset:
         description = self._renewed(kit, before, plan)
         renewed = named(self.plan, description)
         own = kit_of(renewed, self.settings, self.clock)
-        counts = self._copy(before, plan, OldState(before.kit, folder / "old", self.listener, self.probe, self.say),
-                            Copier(own, producer, folder / "new", self.probe))  # fmt: skip
+        damaged = before.damaged_changelogs()
+        old = OldState(
+            before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True, damaged=damaged
+        )
+        counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
         self.probe("copied")
         after = self._after(before, plan)
         records = moved_records(
@@ -93,6 +99,7 @@ class Reset:
         return (
             all(record is not None and record.kind is CommitKind.RESET for record in records)
             and plan.moves_nothing
+            and not plan.accepted
             and all(
                 name in facts.changelogs and facts.changelogs[name].low == facts.changelogs[name].end
                 for name in plan.emptied
@@ -102,6 +109,9 @@ class Reset:
         )
 
     def _planned(self, before: Stood) -> ResetPlan:
+        for topic, each in before.lost.items():
+            if each.use is TopicUse.SOURCE and each.found_id is None:
+                raise StartRefused(f"source topic {topic} does not exist: create it first")
         settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
         internal = set(named(self.plan, before.description).repartition_topics)
         marks = {p: m for task in before.standing for p, m in before.found[task].facts.sources.items()}
@@ -116,24 +126,31 @@ class Reset:
         for task, at in before.standing.items():
             for topic, offset in at.next_offsets.items():
                 place = TopicPartition(topic, task.partition)
-                stays = marks[place].end if self.state is StateAfter.EMPTY else offset
+                # Of a topic that was made again nothing was read.
+                stays = marks[place].low if topic in before.lost else offset
+                stays = marks[place].end if self.state is StateAfter.EMPTY else stays
                 sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
         stores = before.description.stores
         # A store that is further than the offsets is refused at a start, so it is written anew.
         goes_back = any(source.again for source in sources)
         keeps = self.state is StateAfter.KEEP
+        app = before.description.application_id
+        damaged = before.damaged_changelogs()
+        lost = [name for name, store in stores.items() if changelog_of(app, store.spec) in damaged]
         return ResetPlan(
-            before.description.application_id,
+            app,
             self.to,
             self.state,
             tuple(sources),
-            tuple(stores) if keeps and goes_back else (),
+            tuple(stores if goes_back else lost) if keeps else (),
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
+            tuple(sorted({*before.lost, *damaged})),
         )
 
     def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:
         """With the changelogs that the stores have from now on, which are made."""
+        self._make_lost_topics(kit, before)
         existing = partition_counts(kit.admin, self.settings)
         generations = {name: store.spec.generation for name, store in before.description.stores.items()}
         for name in (*plan.rewritten, *plan.emptied):
@@ -143,6 +160,18 @@ class Reset:
         ensure_internal_topics(named(self.plan, renewed), self.settings, kit.admin, existing)
         self.probe("topics-made")
         return renewed
+
+    def _make_lost_topics(self, kit: RestoreKit, before: Stood) -> None:
+        """Repartition topics that were deleted, with a partition for each task that reads them."""
+        tasks = [
+            (task, topic) for task, each in before.found.items() for topic in {p.topic for p in each.facts.sources}
+        ]
+        specs = [
+            TopicSpec(topic, sum(read == topic for _, read in tasks), repartition_config())
+            for topic, each in before.lost.items()
+            if each.use is TopicUse.REPARTITION and each.found_id is None
+        ]
+        create_topics(kit.admin, [spec.surviving(self.plan.survives) for spec in specs], self.settings)
 
     def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
         """Records written per task and changelog."""

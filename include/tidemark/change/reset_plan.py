@@ -30,7 +30,8 @@ class StateAfter(StrEnum):
 
 @dataclass(frozen=True)
 class SourceReset:
-    """One source partition. A repartition topic (`is_internal`) only moves when the state begins anew: to its end."""
+    """One source partition. A repartition topic (`is_internal`) only moves when the state begins anew, to its end, or when
+    it was made again, to its beginning."""
 
     partition: TopicPartition
     from_offset: int
@@ -50,7 +51,11 @@ class SourceReset:
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """The whole of it. `rewritten` stores are copied to new changelogs, as their old place would be ahead of Kafka."""
+    """The whole of it.
+
+    `rewritten` stores are copied to new changelogs: their old place would be ahead of Kafka, or their changelog was deleted
+    made again or truncated. `accepted` are all topics that were; the application goes on without what they held.
+    """
 
     application_id: str
     to: ResetTo
@@ -59,11 +64,12 @@ class ResetPlan:
     rewritten: tuple[str, ...]
     emptied: tuple[str, ...]
     windowed: tuple[str, ...]
+    accepted: tuple[str, ...] = ()
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every offset stands there already, and no store begins anew."""
-        return self.state is StateAfter.KEEP and self.moves_nothing
+        """Whether every offset stands there already, no store begins anew, and every topic is the one that was committed."""
+        return self.state is StateAfter.KEEP and self.moves_nothing and not self.accepted
 
     @property
     def targets(self) -> list[str]:
@@ -88,6 +94,11 @@ class ResetPlan:
             told.append(f"up to {again} records are processed again, and their outputs emitted again")
         if skipped:
             told.append(f"up to {skipped} records are never processed")
+        if self.accepted:
+            told.append(
+                f"{', '.join(self.accepted)}: deleted, made again or truncated since the last commit; what they held is "
+                "given up"
+            )
         if self.emptied:
             told.append(f"the contents of {', '.join(self.emptied)} are given up")
         return told

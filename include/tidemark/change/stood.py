@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tidemark.broker.topics import partition_counts, task_ids, told_partitions
+from tidemark.broker.topics import partition_counts, task_ids, told_partitions, with_repartition_topics
 from tidemark.change.description import Description
-from tidemark.change.recorded import recorded
+from tidemark.change.recorded import named, recorded
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.kit import Found, RestoreKit
@@ -15,7 +15,9 @@ from tidemark.restore.sources import copy_sources
 from tidemark.settings import Settings
 from tidemark.start.copies import find_copies
 from tidemark.start.evidence import Standing
+from tidemark.start.identities import LostTopic, TopicUse, told_lost
 from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
+from tidemark.start.ways import changelog_fault, is_beheaded
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -35,6 +37,19 @@ class Stood:
         return {each.facts.record.instance for each in self.found.values() if each.facts.record is not None}
 
     @property
+    def lost(self) -> dict[str, LostTopic]:
+        """Topics that were deleted, or deleted and made again, since the last commit, by name."""
+        return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
+
+    def damaged_changelogs(self) -> frozenset[str]:
+        """Changelogs that no store could be rebuilt from: deleted, made again, truncated, or without their beginning."""
+        damaged: set[str] = set()
+        for each in self.found.values():
+            evidence = self.kit.witnesses.evidence(each.facts, each.copies)
+            damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s) or is_beheaded(s)}
+        return frozenset(damaged)
+
+    @property
     def waiting(self) -> dict[str, int]:
         """Source offsets behind what is committed, by topic."""
         waiting: dict[str, int] = {}
@@ -45,15 +60,17 @@ class Stood:
         return waiting
 
 
-def kit_of(plan: TopologyPlan, settings: Settings, clock: Callable[[], int]) -> RestoreKit:
-    """Of a plan with its generations, with every place where copies lie."""
-    return RestoreKit.exactly(plan, settings, copy_sources(plan, settings), clock)
+def kit_of(
+    plan: TopologyPlan, settings: Settings, clock: Callable[[], int], known_ids: Mapping[str, str] | None = None
+) -> RestoreKit:
+    """Of a plan with its generations, with every place where copies lie. `known_ids` as `RestoreKit.exactly` has them."""
+    return RestoreKit.exactly(plan, settings, copy_sources(plan, settings), clock, known_ids or {})
 
 
 def described(kit: RestoreKit) -> Description:
     """What the last commit left. Raises `StartRefused` for an application that has never committed."""
     app = kit.plan.application_id
-    found = recorded(kit.settings, kit.admin, app, partition_counts(kit.admin, kit.settings))
+    found = recorded(kit.settings, kit.admin, kit.plan, partition_counts(kit.admin, kit.settings))
     if found is None:
         raise StartRefused(f"{app} has never committed anything here: there is nothing to change, start it")
     return found
@@ -62,12 +79,17 @@ def described(kit: RestoreKit) -> Description:
 def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
     """Ask Kafka. Blocks. Raises `StartRefused` where the witnesses contradict each other, or there is none.
 
-    `may_be_gone`: also where the sources do not hold any more what comes next.
+    `may_be_gone`: also where the sources do not hold any more what comes next, and where topics were deleted or made again.
     """
     description = described(kit)
-    own = kit_of(description.skeleton(), kit.settings, kit.clock)
+    own = kit_of(description.skeleton(), kit.settings, kit.clock, description.topic_ids)
+    lost = own.witnesses.identities.lost(own.plan)
+    if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):
+        raise StartRefused(told_lost(kit.plan.application_id, lost.values()))
     # Partitions that came since belong to no task yet.
     counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
+    if lost:
+        counts = _with_lost_topics(named(kit.plan, description), counts)
     tasks = task_ids(own.plan, counts)
     copies = find_copies(own.copies, tasks)
     found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks).items()}
@@ -79,6 +101,17 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
         if not isinstance(at, Fresh):
             standing[task] = at
     return Stood(description, own, found, standing)
+
+
+def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts, and those of repartition topics that were deleted: as many as their readers' changelogs have."""
+    found = dict(counts)
+    for subtopology in plan.subtopologies:
+        changelogs = [changelog_of(plan.application_id, s) for s in subtopology.stores if s.is_logged]
+        known = [counts[topic] for topic in changelogs if topic in counts]
+        if known:
+            found |= {topic: max(known) for topic in subtopology.source_topics if topic not in counts}
+    return with_repartition_topics(plan, found)
 
 
 def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, int]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.broker.cluster import topic_ids
 from tidemark.change.description import Description
 from tidemark.change.stood import Stood, stood
 from tidemark.commit.record import CommitRecord
 from tidemark.commit.transaction import BatchProducer, TransactionalProducer
+from tidemark.errors import PreflightFailed
 from tidemark.names import DESCRIPTION_KEY, TaskId, commits_topic, topology_topic, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.alone import aborting, send_offsets, send_record
 from tidemark.restore.fence import fenced, holders
 from tidemark.restore.kit import RestoreKit
+from tidemark.start.identities import topics_in_use
 from tidemark.start.witnesses import stalled_after
 
 _QUEUED_RECORDS = 500_000
@@ -86,8 +89,13 @@ class Switch:
     def commit(
         self, records: Sequence[CommitRecord], description: Description | None, forgotten: Sequence[TaskId] = ()
     ) -> None:
-        """Commit a record of each task with its end offsets; `forgotten` tasks are no more. Raises as a commit does."""
+        """Commit a record of each task with its end offsets; `forgotten` tasks are no more. Raises as a commit does.
+
+        The topics that the change has made, or accepts as they are now, are those that starts expect from then on (rule 27).
+        """
         app = self.kit.plan.application_id
+        if description is not None:
+            description = replace(description, topic_ids=self._topic_ids())
         self.producer.begin()
         with aborting(self.producer):
             for record in records:
@@ -104,3 +112,10 @@ class Switch:
         self.probe("switch-before-commit")
         self.producer.commit()
         self.probe("switch-committed")
+
+    def _topic_ids(self) -> dict[str, str]:
+        uses = topics_in_use(self.kit.plan)
+        ids = topic_ids(self.kit.admin, list(uses), self.kit.settings)
+        if missing := [topic for topic in uses if topic not in ids]:
+            raise PreflightFailed(f"topics {', '.join(missing)} do not exist: nothing was changed, run it again")
+        return ids

@@ -6,15 +6,18 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.topics import partition_counts
 from tidemark.checks.verdict import Finding, Verdict
-from tidemark.names import commits_topic
+from tidemark.names import commits_topic, topology_topic
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 
 def never_ran(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[Finding]:
-    """The one finding of an application without a commits topic, which its first start makes; else none. Blocks."""
+    """The one finding of an application without commits topic and description, which its first start makes; else none.
+
+    One of the two alone was left by a loss, which is for others to tell. Blocks.
+    """
     app = plan.application_id
-    if commits_topic(app) in partition_counts(admin, settings):
+    if {commits_topic(app), topology_topic(app)} & partition_counts(admin, settings).keys():
         return []
     message = (
         f"has never run at {settings.bootstrap_servers}: there is no topic {commits_topic(app)}; start an instance"

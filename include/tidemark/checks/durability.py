@@ -13,12 +13,14 @@ from tidemark.broker.topics import needed_to_survive, survived
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.names import TopicPartition
+from tidemark.start.identities import CHANGELOG_REMEDY
 
 
 def durability_findings(found: ClusterDurability) -> list[Finding]:
-    """Topics in their order, then the transaction log's settings, the producers, and what accidents cost."""
+    """Topics in their order, their identities, the transaction log's settings, the producers, and what accidents cost."""
     return [
         *(_of_topic(topic, found) for topic in found.topics),
+        _of_identities(found),
         _of_transaction_log(found),
         _of_producers(found),
         _of_one_broker(found),
@@ -52,10 +54,48 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
 
 def _topic_fault(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
     rules: Sequence[Callable[[TopicDurability, ClusterDurability], tuple[Verdict, str] | None]] = (
-        _offline, _not_writable, _unclean, _deleted_by_size, _less_than_asked, _one_copy, _lagging_replicas,
+        _lost, _offline, _truncated, _not_writable, _unclean, _deleted_by_size, _less_than_asked, _one_copy, _lagging_replicas,
         _thin_acknowledgement,
     )  # fmt: skip
     return next((fault for fault in (rule(topic, found) for rule in rules) if fault is not None), None)
+
+
+def _lost(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    lost = next((each for each in found.lost if each.topic == topic.topic), None)
+    return None if lost is None else (Verdict.FAILED, f"{lost.reason}; {lost.remedy}")
+
+
+def _truncated(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if not topic.truncated:
+        return None
+    return (
+        Verdict.FAILED,
+        f"partitions {_listed(topic.truncated)} have lost their beginning, though nothing is deleted there: keys that were not "
+        f"written since are only in local stores, standbys and savepoints; {CHANGELOG_REMEDY}",
+    )
+
+
+def _of_identities(found: ClusterDurability) -> Finding:
+    """Also of topics that are gone, and so have no finding of their own."""
+    evidence = {
+        "compared": found.known_topics,
+        "differing": {each.topic: {"known": each.known_id, "found": each.found_id} for each in found.lost},
+    }
+    if found.lost:
+        verdict, message = (
+            Verdict.FAILED,
+            "; ".join(each.reason for each in found.lost)
+            + "; "
+            + "; ".join(dict.fromkeys(each.remedy for each in found.lost)),
+        )
+    elif not found.known_topics:
+        verdict, message = (
+            Verdict.NOT_ENOUGH_EVIDENCE,
+            "no commit has written the ids of the topics down yet: let an instance commit",
+        )
+    else:
+        verdict, message = Verdict.OK, f"{found.known_topics} topics are those that the last commit knew"
+    return Finding("topic identities", verdict, message, evidence)
 
 
 def _offline(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.cluster import PartitionFacts, broker_config, describe_replicas, topic_configs
-from tidemark.broker.topics import internal_topics
-from tidemark.change.recorded import named_plan
+from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.topics import internal_topics, partition_counts
+from tidemark.change.description import Description
+from tidemark.change.recorded import identities_of, named, recorded
 from tidemark.checks.beginning import never_ran
 from tidemark.checks.durability import durability_findings
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
-from tidemark.checks.verdict import Finding
-from tidemark.errors import TidemarkError
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.errors import StartRefused, TidemarkError
 from tidemark.local.kafka_tools import kafka_tool
-from tidemark.names import TopicPartition, dlq_topic, events_topic
+from tidemark.names import TopicPartition, dlq_topic, events_topic, topology_topic
 from tidemark.savepoints.asking import live_instances
 from tidemark.settings import Settings
+from tidemark.start.identities import TopicUse, topics_in_use
 from tidemark.topology.plan import TopologyPlan
 
 _KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
@@ -34,26 +38,40 @@ def check_durability(plan: TopologyPlan, settings: Settings) -> list[Finding]:
     admin = AdminClient(librdkafka_config(settings))
     if unknown := never_ran(plan, settings, admin):
         return unknown
-    return durability_findings(sample_durability(named_plan(plan, settings, admin), settings, admin))
+    try:
+        found = recorded(settings, admin, plan, partition_counts(admin, settings))
+    except StartRefused as lost:
+        return [Finding(topology_topic(plan.application_id), Verdict.FAILED, str(lost))]
+    return durability_findings(sample_durability(named(plan, found), found, settings, admin))
 
 
-def sample_durability(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> ClusterDurability:
-    """Look once. Blocks; raises as `check_durability`."""
+def sample_durability(
+    plan: TopologyPlan, description: Description | None, settings: Settings, admin: AdminClient
+) -> ClusterDurability:
+    """Look once. `plan` has the names that are in use, `description` is what its last commit has written down.
+
+    Blocks; raises as `check_durability`.
+    """
     brokers, topics = describe_replicas(admin, settings)
+    identities = identities_of(description, settings, admin)
     roles = {name: role for name, role in topic_roles(plan, settings, topics).items() if name in topics}
     configs = topic_configs(admin, list(roles), settings)
     passing = {dlq_topic(plan.application_id), events_topic(plan.application_id)}
     broker = broker_config(admin, min(brokers), settings)
+    truncated = truncated_changelogs(plan, topics, configs, EndOffsets(admin, settings.broker_timeout_ms / 1000))
     return ClusterDurability(
         brokers=brokers,
         topics=tuple(
-            _topic(
-                name,
-                role,
-                topics[name],
-                configs[name],
-                settings,
-                keeps_state=role is TopicRole.INTERNAL and name not in passing,
+            replace(
+                _topic(
+                    name,
+                    role,
+                    topics[name],
+                    configs[name],
+                    settings,
+                    keeps_state=role is TopicRole.INTERNAL and name not in passing,
+                ),
+                truncated=truncated.get(name, ()),
             )
             for name, role in roles.items()
         ),
@@ -65,7 +83,29 @@ def sample_durability(plan: TopologyPlan, settings: Settings, admin: AdminClient
         transaction_min_in_sync=int(broker["transaction.state.log.min.isr"]),
         flush_messages=int(broker["log.flush.interval.messages"]),
         survives=plan.survives,
+        known_topics=len(identities.known),
+        lost=tuple(identities.lost(plan).values()),
     )
+
+
+def truncated_changelogs(
+    plan: TopologyPlan,
+    topics: Mapping[str, Mapping[int, PartitionFacts]],
+    configs: Mapping[str, Mapping[str, str]],
+    ends: EndOffsets,
+) -> dict[str, tuple[int, ...]]:
+    """Partitions of changelogs that are only compacted and have lost their beginning. Offline ones are left out. Blocks."""
+    changelogs = [
+        topic
+        for topic, use in topics_in_use(plan).items()
+        if use is TopicUse.CHANGELOG and configs.get(topic, {}).get("cleanup.policy") == "compact"
+    ]
+    places = [TopicPartition(t, n) for t in changelogs for n, facts in topics[t].items() if facts.leader is not None]
+    lows = ends.beginnings(places)
+    found: dict[str, tuple[int, ...]] = {}
+    for place in sorted(place for place, low in lows.items() if low > 0):
+        found[place.topic] = (*found.get(place.topic, ()), place.partition)
+    return found
 
 
 def topic_roles(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.names import TopicPartition
+from tidemark.start.identities import LostTopic
 
 
 class TopicRole(StrEnum):
@@ -36,8 +37,12 @@ class Replicas:
 
 @dataclass(frozen=True)
 class TopicDurability:
-    """One topic. `unclean_election`: a replica that lacks records may lead. `deleted_above_bytes`: the size of a partition
-    above which the broker deletes its oldest records; None where it does not, or where the topic is not the state's."""
+    """One topic. `unclean_election`: a replica that lacks records may lead.
+
+    `deleted_above_bytes`: the size of a partition above which the broker deletes its oldest records; None where it does not,
+    or where the topic is not the state's. `truncated` are the partitions of a changelog which have lost their beginning
+    though it is only compacted.
+    """
 
     topic: str
     role: TopicRole
@@ -45,6 +50,7 @@ class TopicDurability:
     unclean_election: bool
     partitions: tuple[Replicas, ...]
     deleted_above_bytes: int | None = None
+    truncated: tuple[int, ...] = ()
 
     @property
     def replication(self) -> int:
@@ -57,7 +63,8 @@ class ClusterDurability:
     """What was seen. `brokers` are those that answer now. `acks` has what each running instance's producer asks for,
     None where it does not say. `transaction_replication` and `transaction_min_in_sync` are what
     `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`. `survives`: what the topology asks
-    for."""
+    for. `known_topics` counts the topics whose ids the last commit knew, `lost` are those of them that state depends on and
+    that were deleted or made again since."""
 
     brokers: frozenset[int]
     topics: tuple[TopicDurability, ...]
@@ -66,6 +73,8 @@ class ClusterDurability:
     transaction_min_in_sync: int
     flush_messages: int
     survives: int = 0
+    known_topics: int = 0
+    lost: tuple[LostTopic, ...] = ()
 
     @property
     def known_brokers(self) -> frozenset[int]:

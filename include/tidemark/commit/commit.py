@@ -56,6 +56,11 @@ class Committer:
             ends_before = self.ends.of([*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)])
 
             self.producer.begin()  # 1
+            if self.description is not None:
+                message = {"key": DESCRIPTION_KEY, "value": self.description}
+                self.producer.send_many(topology_topic(self.application_id), [message], partition=0)
+                # Without transactions too, there is never a commit record without the description that it rests on.
+                self.producer.flush()
             self.probe("1-begin")
             for _, update in batch:  # 2
                 self._send_outputs(update, commit_time_ms)
@@ -66,9 +71,6 @@ class Committer:
             told_ends = by_topic(ends_before)
             for _, update in batch:  # 4
                 self._send_commit_record(kind, update, commit_time_ms, told_ends)
-            if self.description is not None:
-                message = {"key": DESCRIPTION_KEY, "value": self.description}
-                self.producer.send_many(topology_topic(self.application_id), [message], partition=0)
             self.producer.flush()
             changelog_ends = self._changelog_ends(batch, ends_before)
             self.probe("4-commit-records")

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.purge import RepartitionPurge
@@ -47,6 +48,7 @@ from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.taking import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
 from tidemark.standby.copies import StandbyCopies
+from tidemark.start.identities import Identities
 from tidemark.start.opening import Assignment, TaskOpener
 from tidemark.start.witnesses import Witnesses, stalled_after
 from tidemark.stores.directory import InstanceDirectory
@@ -97,7 +99,8 @@ class Instance:
         self._admin = AdminClient(client)
         settled = Settled.of(plan, settings, self._admin)
         plan = settled.plan
-        partitions = preflight(plan, settings, self._admin)
+        partitions = preflight(plan, settings, self._admin, settled.committed)
+        ids = settled.topic_ids(settings, self._admin)
         self._plan, self._partitions = plan, partitions
         self._has_grown = settled.has_grown(partitions)
         self._directory = InstanceDirectory(settings.state_dir, app, instance)
@@ -137,8 +140,9 @@ class Instance:
             clock=clock,
             probe=probe,
             timestamp_bounds=sink_timestamp_bounds(plan, settings, self._admin),
-            description=settled.description(partitions),
+            description=settled.description(partitions, ids),
         )
+        identities = Identities(ids, lambda topics: topic_ids(self._admin, topics, settings))
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
         restorer = Restorer(client, stalled_after(settings), self._listeners, probe, self, clock)
         copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
@@ -159,7 +163,7 @@ class Instance:
             settings=settings,
             directory=self._directory,
             member=self._member,
-            witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock),
+            witnesses=Witnesses(plan, settings, client, ends, changelog_policies(plan), clock, identities),
             opener=stores,
             builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
             sink_partitions=partitions,

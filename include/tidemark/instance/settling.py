@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.broker.cluster import topic_ids
 from tidemark.broker.topics import partition_counts
 from tidemark.change.description import Description
-from tidemark.change.recorded import describe_settled, recorded, settled
+from tidemark.change.recorded import describe_settled, named, recorded, require_topics, settled
+from tidemark.errors import OutcomeUnknown
 from tidemark.names import group_instance_id
 from tidemark.restore.fence import members
 from tidemark.settings import Settings
+from tidemark.start.identities import changed_topics, topics_in_use
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
@@ -33,14 +36,45 @@ class Settled:
 
     @classmethod
     def of(cls, module: TopologyPlan, settings: Settings, admin: AdminClient) -> Settled:
-        """Blocks. Raises `StartRefused` where the state is another topology's, or a source has got more partitions."""
+        """Blocks.
+
+        Raises `StartRefused` where the state is another topology's, a source has got more partitions, or a topic that state
+        depends on was deleted or made again.
+        """
         partitions = partition_counts(admin, settings)
-        found = recorded(settings, admin, module.application_id, partitions)
+        found = recorded(settings, admin, module, partitions)
+        if found is not None:
+            # First of all: a topic that was made again may have another number of partitions, too.
+            require_topics(named(module, found), found, settings, admin)
         return cls(module, settled(module, found, partitions), found)
 
-    def description(self, partitions: Mapping[str, int]) -> bytes | None:
+    @property
+    def committed(self) -> dict[str, str]:
+        """The topics that state depends on and that the last commits knew, with their ids."""
+        known = {} if self.found is None else self.found.topic_ids
+        return {t: known[t] for t, use in topics_in_use(self.plan).items() if use.is_state and t in known}
+
+    def topic_ids(self, settings: Settings, admin: AdminClient) -> dict[str, str]:
+        """The ids of all topics of the plan, which exist by now: what is to be committed with it. Blocks.
+
+        What state depends on keeps the id that was committed, so that a topic that is made again from here on is noticed.
+        Raises `OutcomeUnknown` where a topic has vanished meanwhile.
+        """
+        uses = topics_in_use(self.plan)
+        ids = topic_ids(admin, list(uses), settings)
+        if missing := [topic for topic in uses if topic not in ids]:
+            raise OutcomeUnknown(
+                f"topics {', '.join(missing)} vanished while the instance was started: it starts again"
+            )
+        known = {} if self.found is None else self.found.topic_ids
+        for changed in changed_topics(uses, known, ids):
+            if not changed.use.is_state:
+                log.warning("%s; its new id is committed, and the application goes on", changed.reason)
+        return {**ids, **self.committed}
+
+    def description(self, partitions: Mapping[str, int], ids: Mapping[str, str]) -> bytes | None:
         """What the first commit has to write down; None where that stands there."""
-        own = describe_settled(self.module, self.found, partitions)
+        own = describe_settled(self.module, self.found, partitions, ids)
         return None if own == self.found else own.to_bytes()
 
     def has_grown(self, partitions: Mapping[str, int]) -> bool:

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs
+from tidemark.broker.cluster import topic_configs, topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts, task_ids
-from tidemark.change.recorded import settled_plan
+from tidemark.change.recorded import settled_description
 from tidemark.changelog.policy import changelog_policies
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId, TopicPartition
@@ -32,6 +32,7 @@ from tidemark.restore.verify import Verdict, verify_folder
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource, find_copies
 from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.identities import Identities
 from tidemark.start.opening import restore_job
 from tidemark.start.witnesses import TaskFacts, Witnesses, stalled_after
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -66,18 +67,27 @@ class RestoreKit:
 
         Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, and `StartRefused` where the state is another topology's.
         """
-        admin = AdminClient(librdkafka_config(settings))
-        return cls.exactly(settled_plan(plan, settings, admin), settings, copies, clock)
+        settled, found = settled_description(plan, settings, AdminClient(librdkafka_config(settings)))
+        return cls.exactly(settled, settings, copies, clock, {} if found is None else found.topic_ids)
 
     @classmethod
     def exactly(
-        cls, plan: TopologyPlan, settings: Settings, copies: Sequence[CopySource], clock: Callable[[], int]
+        cls,
+        plan: TopologyPlan,
+        settings: Settings,
+        copies: Sequence[CopySource],
+        clock: Callable[[], int],
+        known_ids: Mapping[str, str],
     ) -> RestoreKit:
-        """Of a plan whose stores have their generations already. Raises `InvalidSettings`."""
+        """Of a plan whose stores have their generations already. `known_ids` are those of the topics that commits knew.
+
+        Raises `InvalidSettings`.
+        """
         client = librdkafka_config(settings)
         admin = AdminClient(client)
         ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-        witnesses = Witnesses(plan, settings, client, ends, changelog_policies(plan), clock)
+        identities = Identities(known_ids, lambda topics: topic_ids(admin, topics, settings))
+        witnesses = Witnesses(plan, settings, client, ends, changelog_policies(plan), clock, identities)
         return cls(plan, settings, admin, client, ends, witnesses, copies, clock)
 
     def tasks(self) -> list[TaskId]:
@@ -165,10 +175,13 @@ class RestoreKit:
         folder: Path,
         go_on: Callable[[], bool],
         pass_over: Callable[[CopyUnusable], None],
+        *,
+        may_be_gone: bool = False,
     ) -> RestoreJob:
         """Build one store the best of `ways`; where a copy will not do, the best of all others; gives the job that was done.
 
-        `pass_over` is told of such a copy, and may raise. Raises `StartRefused`, `RestoreSuspended`.
+        `pass_over` is told of such a copy, and may raise. `may_be_gone` as in `ways`. Raises `StartRefused`,
+        `RestoreSuspended`.
         """
         task = found.facts.task
         spoiled: list[str] = []
@@ -180,7 +193,7 @@ class RestoreKit:
             except CopyUnusable as error:
                 pass_over(error)
                 spoiled.append(ways.ways[spec.name].location)
-                others = self.ways(found, None, spoiled)
+                others = self.ways(found, None, spoiled, may_be_gone=may_be_gone)
                 if others is None:
                     raise StartRefused(f"task {task} has lost its history meanwhile; try again") from error
                 ways = others
@@ -191,15 +204,21 @@ class RestoreKit:
         copies = find_copies(self.copies, tasks)
         return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
 
-    def ways(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskWays | None:
-        """The best ways of one task's stores, without the copies whose locations are in `spoiled`."""
+    def ways(
+        self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = (), *, may_be_gone: bool = False
+    ) -> TaskWays | None:
+        """The best ways of one task's stores, without the copies whose locations are in `spoiled`.
+
+        `may_be_gone`: also where the sources do not hold any more what comes next.
+        """
         copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
         evidence = self.witnesses.evidence(found.facts, copies)
         if only is SourceOfState.SOURCE:
             compacted = self._compacted_sources
             sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
             evidence = replace(evidence, sources=sources)
-        return ways_of_task(evidence, list(self.buildable(found.facts.task)), only)
+        buildable = list(self.buildable(found.facts.task))
+        return ways_of_task(evidence, buildable, only, may_be_gone=may_be_gone)
 
     @cached_property
     def _compacted_sources(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
 from tidemark.start.evidence import SourceOfState, Standing, TaskEvidence
-from tidemark.start.plan import Fresh, Refuse, best_way, standing_of
+from tidemark.start.plan import Fresh, Refuse, best_way, standing_of, witnessed
 from tidemark.start.ways import MEASURED, Rates, Way, weigh
 
 PLAN_VERSION = 1
@@ -103,14 +103,20 @@ class TaskWays:
 
 
 def ways_of_task(
-    found: TaskEvidence, buildable: Sequence[str], only: SourceOfState | None, rates: Rates = MEASURED
+    found: TaskEvidence,
+    buildable: Sequence[str],
+    only: SourceOfState | None,
+    rates: Rates = MEASURED,
+    *,
+    may_be_gone: bool = False,
 ) -> TaskWays | None:
     """The best way of each store in `buildable`; None for a task that has never run. Reads nothing.
 
     A local store that would stop a start (another layout, ahead of Kafka) is merely of no use here: it is replaced.
-    Raises `StartRefused` with the reason and the remedy where no way is left.
+    `may_be_gone`: also where the sources do not hold any more what comes next. Raises `StartRefused` with the reason and
+    the remedy where no way is left.
     """
-    standing = standing_of(found)
+    standing = (witnessed if may_be_gone else standing_of)(found)
     if isinstance(standing, Fresh):
         return None
     if isinstance(standing, Refuse):

@@ -9,6 +9,7 @@ from enum import Enum
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
+from tidemark.start.identities import LostTopic
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
@@ -56,7 +57,7 @@ class StoreEvidence:
 
     `changelog_retention_ms` is None where the topic is only compacted. `is_source` where the changelog is a source topic,
     which holds records before the application has ever run. `impure` says why it cannot be computed again from its
-    sources, see `tidemark.start.pure`; None where it can.
+    sources, see `tidemark.start.pure`; None where it can. `lost` says that the changelog was deleted or made again.
     """
 
     store: str
@@ -69,13 +70,14 @@ class StoreEvidence:
     changelog_retention_ms: int | None
     is_source: bool = False
     impure: str | None = None
+    lost: LostTopic | None = None
 
 
 @dataclass(frozen=True)
 class SourceEvidence:
     """What was found of one source partition. `fresh_offset` is where a new application would begin.
 
-    `is_compacted` is only asked where the source's beginning matters.
+    `is_compacted` is only asked where the source's beginning matters. `lost` says that the topic was deleted or made again.
     """
 
     partition: TopicPartition
@@ -83,6 +85,7 @@ class SourceEvidence:
     watermarks: Watermarks
     fresh_offset: int
     is_compacted: bool = False
+    lost: LostTopic | None = None
 
 
 @dataclass(frozen=True)

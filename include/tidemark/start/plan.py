@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
-from tidemark.start.ways import MEASURED, Rates, Way, is_ahead, told, weigh
+from tidemark.start.identities import CHANGELOG_REMEDY
+from tidemark.start.ways import MEASURED, Rates, Way, changelog_fault, is_ahead, told, weigh
 from tidemark.stores.marker import Marker
 from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
@@ -49,7 +50,11 @@ def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState
         return standing
     plans: dict[str, Way] = {}
     for store in found.stores:
-        plan = _blocked_by(found, store, standing) or best_way(found, store, standing, rates, only)
+        plan = (
+            _blocked_by(found, store, standing)
+            or _without_changelog(found, store)
+            or best_way(found, store, standing, rates, only)
+        )
         if isinstance(plan, Refuse):
             return plan
         plans[store.store] = plan
@@ -62,6 +67,8 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
     if isinstance(standing, Fresh | Refuse):
         return standing
     for source in found.sources:
+        if source.lost is not None:
+            return Refuse(f"task {found.task}: {source.lost.reason}", source.lost.remedy)
         next_offset = standing.next_offsets[source.partition.topic]
         if next_offset < source.watermarks.low:
             return Refuse(
@@ -74,8 +81,10 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
         if next_offset > source.watermarks.end:
             return Refuse(
                 f"task {found.task}: {source.partition} ends at offset {source.watermarks.end}, the application has "
-                f"processed up to {next_offset}: the topic was deleted or made anew",
-                "bring the topic back, or give the topology another application id to start afresh",
+                f"processed up to {next_offset}: the topic was truncated",
+                f"to go on with what it holds: `tidemark offsets reset NAME --to offsets --state keep --offset "
+                f"{source.partition.topic}:{source.partition.partition}={source.watermarks.end}`, with the committed offsets "
+                "of the other partitions (`tidemark lag NAME`)",
             )
     return standing
 
@@ -91,8 +100,9 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
             return Refuse(
                 f"task {found.task}: there is state ({traces}) but no commit record"
                 + (f" beside the committed offset {beside}" if beside else ""),
-                f"bring {found.application_id}-commits back; to begin anew, delete the application's changelog topics "
-                "and state folder, or give the topology another application id",
+                f"bring {found.application_id}-commits back; to begin again, delete the application's changelogs, its topics "
+                "that end with -repartition, -commits and -topology, and its state folders; or give the topology another "
+                "application id",
             )
         return Fresh({s.partition.topic: committed.get(s.partition.topic, s.fresh_offset) for s in found.sources})
     recorded = record.end_offsets
@@ -160,6 +170,12 @@ def _blocked_by(found: TaskEvidence, store: StoreEvidence, standing: Standing) -
                 "aside",
             )
     return None
+
+
+def _without_changelog(found: TaskEvidence, store: StoreEvidence) -> Refuse | None:
+    """Also beside a level store: the next disk that is lost would take the state with it (rule 27)."""
+    fault = changelog_fault(found, store)
+    return None if fault is None else Refuse(f"task {found.task}: {fault}", CHANGELOG_REMEDY)
 
 
 def best_way(

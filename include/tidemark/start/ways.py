@@ -107,6 +107,8 @@ def _fault_of(
         return f"{copy.location} is ahead of the committed offset"
     if is_level:
         return None
+    if store.lost is not None:
+        return f"{copy.location} needs the tail of {store.changelog}, and {store.lost.reason}"
     if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_times.of(store.store):
         # Windows that are live once more after a rewind may have expired there.
         return f"{copy.location} is ahead of the committed stream time"
@@ -128,23 +130,76 @@ def gap_after(
     return None
 
 
+def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
+    """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
+
+    It was deleted or made again, ends before what is known of it, or has lost all that is known of it sooner than
+    `retention.ms` allows. A source topic that is a changelog is its owner's to shorten.
+    """
+    if store.is_source:
+        return None
+    if store.lost is not None:
+        return store.lost.reason
+    offset, at_ms = max(_known(found, store), default=(0, 0))
+    low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
+    if offset > end:
+        return f"{store.changelog} ends at offset {end}, it has been written up to {offset}: it was truncated or made again"
+    if low > offset > 0 and (
+        store.changelog_retention_ms is None or found.now_ms - at_ms < store.changelog_retention_ms
+    ):
+        return (
+            f"{store.changelog} begins at offset {low}, and all that was written up to {offset} was deleted, sooner than "
+            "retention.ms deletes: the changelog was truncated"
+        )
+    return None
+
+
+def is_beheaded(store: StoreEvidence) -> bool:
+    """Whether a changelog that is only compacted has lost its beginning: keys that were not written since are not in it."""
+    return not store.is_source and store.changelog_retention_ms is None and store.changelog_watermarks.low > 0
+
+
+def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
+    """Offsets up to which the changelog was certainly written, and when; of the last commit and the local store."""
+    record = found.last_record
+    known: list[tuple[int, int]] = []
+    if record is not None:
+        ends = record.ends_before.get(store.changelog.topic, {})
+        known.append((ends.get(store.changelog.partition, 0), record.commit_time_ms))
+    generation = generation_of(store.value_layout)
+    known += [
+        (copy.marker.changelog_offset, copy.marker.commit_time_ms)
+        for copy in store.copies
+        if copy.kind is SourceOfState.LOCAL
+        and copy.marker.application_id == found.application_id
+        and generation_of(copy.marker.value_layout) == generation
+    ]
+    return known
+
+
 def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> Way:
     low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
-    fault = None
+    fault = _incomplete(found, store, standing) or changelog_fault(found, store)
+    seconds = max(0, end - low) / rates.changelog_offsets_per_s
+    return Way(SourceOfState.CHANGELOG, None, low, end, fault, seconds)
+
+
+def _incomplete(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> str | None:
+    """What reading the whole changelog would miss."""
+    low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
     if _known_end(found, store) > end:
-        fault = f"{store.changelog} ends at {end}, it has been longer: the topic was made anew, what it held is gone"
-    elif low > 0 and not store.is_source and None in (store.changelog_retention_ms, store.store_retention_ms):
-        fault = f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
-    elif low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
+        return f"{store.changelog} ends at {end}, it has been longer: the topic was made anew, what it held is gone"
+    if low > 0 and not store.is_source and None in (store.changelog_retention_ms, store.store_retention_ms):
+        return f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
+    if low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
         # Rule 11: the broker counts wall clock, the store counts stream time.
         stream_time_ms = standing.stream_times.of(store.store)
         oldest_live_ms = stream_time_ms - store.store_retention_ms
         if stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
-            fault = (
+            return (
                 f"{store.changelog} has lost its beginning: windows that are still live may have been deleted with it"
             )
-    seconds = max(0, end - low) / rates.changelog_offsets_per_s
-    return Way(SourceOfState.CHANGELOG, None, low, end, fault, seconds)
+    return None
 
 
 def _by_source_topics(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> Way:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import TopicPartition as ClientPartition
@@ -16,6 +16,7 @@ from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.start.identities import Identities, LostTopic
 from tidemark.start.pure import impure
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
@@ -24,13 +25,14 @@ from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What Kafka says of one task; `changelogs` by store."""
+    """What Kafka says of one task; `changelogs` by store, `lost` topics of the application by name."""
 
     task: TaskId
     committed: Mapping[TopicPartition, ClientPartition]
     record: CommitRecord | None
     sources: Mapping[TopicPartition, Watermarks]
     changelogs: Mapping[str, Watermarks]
+    lost: Mapping[str, LostTopic] = field(default_factory=dict)
 
     @property
     def last_instance(self) -> int | None:
@@ -48,6 +50,7 @@ class Witnesses:
     ends: EndOffsets
     policies: Mapping[str, ChangelogPolicy]
     clock: Callable[[], int]
+    identities: Identities = field(default_factory=Identities)
 
     def sources_of(self, task: TaskId) -> list[TopicPartition]:
         """The partitions that a task reads, the lead topic's first."""
@@ -62,8 +65,13 @@ class Witnesses:
         return [spec for spec in self.plan.subtopologies[task.subtopology].stores if spec.is_logged]
 
     def facts(self, tasks: Sequence[TaskId]) -> dict[TaskId, TaskFacts]:
-        """Ask in the order of rule 1: offsets, records, then ends. Blocks; raises `OutcomeUnknown`."""
+        """Ask in the order of rule 1: offsets, records, then ends. Blocks; raises `OutcomeUnknown`.
+
+        A topic that was deleted holds nothing: both its watermarks are 0.
+        """
         stalled_after_s = stalled_after(self.settings)
+        lost = self.identities.lost(self.plan)
+        gone = {topic for topic, each in lost.items() if each.found_id is None}
         sources = [partition for task in tasks for partition in self.sources_of(task)]
         group = self.plan.application_id
         committed = settled(
@@ -74,8 +82,9 @@ class Witnesses:
         )
         changelogs = [self.changelog_of(task, spec) for task in tasks for spec in self.logged_stores(task)]
         asked = [*sources, *changelogs]
-        lows, ends = self.ends.beginnings(asked), self.ends.of(asked)
-        watermarks = {partition: Watermarks(lows[partition], ends[partition]) for partition in asked}
+        there = [partition for partition in asked if partition.topic not in gone]
+        lows, ends = self.ends.beginnings(there), self.ends.of(there)
+        watermarks = {partition: Watermarks(lows.get(partition, 0), ends.get(partition, 0)) for partition in asked}
         return {
             task: TaskFacts(
                 task,
@@ -83,6 +92,7 @@ class Witnesses:
                 records.get(task),
                 {p: watermarks[p] for p in self.sources_of(task)},
                 {spec.name: watermarks[self.changelog_of(task, spec)] for spec in self.logged_stores(task)},
+                lost,
             )
             for task in tasks
         }
@@ -103,6 +113,7 @@ class Witnesses:
                     facts.committed[partition].offset if partition in facts.committed else None,
                     watermarks,
                     watermarks.low if earliest or partition.topic in internal else watermarks.end,
+                    lost=facts.lost.get(partition.topic),
                 )
                 for partition, watermarks in facts.sources.items()
             ),
@@ -128,6 +139,7 @@ class Witnesses:
             changelog_retention_ms=policy.retention_ms,
             is_source=spec.source_topic is not None,
             impure=impure(self.plan, subtopology, spec),
+            lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
         )
 
 
