@@ -52,7 +52,7 @@ class DescriptionWatch:
         partitions = partition_counts(admin, settings)
         # The end before the contents: what is written in between is looked at once more.
         self._seen = self._end(partitions)
-        found = recorded(settings, admin, module.application_id, partitions)
+        found = recorded(settings, admin, module, partitions)
         self.plan = settled(module, found, partitions)
         self.partitions: Mapping[str, int] = partitions
 
@@ -69,7 +69,7 @@ class DescriptionWatch:
             return
         partitions = partition_counts(self._admin, self._settings)
         try:
-            found = recorded(self._settings, self._admin, self._module.application_id, partitions)
+            found = recorded(self._settings, self._admin, self._module, partitions)
             if settled(self._module, found, partitions) != self.plan:
                 self.outdated = "its stores have been written to other changelogs, or its tasks are others"
         except StartRefused as error:
