@@ -156,6 +156,10 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
         with pytest.raises(Crash):
             rescale_of(app, 3, crash_at(point)).run(YES)
         assert (point, description(app)) == (point, old)
+    # A standby that has ended: its folders may be taken over as any dead peer's.
+    ended = app.settings.state_dir / "standby-0" / app.name
+    for task in ("0_0", "0_3"):
+        (ended / task / "rocksdb" / "n").mkdir(parents=True)
     for point in ("switch-committed", "folders-forgotten"):
         with pytest.raises(Crash):
             rescale_of(app, 3, crash_at(point)).run(YES)
@@ -163,6 +167,7 @@ def test_should_begin_again_or_be_done_after_a_kill_at_each_step(app):
     said = []
     assert rescale_of(app, 3, said=said).run(YES)
     assert any("already" in line for line in said)
+    assert [folder.name for folder in ended.iterdir() if folder.is_dir()] == ["0_0"]
     app.feed(100)
     app.run()
     assert app.counts() == app.expected
