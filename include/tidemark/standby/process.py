@@ -14,7 +14,7 @@ from rocksdict import Cache
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import settled_plan
+from tidemark.change.recorded import require_topics, settled_description
 from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.run_file import RunFile, standby_file_path
@@ -53,7 +53,9 @@ def run_standby(
     app = plan.application_id
     client = librdkafka_config(settings)
     admin = AdminClient(client)
-    plan = settled_plan(plan, settings, admin)
+    plan, found = settled_description(plan, settings, admin)
+    if found is not None:
+        require_topics(plan, found, settings, admin)
     standby = plan_standby(plan, partition_counts(admin, settings))
     if standby.left_out:
         log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
