@@ -11,19 +11,22 @@ from rocksdict import Cache
 from tests.truth.topics import read_all
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics, partition_counts
+from tidemark.change.recorded import describe_settled
 from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.local.processes import wait_until
-from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic
 from tidemark.restore.building import StoreOpener
 from tidemark.standby.copies import standby_name
 from tidemark.standby.follower import Follower
 from tidemark.standby.plans import plan_standby
+from tidemark.start.identities import topics_in_use
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.layout import WINDOW_START_BYTES
@@ -91,6 +94,11 @@ class Application:
         return StreamTimes(stream_time_ms, {store.name: stream_time_ms for store in self.plan.stores})
 
     def _record(self, touched, stream_time_ms):
+        # As every first commit does.
+        if not self.batches:
+            ids = topic_ids(self.admin, list(topics_in_use(self.plan)), self.settings)
+            found = describe_settled(self.plan, None, partition_counts(self.admin, self.settings), ids)
+            self._producer.produce(topology_topic(self.id), key=DESCRIPTION_KEY, value=found.to_bytes(), partition=0)
         for partition in touched:
             self.batches[partition] += 1
             record = CommitRecord(

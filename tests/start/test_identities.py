@@ -12,8 +12,8 @@ from tidemark.start.identities import (
     LostTopic,
     TopicUse,
     changed_topics,
+    format_lost,
     lost_topics,
-    told_lost,
     topics_in_use,
 )
 from tidemark.topology.builder import Topology
@@ -95,7 +95,7 @@ def test_should_ask_only_for_topics_whose_loss_would_matter():
 
 def test_should_say_each_remedy_once():
     lost = [LostTopic(f"app-{name}-changelog", TopicUse.CHANGELOG, "a", None) for name in ("users", "pages")]
-    said = told_lost("app", lost)
+    said = format_lost("app", lost)
     assert "app-users-changelog was deleted" in said
     assert "app-pages-changelog was deleted" in said
     assert said.count("tidemark restore plan NAME") == 1

@@ -21,7 +21,7 @@ from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
 from tidemark.restore.changelog import read_committed_until
 from tidemark.settings import Settings
-from tidemark.start.identities import Identities, LostTopic, TopicUse, told_lost
+from tidemark.start.identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
 from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
 
@@ -41,7 +41,7 @@ def recorded(
         return None
     if commits_topic(app) not in partitions:
         known = Description.from_bytes(last).topic_ids.get(commits_topic(app), "")
-        raise StartRefused(told_lost(app, [LostTopic(commits_topic(app), TopicUse.COMMITS, known, None)]))
+        raise StartRefused(format_lost(app, [LostTopic(commits_topic(app), TopicUse.COMMITS, known, None)]))
     return Description.from_bytes(last)
 
 
@@ -60,9 +60,7 @@ def _require_no_traces(
         raise StartRefused(
             f"{app}: {topology_topic(app)} was deleted or emptied, but the application has run ({traces[0]}): which changelogs "
             "its stores have, and how its sources are routed, is known from there alone, and is not guessed. Bring the last "
-            f"record of {topology_topic(app)} back from a copy of that topic; or, to begin again from the sources, "
-            "delete the application's changelogs, its topics that end with -repartition and -commits, and its state "
-            "folders; or give the topology another application id"
+            f"record of {topology_topic(app)} back from a copy of that topic; {BEGIN_WITHOUT_STATE}"
         )
 
 
@@ -138,7 +136,7 @@ def require_topics(plan: TopologyPlan, found: Description, settings: Settings, a
     """
     lost = identities_of(found, settings, admin).lost(plan)
     if lost:
-        raise StartRefused(told_lost(plan.application_id, lost.values()))
+        raise StartRefused(format_lost(plan.application_id, lost.values()))
 
 
 def identities_of(found: Description | None, settings: Settings, admin: AdminClient) -> Identities:

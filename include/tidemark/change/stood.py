@@ -15,9 +15,9 @@ from tidemark.restore.sources import copy_sources
 from tidemark.settings import Settings
 from tidemark.start.copies import find_copies
 from tidemark.start.evidence import Standing
-from tidemark.start.identities import LostTopic, TopicUse, told_lost
+from tidemark.start.identities import LostTopic, TopicUse, format_lost
 from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
-from tidemark.start.ways import changelog_fault, is_beheaded
+from tidemark.start.ways import changelog_fault, has_lost_beginning
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -46,7 +46,9 @@ class Stood:
         damaged: set[str] = set()
         for each in self.found.values():
             evidence = self.kit.witnesses.evidence(each.facts, each.copies)
-            damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s) or is_beheaded(s)}
+            damaged |= {
+                s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s) or has_lost_beginning(s)
+            }
         return frozenset(damaged)
 
     @property
@@ -85,7 +87,7 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
     own = kit_of(description.skeleton(), kit.settings, kit.clock, description.topic_ids)
     lost = own.witnesses.identities.lost(own.plan)
     if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):
-        raise StartRefused(told_lost(kit.plan.application_id, lost.values()))
+        raise StartRefused(format_lost(kit.plan.application_id, lost.values()))
     # Partitions that came since belong to no task yet.
     counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
     if lost:

@@ -29,7 +29,7 @@ from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, re
 from tidemark.restore.when import told_time
 from tidemark.restore.workspace import Move, Workspace, is_id
 from tidemark.start.evidence import Standing
-from tidemark.start.identities import told_lost
+from tidemark.start.identities import format_lost
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Fresh, Refuse, standing_of
 from tidemark.start.witnesses import TaskFacts, stalled_after
@@ -167,7 +167,7 @@ class Rewind:
 
     def _present(self, facts: TaskFacts) -> Standing:
         if facts.lost:
-            raise StartRefused(told_lost(self.builder.kit.plan.application_id, facts.lost.values()))
+            raise StartRefused(format_lost(self.builder.kit.plan.application_id, facts.lost.values()))
         standing = standing_of(self.builder.kit.witnesses.evidence(facts, {}))
         if isinstance(standing, Refuse):
             raise StartRefused(f"{standing.reason}; {standing.remedy}")

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import recorded, settled
+from tidemark.change.recorded import recorded, require_topics, settled
 from tidemark.errors import StartRefused, TidemarkError
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.settings import Settings
@@ -54,6 +54,8 @@ class DescriptionWatch:
         self._seen = self._end(partitions)
         found = recorded(settings, admin, module, partitions)
         self.plan = settled(module, found, partitions)
+        if found is not None:
+            require_topics(self.plan, found, settings, admin)
         self.partitions: Mapping[str, int] = partitions
 
     def _end(self, partitions: Mapping[str, int]) -> int:

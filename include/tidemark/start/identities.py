@@ -41,6 +41,13 @@ CHANGELOG_REMEDY = (
     f"NAME`) writes it to a new changelog; else {BEGIN_AGAIN}"
 )
 
+BEGIN_WITHOUT_STATE = (
+    "to begin again from the sources, delete the application's changelogs, its topics that end with -repartition, -commits and "
+    "-topology, its state folders, and its consumer group (`tidemark kafka consumer-groups --delete --group APPLICATION_ID`), "
+    "whose offsets would be gone on from; or give the topology another application id"
+)
+"""The remedy where what the last commits left is not known any more."""
+
 _WHAT_IS_LOST = {
     TopicUse.OUTPUT: "what was written to it",
     TopicUse.SOURCE: "the records that were processed, and their offsets mean other records now",
@@ -59,10 +66,7 @@ _REMEDY = {
     TopicUse.REPARTITION: (
         f"{BEGIN_AGAIN}; `--state keep` with the committed offsets goes on without the records that were lost"
     ),
-    TopicUse.COMMITS: (
-        "delete the application's changelogs, its topics that end with -repartition, -commits and -topology, and its state "
-        "folders to begin again from the sources; or give the topology another application id"
-    ),
+    TopicUse.COMMITS: BEGIN_WITHOUT_STATE,
 }
 
 
@@ -123,7 +127,7 @@ def lost_topics(uses: Mapping[str, TopicUse], known: Mapping[str, str], found: M
     return [each for each in changed_topics(uses, known, found) if each.use.is_state]
 
 
-def told_lost(application_id: str, lost: Iterable[LostTopic]) -> str:
+def format_lost(application_id: str, lost: Iterable[LostTopic]) -> str:
     """All of them in one message, each remedy once."""
     listed = list(lost)
     reasons = "; ".join(each.reason for each in listed)
@@ -131,7 +135,7 @@ def told_lost(application_id: str, lost: Iterable[LostTopic]) -> str:
     return f"{application_id}: {reasons}. To repair it: {remedies}"
 
 
-def _nobody(_topics: Collection[str]) -> Mapping[str, str]:
+def _ask_nothing(_topics: Collection[str]) -> Mapping[str, str]:
     return {}
 
 
@@ -140,7 +144,7 @@ class Identities:
     """The ids that the last commits knew, by topic, and how to ask for those of now; nothing known, nothing is compared."""
 
     known: Mapping[str, str] = field(default_factory=dict)
-    ask: Callable[[Collection[str]], Mapping[str, str]] = _nobody
+    ask: Callable[[Collection[str]], Mapping[str, str]] = _ask_nothing
 
     def lost(self, plan: TopologyPlan) -> dict[str, LostTopic]:
         """Topics of the plan that are not the known ones, by name. Blocks for a round trip."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
-from tidemark.start.identities import CHANGELOG_REMEDY
+from tidemark.start.identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
 from tidemark.start.ways import MEASURED, Rates, Way, changelog_fault, is_ahead, told, weigh
 from tidemark.stores.marker import Marker
 from tidemark.tasks.values import generation_of
@@ -100,9 +100,7 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
             return Refuse(
                 f"task {found.task}: there is state ({traces}) but no commit record"
                 + (f" beside the committed offset {beside}" if beside else ""),
-                f"bring {found.application_id}-commits back; to begin again, delete the application's changelogs, its topics "
-                "that end with -repartition, -commits and -topology, and its state folders; or give the topology another "
-                "application id",
+                f"bring {found.application_id}-commits back; {BEGIN_WITHOUT_STATE}",
             )
         return Fresh({s.partition.topic: committed.get(s.partition.topic, s.fresh_offset) for s in found.sources})
     recorded = record.end_offsets

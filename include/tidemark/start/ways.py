@@ -154,7 +154,7 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     return None
 
 
-def is_beheaded(store: StoreEvidence) -> bool:
+def has_lost_beginning(store: StoreEvidence) -> bool:
     """Whether a changelog that is only compacted has lost its beginning: keys that were not written since are not in it."""
     return not store.is_source and store.changelog_retention_ms is None and store.changelog_watermarks.low > 0
 
