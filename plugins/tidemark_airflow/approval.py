@@ -52,6 +52,9 @@ class PlanApprovalOperator(ApprovalOperator):
 
     def execute_complete(self, context: Mapping[str, Any], event: dict[str, Any]) -> Any:
         """Keep the answer, or the no of a time that is over. A yes that does not count fails here, nothing being stopped."""
+        # It loads clients, which a DAG file that is parsed must not.
+        from tidemark.oncall.case import FAILED, SAID
+
         if "error" not in event:
             approval = self._approval(context)
             try:
@@ -61,9 +64,11 @@ class PlanApprovalOperator(ApprovalOperator):
                     str(event["responded_at"]),
                     context["dag_run"].triggering_user_name,
                 )
+                approval.folder.note("approval", SAID, f"{answer.who} answered {answer.chosen}")
                 if answer.is_yes:
                     approval.require()
             except StartRefused as error:
+                approval.folder.note("approval", FAILED, str(error))
                 raise AirflowFailException(str(error)) from error
         return super().execute_complete(context=context, event=event)
 

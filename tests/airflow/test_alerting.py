@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from tests.alerts.noting import NOTE, NOTES_FILE, noted
 from tidemark.alerts.alert import AlertKind
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark_airflow import dag as dag_module
-from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_time_out
+from tidemark_airflow.alerting import Alarm, AlertOnFailure, PlanWaits, alert_on_time_out
 from tidemark_airflow.operations import DRILL_AGE, conclude
 
 TI = SimpleNamespace(dag_id="lag_check", task_id="lag")
@@ -72,6 +73,21 @@ def test_should_end_a_task_by_an_alarm_when_a_verdict_is_failed(
     with pytest.raises(Alarm, match=f"{check} of shopping: drill: none ever passed") as ended:
         conclude(check, "shopping", [bad, Finding("x", Verdict.OK, "fine")])
     assert (ended.value.what, ended.value.application_id) == (what, "shopping")
+
+
+@pytest.mark.parametrize(
+    ("users", "told_users"), [([{"id": "7", "name": "ada"}], "ada"), (None, "anybody who may run the DAG")]
+)
+def test_should_say_which_plan_waits_for_whom_and_for_how_long(
+    notes: Path, users: list[dict[str, str]] | None, told_users: str
+) -> None:
+    link = "http://airflow/dags/rescale/runs/r1/tasks/approval/required_actions"
+    task = SimpleNamespace(assigned_users=users, generate_link_to_ui=lambda task_instance: link)
+    run = SimpleNamespace(dag_id="rescale", run_id="r1")
+    context = {"task": task, "ti": TI, "dag_run": run, "params": {"topology": "shopping"}}
+    PlanWaits(timedelta(minutes=30))(context)
+    waits = f"rescale: the plan of run r1 waits for an answer of {told_users} within 0:30:00: {link}"
+    assert told(notes) == [("plan waits", "shopping", waits)]
 
 
 def test_should_know_the_application_of_a_stream(notes: Path) -> None:

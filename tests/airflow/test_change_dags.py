@@ -208,6 +208,8 @@ def test_should_refuse_the_answer_of_a_user_who_may_not_give_it(app, change, mon
     ask(context)
     with pytest.raises(AirflowFailException, match="ada triggered this run and approved it"):
         answer(context, user="ada")
+    with pytest.raises(AirflowFailException, match=r"refused before anything was changed: .*ada triggered this run"):
+        cases.report(context)
     for step in (cases.fence, changes.change):
         with pytest.raises(AirflowFailException, match="ada triggered this run and approved it"):
             step(context)
