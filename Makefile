@@ -45,7 +45,7 @@ audit-cost: jars ## RECORDS=1000000 RATE=10000 what an audit costs, and the rate
 restores: jars ## N=25 restores drawn at random, each compared with a recomputation
 	@$(BIN)/python -m tests.restores.run --n $(N)
 
-drill: jars ## the drill DAG on a running stream, healthy and with a changelog that a stranger wrote to
+drill: jars ## the drill DAG on a running stream: healthy, tampered with, and empty, idle or purged
 	@$(BIN)/python -m tests.drill.run
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed

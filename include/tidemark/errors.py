@@ -88,6 +88,12 @@ class CopyUnusable(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class StandbyOutdated(TidemarkError):
+    """The application keeps another state than the topology that this standby was started with: start it again."""
+
+    exit_code = ExitCode.RETRY
+
+
 class SavepointFailed(TidemarkError):
     """A savepoint was not taken, or its location cannot be used; the stream goes on. Names the place and the remedy."""
 

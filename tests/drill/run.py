@@ -1,9 +1,11 @@
-"""`make drill`: the drill DAG on a running application, healthy, and with a changelog that a stranger wrote to.
+"""`make drill`: the drill DAG on a running application, healthy, with a changelog that a stranger wrote to, and without
+evidence: empty, idle, and with changelogs whose beginnings were purged.
 
     python -m tests.drill.run [--seed N]
 
 Real broker, real Spark, patients' heartbeats arriving all the time. Each kind of damage is done alone, found, and mended.
-Last line `drill: healthy=pass altered=caught missing=caught extra=caught`; exit 1 when it is another.
+Last line `drill: empty=unproven healthy=pass altered=caught missing=caught extra=caught idle=unproven purged=unproven`; exit 1
+when it is another.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from rich.console import Console
 from tests.crash.bench import ROOT, Bench
+from tests.purging import purge
 from tests.telling import ends_of_logs
 from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START
 from tests.truth.topics import Row, read_all
@@ -36,10 +39,21 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.settings import Settings
 
 STORE = "pulse-counts"
+EXPECTED = {
+    "empty": "unproven",
+    "healthy": "pass",
+    "altered": "caught",
+    "missing": "caught",
+    "extra": "caught",
+    "idle": "unproven",
+    "purged": "unproven",
+}
+_SHORT_S = 10
+"""To wait for batches that do not come."""
 _RUN_DAG = """
 import sys
 from airflow.dag_processing.dagbag import DagBag
-conf = {"topologies": [sys.argv[1]], "follow_batches": 3, "follow_timeout_s": 120}
+conf = {"topologies": [sys.argv[1]], "follow_batches": 3, "follow_timeout_s": int(sys.argv[3])}
 run = DagBag(sys.argv[2]).dags["restore_drill"].test(run_conf=conf)
 print("STATE", run.state)
 """
@@ -78,10 +92,10 @@ class Drilled:
         self._kit = RestoreKit.of(bench.plan, settings, [], wall_clock_ms)
         self._changelog = changelog_topic(bench.application_id, STORE)
 
-    def drill(self) -> tuple[str, PastDrill]:
+    def drill(self, follow_timeout_s: int = 120) -> tuple[str, PastDrill]:
         """Run the DAG; the run's state, and what the history says of the drill."""
         done = subprocess.run(
-            [sys.executable, "-c", _RUN_DAG, self._bench.topology, str(ROOT / "dags")],
+            [sys.executable, "-c", _RUN_DAG, self._bench.topology, str(ROOT / "dags"), str(follow_timeout_s)],
             env=self._environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         (self._bench.folder / "dag.log").write_text(done.stdout + done.stderr)
@@ -121,6 +135,14 @@ class Drilled:
         ):
             raise RuntimeError("the application commits nothing")
 
+    def purge(self) -> None:
+        """Delete everything that all changelogs hold, as a person does by mistake."""
+        kit = self._kit
+        places = [
+            kit.witnesses.changelog_of(task, spec) for task in kit.tasks() for spec in kit.buildable(task).values()
+        ]
+        purge(kit.admin, self._settings, kit.ends.of(places))
+
     def _batches(self) -> dict[object, int]:
         found = {task: found.record for task, found in self._kit.facts().items()}
         holder = next(s.index for s in self._bench.plan.subtopologies if any(spec.name == STORE for spec in s.stores))
@@ -138,6 +160,18 @@ def outcome(damage: Damage, state: str, found: PastDrill) -> str:
     return "caught" if caught else "MISSED"
 
 
+def unproven(state: str, found: PastDrill, is_so: bool) -> str:
+    """`unproven` when the run did not fail, nothing passed, nothing differed, and it was for the reason that was meant."""
+    differing = sum(store["differing"] for store in found.report["stores"])
+    skipped = state == "success" and found.verdict is Verdict.NOT_ENOUGH_EVIDENCE and not differing
+    return "unproven" if skipped and is_so else "WRONG"
+
+
+def of_changelogs(found: PastDrill, figure: str) -> int:
+    """A figure of all stores by the whole changelog."""
+    return sum(store[figure] for store in found.report["stores"] if store["way"] == "whole changelog")
+
+
 def show(console: Console, state: str, found: PastDrill, seconds: float) -> None:
     """The figures as they were measured."""
     report = found.report
@@ -146,6 +180,8 @@ def show(console: Console, state: str, found: PastDrill, seconds: float) -> None
         console.print(
             f"    {way['way']}: RTO {way['rto_s']:.2f} s, RPO {way['rpo_offsets']} offsets, {way['rpo_s']:.1f} s"
         )
+    compared, left_out, differing = (of_changelogs(found, f) for f in ("compared", "left_out", "differing"))
+    console.print(f"    by whole changelog: {compared} keys compared, {left_out} left out, {differing} differ")
     for store in report["stores"]:
         for line in store["first"]:
             console.print(
@@ -160,26 +196,38 @@ def drilled(bench: Bench, settings: Settings, console: Console) -> dict[str, str
         **{name: value for name, value in bench.environment().items() if name.startswith("TIDEMARK_")},
     }
     airflow_parts.prepare(settings, environment)
-    bench.feeder.feed(bench.batch_records)
     running = bench.launch()
     bench.wait_state(running, "RUNNING")
-    bench.wait_drained()
     found: dict[str, str] = {}
-    with bench.feeder.feeding():
-        one = Drilled(bench, settings, environment)
-        console.print("[1/4] a healthy application …")
+    one = Drilled(bench, settings, environment)
+
+    def drill(what: str, follow_timeout_s: int = 120) -> tuple[str, PastDrill]:
+        console.print(f"[{len(found) + 1}/{len(EXPECTED)}] {what} …")
         started = time.monotonic()
-        state, past = one.drill()
+        state, past = one.drill(follow_timeout_s)
         show(console, state, past, time.monotonic() - started)
+        return state, past
+
+    state, past = drill("an application that has had no input", _SHORT_S)
+    found["empty"] = unproven(state, past, of_changelogs(past, "compared") == 0)
+    bench.feeder.feed(bench.batch_records)
+    bench.wait_drained()
+    with bench.feeder.feeding():
+        state, past = drill("a healthy application")
         found["healthy"] = "pass" if (state, past.verdict) == ("success", Verdict.OK) else "FAIL"
-        for number, damage in enumerate(one.damages(), 2):
-            console.print(f"[{number}/4] one {damage.kind} record in the changelog …")
+        for damage in one.damages():
             one.write(damage, damage.value)
-            started = time.monotonic()
-            state, past = one.drill()
-            show(console, state, past, time.monotonic() - started)
+            state, past = drill(f"one {damage.kind} record in the changelog")
             found[damage.kind] = outcome(damage, state, past)
             one.write(damage, damage.mended)
+    bench.wait_drained()
+    state, past = drill("an idle application", _SHORT_S)
+    found["idle"] = unproven(state, past, past.report["followed_batches"] < past.report["follow_batches"])
+    one.purge()
+    with bench.feeder.feeding():
+        state, past = drill("changelogs whose beginnings were purged, while input arrives")
+    followed = past.report["followed_batches"] >= past.report["follow_batches"]
+    found["purged"] = unproven(state, past, followed and of_changelogs(past, "deleted") > 0)
     bench.stop(running)
     return found
 
@@ -205,7 +253,7 @@ def main() -> int:
             finally:
                 bench.close()
     print("drill: " + " ".join(f"{what}={came}" for what, came in found.items()))
-    return 0 if found == {"healthy": "pass", "altered": "caught", "missing": "caught", "extra": "caught"} else 1
+    return 0 if found == EXPECTED else 1
 
 
 if __name__ == "__main__":

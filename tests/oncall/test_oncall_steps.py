@@ -114,6 +114,8 @@ def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app)
     assert counts_of(app) == app.expected
     figures = next(note.figures for note in call.folder.notes() if note.what == "figures")
     assert (figures["keys"], figures["rpo_offsets"]) == (len(app.expected), 0)
+    assert (figures["left_out"], figures["differing"], figures["evidence"]) == (0, 0, "ok")
+    assert sum(store["compared"] for store in call.figures()) == len(app.expected)
     app.feed(200, keys=50)
     app.run()
     drain(call.restoring, 10, call.say)

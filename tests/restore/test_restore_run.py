@@ -16,6 +16,7 @@ from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, Elsewhere, crash_at
 from typer.testing import CliRunner
 
+from tidemark.changelog.policy import DAY_MS
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
@@ -147,6 +148,42 @@ def test_should_read_only_the_tail_where_the_local_store_is_behind(app):
     restore(app, SourceOfState.LOCAL, listener=listener)
     assert counts_of(app) == app.expected
     assert 0 < listener.records < len(app.expected)
+
+
+def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_their_tombstones(app):
+    """The machine slept while it read: a key was deleted after the copy, and its tombstone is compacted away since."""
+    saved = app.settings.state_dir.with_name("saved")
+    shutil.copytree(app.settings.state_dir, saved)
+    app.feed(300, keys=10)
+    app.run()
+    shutil.rmtree(app.settings.state_dir)
+    saved.rename(app.settings.state_dir)
+    for partition in range(PARTITIONS):
+        store = RocksStore(app.store_folder(partition), write_buffer_bytes=1 << 20)
+        _, value = next(store.items(WHOLE))
+        store.put_many([Writes(WHOLE, [b"deleted since"], [value])], store.marker, None)
+        store.close()
+    asleep_ms = [0]
+
+    def sleep(point):
+        if point == "restore-tail":
+            asleep_ms[0] = DAY_MS
+
+    kit = RestoreKit.of(
+        app.plan,
+        app.settings,
+        [LocalCopies(app.settings.state_dir, app.name)],
+        lambda: wall_clock_ms() + asleep_ms[0],
+    )
+    made = make_plan(kit, "r1", None)
+    assert {store.source for store in made.stores} == {SourceOfState.LOCAL}
+    workspace = Workspace(app.settings.state_dir, app.name, "r1")
+    workspace.create(made)
+    said = []
+    done = RestoreRun(kit, workspace, LoggingRestoreListener(), sleep, said.append).run()
+    assert done.state is RestoreState.DONE
+    assert counts_of(app) == app.expected
+    assert any("delete.retention.ms is 1d" in line and "next source of state" in line for line in said)
 
 
 def test_should_pass_over_a_damaged_store(app, caplog):

@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.names import TopicPartition
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.changelog import ChangelogBatch
 from tidemark.restore.restore import RestoreJob
-from tidemark.standby.followed import Bounds, why_anew
+from tidemark.standby.followed import Bounds, FollowedStore, why_anew
 from tidemark.start.evidence import Watermarks
 from tidemark.stores.marker import Marker
+from tidemark.stores.protocol import WHOLE
+from tidemark.stores.rocksdb import RocksStore
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 CHANGELOG = TopicPartition("app-s-changelog", 3)
@@ -57,3 +60,24 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
 )
 def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):
     assert why in reason(**found)
+
+
+@pytest.mark.parametrize(("asleep_ms", "goes_on"), [(24 * HOUR - 1, True), (24 * HOUR, False)])
+def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_it_read(tmp_path, asleep_ms, goes_on):
+    now = [NOW]
+    store = FollowedStore(
+        TaskId(0, 3),
+        RestoreJob(PLAIN, CHANGELOG, 0, MARKER, None, None),
+        24 * HOUR,
+        tmp_path / "s",
+        lambda folder: RocksStore(folder, write_buffer_bytes=1 << 20),
+        lambda: now[0],
+    )
+    store.see(Bounds(NOW, Watermarks(0, 100), 500))
+    assert store.write(ChangelogBatch([b"deleted since"], [b"1"], 50))
+    now[0] += asleep_ms
+    assert store.write(ChangelogBatch([b"a"], [b"1"], 60)) is goes_on
+    assert store.next_offset == (60 if goes_on else 0)
+    held = {key for key, _ in store._store.items(WHOLE)}
+    assert held == ({b"deleted since", b"a"} if goes_on else set())
+    store.close()

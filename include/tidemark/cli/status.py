@@ -69,6 +69,9 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                     "records_per_second": said.get("records_per_second"),
                     "partitions": said.get("partitions"),
                     "generation": said.get("generation"),
+                    "changelog_generation": said.get("changelog_generation"),
+                    "useful": said.get("useful") if alive else None,
+                    "useless_because": said.get("useless_because"),
                 }
             )
         except (OSError, ValueError, KeyError, TypeError):
@@ -92,7 +95,16 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
         console.print(table)
     if instances:
         table = Table(
-            "application", "instance", "pid", "state", "generation", "partitions", "batch", "last commit", "events/s"
+            "application",
+            "instance",
+            "pid",
+            "state",
+            "generation",
+            "partitions",
+            "batch",
+            "last commit",
+            "events/s",
+            "copies",
         )
         for row in instances:
             since = row["seconds_since_commit"]
@@ -107,5 +119,14 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
                 "" if row["batch"] is None else str(row["batch"]),
                 "" if since is None else f"{since:.1f} s ago",
                 "" if row["records_per_second"] is None else f"{row['records_per_second']:.0f}",
+                _copies(row),
             )
         console.print(table)
+
+
+def _copies(row: dict[str, Any]) -> str:
+    """Of a standby that runs: whose changelogs it follows, and whether an instance that starts would take its copies."""
+    if row["useful"] is None:
+        return ""
+    use = "[green]useful[/green]" if row["useful"] else f"[red]of no use[/red]: {row['useless_because']}"
+    return f"generation {row['changelog_generation']}, {use}"

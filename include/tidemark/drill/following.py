@@ -24,6 +24,7 @@ class Follower:
         self._states = list(states)
         self._each = each
         self._next = {state.name: state.copy.marker.changelog_offset for state in states}
+        self._level_ms = {state.name: state.taken_ms for state in states}
         self._records = dict.fromkeys(self._next, 0)
         self._seconds = dict.fromkeys(self._next, 0.0)
 
@@ -43,12 +44,13 @@ class Follower:
 
     def _round(self) -> int:
         """Every store up to the end of now; batches that were committed since the first savepoint."""
-        facts = self._rebuilder.kit.facts()
+        asked_ms, facts = self._rebuilder.kit.clock(), self._rebuilder.kit.facts()
         moving = [state for state in self._states if state.spec.source_topic is None]
 
         def read(state: SavedState) -> None:
             changelog = facts[state.task].changelogs[state.spec.name]
             self._read(state, changelog.low, changelog.end)
+            self._level_ms[state.name] = asked_ms
 
         self._each(read, moving)
         stood = {state.task: state.copy.marker.batch for state in self._states}
@@ -75,6 +77,7 @@ class Follower:
         """What was deleted before it was read is missing in the comparison."""
         started = time.monotonic()
         from_offset = max(self._next[state.name], low_offset)
-        self._records[state.name] += self._rebuilder.follow(self._kind, state, from_offset, end_offset)
+        since_ms = self._level_ms[state.name]
+        self._records[state.name] += self._rebuilder.follow(self._kind, state, from_offset, end_offset, since_ms)
         self._seconds[state.name] += time.monotonic() - started
         self._next[state.name] = max(self._next[state.name], end_offset)

@@ -134,9 +134,10 @@ class Rebuilder:
         """Go a way that `tail_of` gave."""
         return self._build(kind, state, self._job(state, changelog.low), way)
 
-    def follow(self, kind: str, state: SavedState, from_offset: int, end_offset: int) -> int:
+    def follow(self, kind: str, state: SavedState, from_offset: int, end_offset: int, since_ms: int) -> int:
         """Read a built store's changelog on to `end_offset`; gives the number of records.
 
+        It was level with `from_offset` at `since_ms`. Raises `CopyUnusable` where that is too long ago to go on from.
         `state` says what the store's marker is to be: what it reads beyond that is in the store all the same.
         """
         job = self._job(state, 0)
@@ -144,7 +145,7 @@ class Rebuilder:
         reading = Reading(self.listener)
         restorer = self.kit.builder(reading, _pass, []).restorer
         with opened(self.folder_of(kind, state)) as store:
-            restorer.replay_tail(job, from_offset, store, self.go_on)
+            restorer.replay_tail(job, from_offset, store, self.go_on, since_ms=since_ms)
         return reading.records
 
     def fetch(self, state: SavedState) -> Path:

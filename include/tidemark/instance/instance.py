@@ -140,7 +140,7 @@ class Instance:
             description=settled.description(partitions),
         )
         stores = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
-        restorer = Restorer(client, stalled_after(settings), self._listeners, probe, self)
+        restorer = Restorer(client, stalled_after(settings), self._listeners, probe, self, clock)
         copies = SavepointCopies(SavepointRepository(settings.savepoint_location, app))
         self._savepoints = SavepointTaker(
             app, plan.version, instance, settings.var_dir, self._directory.folder, self._run_file, clock

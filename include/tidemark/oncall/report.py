@@ -146,7 +146,10 @@ def render(report: Mapping[str, Any]) -> str:
         figures += [
             ("RPO, source offsets", _told(report.get("rpo_offsets"))),
             ("RPO, seconds", _told(report.get("rpo_s"))),
-            ("keys verified", _told(report.get("keys"))),
+            ("evidence", str(report.get("evidence") or "—")),
+            ("keys compared", _told(report.get("keys"))),
+            ("keys left out", _told(report.get("left_out"))),
+            ("keys that differ", _told(report.get("differing"))),
         ]
     kind = "good" if report["is_as_wanted"] else "bad"
     parts = [

@@ -25,6 +25,7 @@ from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned
 from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
 from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
 from tidemark.probe import Probe
+from tidemark.restore.bounds import overall, total
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.local_copies import read_marker
@@ -151,14 +152,32 @@ class OnCall:
             marker = read_marker(folder) if folder.exists() else None
             if marker is not None:
                 behind += _behind(facts[TaskId.parse(store.task)], marker.source_offsets)
-        keys = sum(verdict.keys for verdict in verdicts.values())
+        figures = [verdict.figures for verdict in verdicts.values()]
+        found, evidence = total(figures), overall(figures)
         checksums = {name: verdict.checksum for name, verdict in verdicts.items()}
-        self.folder.note("verify", "figures", keys=keys, rpo_offsets=behind, rpo_s=0.0, checksums=checksums)
+        self.folder.note(
+            "verify", "figures", keys=found.compared, left_out=found.left_out, differing=found.differing,
+            evidence=str(evidence), rpo_offsets=behind, rpo_s=0.0, checksums=checksums,
+        )  # fmt: skip
         if behind:
             raise StartRefused(
                 f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; plan again"
             )
-        self.say(f"{keys} keys in {len(plan.stores)} stores equal their changelogs, and stand where Kafka stands")
+        self.say(f"{evidence}: of {len(plan.stores)} stores, {found.told}; they stand where Kafka stands")
+
+    def figures(self) -> list[dict[str, Any]]:
+        """What was compared, left out and found to differ, per store; empty for a rewind, which compares while it is built."""
+        return [
+            {
+                "task": verdict.task,
+                "store": verdict.store,
+                "verdict": str(verdict.figures.verdict),
+                "compared": verdict.compared,
+                "left_out": verdict.left_out,
+                "differing": verdict.different,
+            }
+            for verdict in (self._workspace.progress().verdicts or {}).values()
+        ]
 
     def swap(self) -> None:
         """Put the verified state in place, which ends what was approved. Raises what `RestoreRun.swap` raises."""

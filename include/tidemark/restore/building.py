@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rocksdict import Cache
 
-from tidemark.errors import CopyUnusable, TaskCorrupted
+from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted
 from tidemark.names import TaskId
 from tidemark.restore.apart import load_apart
 from tidemark.restore.restore import RestoreJob, Restorer
@@ -92,16 +92,25 @@ class StoreBuilder:
         A new folder is built in `building` and renamed, so that a crash leaves the old one. Raises `CopyUnusable`, and
         leaves `folder` as it was and `store` closed; raises `RestoreSuspended`.
         """
-        if way.kind is SourceOfState.LOCAL:
+        if way.kind is SourceOfState.LOCAL and way.copy is not None:
             if not way.is_ready:
-                self.restorer.replay_tail(job, way.from_offset, store, go_on)
+                since_ms = way.copy.marker.commit_time_ms
+                try:
+                    self.restorer.replay_tail(job, way.from_offset, store, go_on, since_ms=since_ms)
+                except CopyUnusable as error:
+                    store.close()
+                    raise CopyUnusable(f"{way.location}: {error}") from error
             return store
         store.close()
         if not job.spec.is_rocksdb:
             # Emptied before: a key whose tombstone is compacted away must not stay.
             shutil.rmtree(folder, ignore_errors=True)
             empty = self.opener.open(folder, job.spec)
-            self.restorer.replay_tail(job, job.low_offset, empty, go_on)
+            try:
+                self.restorer.replay_tail(job, job.low_offset, empty, go_on, since_ms=self.opener.clock())
+            except CopyUnusable as error:
+                empty.close()
+                raise OutcomeUnknown(f"{error}; the next start begins again") from error
             return empty
         self.build(task, job, way, building, go_on)
         shutil.rmtree(folder, ignore_errors=True)
@@ -133,9 +142,12 @@ class StoreBuilder:
             marker = fetched.marker
             # A copy that goes on moving may be further than it said, never less.
             if marker is None or marker.changelog_offset < copy.marker.changelog_offset:
-                raise CopyUnusable(f"{copy.location}: its store does not stand where it says")
+                raise CopyUnusable("its store does not stand where it says")
             if not way.is_ready:
-                self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on)
+                since_ms = marker.commit_time_ms
+                self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on, since_ms=since_ms)
+        except CopyUnusable as error:
+            raise CopyUnusable(f"{copy.location}: {error}") from error
         finally:
             fetched.close()
 

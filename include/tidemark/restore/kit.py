@@ -93,7 +93,8 @@ class RestoreKit:
     ) -> StoreBuilder:
         """Builds stores of this application from `copies`, changelogs, or what has been `recomputed`."""
         opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
-        restorer = Restorer(self.client_config, stalled_after(self.settings), listener, probe, NoTableReader())
+        stalled_after_s = stalled_after(self.settings)
+        restorer = Restorer(self.client_config, stalled_after_s, listener, probe, NoTableReader(), self.clock)
         return StoreBuilder(opener, restorer, copies, recomputed)
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tidemark.errors import StartRefused, TaskCorrupted
+from tidemark.changelog.policy import changelog_policy
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import CopyUnusable, OutcomeUnknown, StartRefused, TaskCorrupted
 from tidemark.names import TopicPartition
 from tidemark.probe import Probe
 from tidemark.restore.changelog import ChangelogBatch, read_committed_until
@@ -20,6 +22,7 @@ from tidemark.stores.layout import ValueLayout
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Store, Writes
 from tidemark.tasks.values import segments_of
+from tidemark.topology.durations import about_ms, format_ms
 from tidemark.topology.plan import StoreSpec
 
 
@@ -54,42 +57,66 @@ class RestoreJob:
 
 @dataclass(frozen=True)
 class Restorer:
-    """Runs restore jobs; safe to use from several threads. `tables` reads tables whose source topic is their changelog."""
+    """Runs restore jobs; safe to use from several threads. `tables` reads tables whose source topic is their changelog.
+
+    A tombstone is gone `delete.retention.ms` after it was compacted: what is read for longer may lack some, so that deleted
+    keys would stay. `clock`, in epoch milliseconds, is looked at when the reading has ended, before the marker says so.
+    """
 
     client_config: Mapping[str, Any]
     stalled_after_s: float
     listener: RestoreListener
     probe: Probe
     tables: TableReader
+    clock: Callable[[], int] = wall_clock_ms
 
-    def replay_tail(self, job: RestoreJob, from_offset: int, store: Store, go_on: Callable[[], bool]) -> None:
-        """Write the tail into a live store, batch by batch.
+    def replay_tail(
+        self, job: RestoreJob, from_offset: int, store: Store, go_on: Callable[[], bool], *, since_ms: int
+    ) -> None:
+        """Write the tail into a live store, batch by batch. At `since_ms` the store lacked nothing before `from_offset`.
 
         The marker moves once, with the last batch: a crash in the middle replays the same tail again, which is harmless
-        as records hold whole values. Raises `RestoreSuspended`.
+        as records hold whole values. Raises `RestoreSuspended`, and `CopyUnusable`, with the marker where it was, when
+        `delete.retention.ms` has passed since `since_ms` by the time that the tail is read.
         """
         # A store that had no marker must not seem level before its last record is in.
         before = store.marker or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
         for batch in self._read(job, from_offset, go_on):
             store.put_many(changelog_writes(job, batch), before, None)
             self.probe("restore-tail")
+        if (lacking := self._lacking(job, since_ms)) is not None:
+            raise CopyUnusable(lacking)
         store.put_many([], job.target, job.first_live_segment)
 
     def build_whole(
         self, job: RestoreJob, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
     ) -> None:
-        """Build the store in `building` from the whole changelog, its marker last. Raises `RestoreSuspended`.
+        """Build the store in `building` from the whole changelog, its marker last.
 
-        `open_store` opens one for bulk loading.
+        `open_store` opens one for bulk loading. Raises `RestoreSuspended`, and `OutcomeUnknown` where the reading took
+        `delete.retention.ms`: it must begin again.
         """
+        began_ms = self.clock()
         store = open_store(building)
         try:
             for batch in self._read(job, job.low_offset, go_on):
                 store.load_many(changelog_writes(job, batch))
                 self.probe("restore-whole")
+            if (lacking := self._lacking(job, began_ms)) is not None:
+                raise OutcomeUnknown(f"{lacking}; the next start begins again")
             store.finish_load(job.target)
         finally:
             store.close()
+
+    def _lacking(self, job: RestoreJob, since_ms: int) -> str | None:
+        """Why what was read until now may lack tombstones; None where it lacks none."""
+        age_ms, kept_ms = self.clock() - since_ms, changelog_policy(job.spec).delete_retention_ms
+        if age_ms < kept_ms:
+            return None
+        return (
+            f"{job.changelog} was read until {about_ms(age_ms)} after the state that it was read onto, delete.retention.ms is "
+            f"{format_ms(kept_ms)}: deletions may be compacted away, and keys that they deleted would come back"
+        )
 
     def _read(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
         started = time.monotonic()

@@ -18,7 +18,7 @@ from tidemark.restore.building import StoreOpener
 from tidemark.restore.changelog import ChangelogBatch, read_committed_consumer
 from tidemark.restore.restore import RestoreJob
 from tidemark.standby.followed import FollowedStore, bounds_of
-from tidemark.standby.lookout import Lookout, Sight
+from tidemark.standby.lookout import DescriptionWatch, Lookout, Sight
 from tidemark.standby.plans import StandbyPlan
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.checkpoint import write_checkpoint
@@ -55,11 +55,15 @@ class Follower:
         standby: StandbyPlan,
         directory: InstanceDirectory,
         opener: StoreOpener,
+        description: DescriptionWatch | None = None,
     ) -> None:
-        """Open the copies where they were left and begin to follow. Blocks; raises `OutcomeUnknown`, `TaskLocked`."""
+        """Open the copies where they were left and begin to follow. Blocks; raises `OutcomeUnknown`, `TaskLocked`.
+
+        `description` is looked at as often as the tasks are.
+        """
         self._opener = opener
         self._application_id = witnesses.plan.application_id
-        self._lookout = Lookout(witnesses, list(standby.stores))
+        self._lookout = Lookout(witnesses, list(standby.stores), description)
         self._folders: dict[TaskId, TaskDirectory] = {}
         self._stores: dict[TopicPartition, FollowedStore] = {}
         self._assigned: set[TopicPartition] = set()
@@ -98,6 +102,11 @@ class Follower:
     def stores(self) -> list[FollowedStore]:
         """The copies, by task."""
         return sorted(self._stores.values(), key=lambda store: (store.task, store.job.spec.name))
+
+    @property
+    def asked_ms(self) -> int:
+        """When Kafka was last asked where the application stands."""
+        return self._lookout.sight.asked_ms
 
     def store(self, task: TaskId, name: str) -> FollowedStore | None:
         """One copy."""

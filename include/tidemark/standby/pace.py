@@ -1,4 +1,4 @@
-"""How fast the copies come along: what a person, the log and the run file are told."""
+"""How fast the copies come along, and whether they are of any use: what a person, the log and the run file are told."""
 
 from __future__ import annotations
 
@@ -6,11 +6,41 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from tidemark.names import TopicPartition
 from tidemark.standby.followed import FollowedStore
+from tidemark.topology.durations import about_ms
 
 _SPAN_S = 10.0
+UNHEARD_MS = 60_000
+"""After so long without an answer nobody knows whether the copies are still those of the application."""
+
+
+class Copy(Protocol):
+    """What is asked of a copy to say whether it is of use."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def lag_offsets(self) -> int: ...
+
+    @property
+    def holds_something(self) -> bool: ...
+
+
+def useless_because(copies: Iterable[Copy], outdated: str | None, asked_ms: int, now_ms: int) -> str | None:
+    """Why an instance that starts now would not take these copies; None where it would.
+
+    `outdated` says what the application's description has against them, `asked_ms` when Kafka last said where it stands.
+    """
+    if outdated is not None:
+        return outdated
+    if now_ms - asked_ms > UNHEARD_MS:
+        return f"Kafka has not said for {about_ms(now_ms - asked_ms)} where the application stands"
+    cold = [copy.name for copy in copies if copy.lag_offsets > 0 and not copy.holds_something]
+    return f"nothing has been read yet of {', '.join(cold)}" if cold else None
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import settled_plan
 from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
+from tidemark.errors import StandbyOutdated, StartRefused
 from tidemark.instance.run_file import RunFile, standby_file_path
 from tidemark.restore.building import StoreOpener
 from tidemark.settings import Settings
 from tidemark.standby.copies import standby_name, write_copies
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
-from tidemark.standby.pace import Pace, PaceMeter
-from tidemark.standby.plans import plan_standby
+from tidemark.standby.lookout import DescriptionWatch
+from tidemark.standby.pace import Pace, PaceMeter, useless_because
+from tidemark.standby.plans import StandbyPlan, plan_standby
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.topology.plan import TopologyPlan
@@ -48,17 +50,14 @@ def run_standby(
 ) -> None:
     """Follow until `stop` is set. Leaves nothing open.
 
-    Raises `TaskLocked` for a number that is taken, `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
+    It begins anew, in the same process, when the application's description names other changelogs or other tasks. Raises
+    `StandbyOutdated` where it describes what this topology does not keep, `TaskLocked` for a number that is taken,
+    `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
     """
     app = plan.application_id
-    client = librdkafka_config(settings)
-    admin = AdminClient(client)
-    plan = settled_plan(plan, settings, admin)
-    standby = plan_standby(plan, partition_counts(admin, settings))
-    if standby.left_out:
-        log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
-    ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
-    witnesses = Witnesses(plan, settings, client, ends, changelog_policies(plan), clock)
+    admin = AdminClient(librdkafka_config(settings))
+    description = DescriptionWatch(plan, settings, admin)
+    standby = _planned(description)
     name = standby_name(number)
     with ExitStack() as opened:
         directory = InstanceDirectory(settings.state_dir, app, name)
@@ -70,29 +69,95 @@ def run_standby(
             run_file.update({"state": "NOT_RUNNING" if failure is None else "ERROR", "since_ms": clock()}, now=True)
 
         opened.push(ended)
-        run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
         handovers = Handovers(directory.folder)
         opened.callback(handovers.close)
-        opener = StoreOpener(settings, Cache(settings.store_cache_bytes), clock)
-        follower = Follower(witnesses, standby, directory, opener)
-        opened.callback(follower.close)
-        meter = PaceMeter()
-        told_s = 0.0
+        process = _Process(settings, admin, directory, run_file, handovers, tell, clock)
         while not stop.is_set():
-            follower.step()
-            handovers.answer(follower.store)
-            if time.monotonic() - told_s >= _TELL_S:
-                told_s = time.monotonic()
-                write_copies(directory.folder, follower.stores)
-                paces = meter.measure(follower.stores)
-                run_file.update(_state(paces))
-                tell(paces)
+            run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
+            process.follow(description, standby, stop)
+            if description.outdated is not None and not stop.is_set():
+                log.warning("the copies of %s are followed anew: %s", app, description.outdated)
+                description = _again(plan, settings, admin)
+                standby = _planned(description)
 
 
-def _state(paces: Sequence[Pace]) -> dict[str, object]:
+def _planned(description: DescriptionWatch) -> StandbyPlan:
+    """Raises `PreflightFailed`."""
+    standby = plan_standby(description.plan, description.partitions)
+    if standby.left_out:
+        log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
+    return standby
+
+
+def _again(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> DescriptionWatch:
+    """The description as it is now. Raises `StandbyOutdated` where this process's topology is of another state."""
+    try:
+        return DescriptionWatch(plan, settings, admin)
+    except StartRefused as error:
+        raise StandbyOutdated(
+            f"the state of {plan.application_id} was changed, and this standby was started with version {plan.version} of the "
+            f"topology: start it again with the one that runs now ({error})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Process:
+    """What stays when the copies are followed anew."""
+
+    settings: Settings
+    admin: AdminClient
+    directory: InstanceDirectory
+    run_file: RunFile
+    handovers: Handovers
+    tell: Tell
+    clock: Callable[[], int]
+
+    def follow(self, description: DescriptionWatch, standby: StandbyPlan, stop: threading.Event) -> None:
+        """Until `stop` is set, or the description is outdated."""
+        self._forget_others(standby)
+        client, plan = librdkafka_config(self.settings), description.plan
+        ends = EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000)
+        witnesses = Witnesses(plan, self.settings, client, ends, changelog_policies(plan), self.clock)
+        opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
+        with closing(Follower(witnesses, standby, self.directory, opener, description)) as follower:
+            meter = PaceMeter()
+            told_s = 0.0
+            while not stop.is_set() and description.outdated is None:
+                follower.step()
+                self.handovers.answer(follower.store)
+                if time.monotonic() - told_s >= _TELL_S:
+                    told_s = time.monotonic()
+                    write_copies(self.directory.folder, follower.stores)
+                    paces = meter.measure(follower.stores)
+                    useless = useless_because(follower.stores, description.outdated, follower.asked_ms, self.clock())
+                    self.run_file.update(_state(paces, _generations(standby), useless))
+                    self.tell(paces)
+            if description.outdated is not None:
+                # What is on disk is of changelogs that nobody writes any more.
+                write_copies(self.directory.folder, ())
+                outdated = {"state": "RESTORING", "useful": False, "useless_because": description.outdated}
+                self.run_file.update(outdated, now=True)
+
+    def _forget_others(self, standby: StandbyPlan) -> None:
+        """Copies of tasks that the application has no longer."""
+        for task in set(self.directory.task_ids()) - standby.stores.keys():
+            log.info("task %s is none of the application's any more: its copies are removed", task)
+            shutil.rmtree(self.directory.folder / str(task), ignore_errors=True)
+
+
+def _generations(standby: StandbyPlan) -> dict[str, int]:
+    """By store: how often its changelog was begun anew."""
+    return {spec.name: spec.generation for specs in standby.stores.values() for spec in specs}
+
+
+def _state(paces: Sequence[Pace], generations: Mapping[str, int], useless: str | None) -> dict[str, object]:
     """What `tidemark status` shows."""
     return {
         "state": "RESTORING" if any(pace.lag_offsets > 0 for pace in paces) else "RUNNING",
         "records_per_second": round(sum(pace.records_per_second for pace in paces), 1),
         "partitions": sorted({pace.task for pace in paces}),
+        "changelog_generation": max(generations.values(), default=0),
+        "changelog_generations": dict(generations),
+        "useful": useless is None,
+        "useless_because": useless,
     }

@@ -1,0 +1,182 @@
+"""A standby beside an application whose state moves to other changelogs: it follows them, or ends and says why."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from rich.console import Console
+from tests.standby.application import Application, contents, count
+
+from tidemark.broker.topics import partition_counts
+from tidemark.change.description import describe_state, with_generations
+from tidemark.cli.status import instance_rows, show
+from tidemark.errors import ExitCode, StandbyOutdated
+from tidemark.instance.run_file import read_run_file, standby_file_path
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId, TopicPartition, topology_topic
+from tidemark.standby.copies import StandbyCopies
+from tidemark.standby.pace import UNHEARD_MS, useless_because
+from tidemark.standby.process import run_standby
+from tidemark.stores.rocksdb import RocksStore
+from tidemark.topology.builder import Topology
+
+TASK = TaskId(0, 0)
+
+
+def describe(app, plan):
+    """What the commit of a change writes down."""
+    description = describe_state(plan, partition_counts(app.admin, app.settings))
+    app.write([(b"topology", description.to_bytes())], TopicPartition(topology_topic(app.id), 0))
+
+
+@contextmanager
+def standing_by(app):
+    """A standby of the topology as it was first; gives what it ended with, in a list."""
+    stop, ended = threading.Event(), []
+
+    def run():
+        try:
+            run_standby(app.plan, app.settings, 0, "made", stop, lambda _paces: None)
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def said(app):
+    return read_run_file(standby_file_path(app.settings.var_dir, app.id, 0)) or {}
+
+
+def is_level(app, generation):
+    told = said(app)
+    return told.get("state") == "RUNNING" and told.get("changelog_generations") == {"n": generation}
+
+
+def copy_of(app):
+    store = RocksStore(
+        app.settings.state_dir / "standby-0" / app.id / "0_0" / "rocksdb" / "n", write_buffer_bytes=1 << 20
+    )
+    try:
+        return contents(store)
+    finally:
+        store.close()
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(150)
+def test_should_follow_the_new_changelog_of_a_store_that_was_written_anew(counting):
+    counting.commit({"n": {0: [(b"old", count(1))], 1: [(b"x", count(1))]}})
+    describe(counting, counting.plan)
+    gone = counting.settings.state_dir / "standby-0" / counting.id / "7_7"
+    gone.mkdir(parents=True)
+    with standing_by(counting) as ended:
+        assert wait_until(lambda: ended or is_level(counting, 0), 60)
+        assert not gone.exists(), "the application has no such task"
+        moved = with_generations(counting.plan, {"n": 1})
+        after = Application(moved, counting.settings, counting.admin, create_sources=False)
+        after.commit({"n": {0: [(b"new", count(2))], 1: [(b"y", count(1))]}})
+        describe(after, moved)
+        assert wait_until(lambda: ended or is_level(counting, 1), 60), said(counting)
+        assert ended == []
+        (row,) = instance_rows(counting.settings, time.time())
+        assert (row["changelog_generation"], row["useful"], row["useless_because"]) == (1, True, None)
+        ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
+        assert copy[0].marker.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
+    assert ended == []
+    assert copy_of(counting) == {b"new": count(2)} == after.fold("n")
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(150)
+def test_should_go_on_where_the_description_was_written_again_and_names_the_same(counting, caplog):
+    counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
+    describe(counting, counting.plan)
+    with standing_by(counting) as ended:
+        assert wait_until(lambda: ended or is_level(counting, 0), 60)
+        describe(counting, counting.plan)
+        counting.commit({"n": {0: [(b"b", count(1))]}})
+        place = counting.changelog("n")
+        end = counting.ends.of([place])[place]
+
+        def has_followed():
+            found = StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].get("n", ())
+            return any(copy.marker.changelog_offset >= end for copy in found)
+
+        assert wait_until(lambda: ended or has_followed(), 60)
+    assert ended == []
+    assert "followed anew" not in caplog.text
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(150)
+def test_should_end_and_say_why_where_its_topology_is_no_longer_the_one_that_runs(counting):
+    counting.commit({"n": {0: [(b"a", count(1))], 1: [(b"x", count(1))]}})
+    describe(counting, counting.plan)
+    other = Topology(counting.id, version="2")
+    other.stream(counting.source, schema="id STRING", key="id").group_by_key().count(name="n", store="m").to(
+        "elsewhere"
+    )
+    with standing_by(counting) as ended:
+        assert wait_until(lambda: ended or is_level(counting, 0), 60)
+        describe(counting, other.plan())
+        assert wait_until(lambda: ended, 60), said(counting)
+    (error,) = ended
+    assert isinstance(error, StandbyOutdated)
+    assert error.exit_code is ExitCode.RETRY
+    assert "start it again with the one that runs now" in str(error)
+    assert (said(counting)["state"], said(counting)["useful"]) == ("ERROR", False)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    name: str
+    lag_offsets: int
+    holds_something: bool
+
+
+LEVEL, BEHIND, COLD = _Copy("0_0/n", 0, True), _Copy("0_1/n", 9, True), _Copy("0_2/n", 9, False)
+EMPTY = _Copy("0_3/n", 0, False)
+NOW = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("copies", "outdated", "asked_ms", "why"),
+    [
+        ([LEVEL, BEHIND, EMPTY], None, NOW, None),
+        ([LEVEL], None, NOW - UNHEARD_MS, None),
+        ([LEVEL], None, NOW - UNHEARD_MS - 1, "Kafka has not said for"),
+        ([LEVEL, COLD], None, NOW, "nothing has been read yet of 0_2/n"),
+        ([LEVEL], "other changelogs", NOW, "other changelogs"),
+    ],
+)
+def test_should_say_of_what_use_its_copies_are(copies, outdated, asked_ms, why):
+    found = useless_because(copies, outdated, asked_ms, NOW)
+    assert found is None if why is None else why in found
+
+
+def test_should_show_the_generation_and_the_use_of_a_standbys_copies(settings, monkeypatch, capsys):
+    monkeypatch.setattr("tidemark.cli.status.Console", lambda: Console(width=250))
+    row = {
+        "application": "a", "instance": "standby-0", "pid": 7, "state": "RUNNING", "generation": None, "partitions": ["0_0"],
+        "batch": None, "seconds_since_commit": None, "records_per_second": 0.0, "changelog_generation": 2,
+    }  # fmt: skip
+    rows = [
+        {**row, "useful": True, "useless_because": None},
+        {**row, "useful": False, "useless_because": "nothing has been read yet of 0_2/n"},
+        {**row, "useful": None, "useless_because": None},
+    ]
+    show([], rows, settings)
+    printed = capsys.readouterr().out
+    assert "generation 2, useful" in printed
+    assert "generation 2, of no use: nothing has been read yet of 0_2/n" in printed
+    assert printed.count("generation 2") == 2
