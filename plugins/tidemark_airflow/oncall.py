@@ -53,11 +53,12 @@ def restore(context: Context) -> None:
 
 def verify(context: Context) -> None:
     """Look at the evidence."""
-    if is_done(context):
-        return
-    with _restoring(context, "verify") as (call, _):
-        call.verify()
-        context["ti"].xcom_push("figures", call.figures())
+    if not is_done(context):
+        with _restoring(context, "verify") as (call, _):
+            call.verify()
+    # A task that is cleared has lost what it pushed.
+    call = _call_of(case_of(context), probe_from_environment(), log.info)
+    context["ti"].xcom_push("figures", call.figures())
 
 
 def swap(context: Context) -> None:

@@ -90,7 +90,9 @@ def context() -> dict[str, Any]:
         "dry_run": False,
         "reason": "the disk died",
     }
-    return {"params": {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}, "dag_run": run_of(RESTORE)}
+    task = SimpleNamespace(xcom_push=lambda *_: None)
+    given = {**params, "relaunch_timeout_s": 7, "drain_timeout_s": 5}
+    return {"params": given, "dag_run": run_of(RESTORE), "ti": task}
 
 
 @pytest.fixture
