@@ -47,7 +47,7 @@ def test_internal_topics_should_be_configured_for_what_they_hold() -> None:
     settings = Settings.load(commit_record_retention_ms=123)
     specs = {s.name: s.config for s in internal_topics(two_subtopologies(), settings, {"beats": 4, "clicks": 6})}
     changelog = {"delete.retention.ms": str(DAY_MS), "min.compaction.lag.ms": "600000"}
-    changelog["message.timestamp.type"] = "CreateTime"
+    changelog |= {"message.timestamp.type": "CreateTime", "retention.bytes": "-1"}
     assert specs == {
         "app-minutes-changelog": changelog
         | {"cleanup.policy": "compact,delete", "retention.ms": str(6 * 3_600_000 + DAY_MS)},

@@ -41,6 +41,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 
 ROOT = Path(__file__).resolve().parents[2]
+RESTORE_ID = "20261122T031500000000Z"
 
 
 class Counted(LoggingRestoreListener):
@@ -100,7 +101,7 @@ def counts_of(app, folder=None):
 
 
 def test_should_plan_from_the_local_store_and_change_nothing(app):
-    made = make_plan(kit_of(app), "r1", None)
+    made = make_plan(kit_of(app), RESTORE_ID, None)
     assert [(s.task, s.store, s.source) for s in made.stores] == [
         ("0_0", "n", SourceOfState.LOCAL), ("0_1", "n", SourceOfState.LOCAL),
     ]  # fmt: skip
@@ -110,7 +111,7 @@ def test_should_plan_from_the_local_store_and_change_nothing(app):
 def test_should_plan_while_the_application_runs(app):
     stop, instance = threading.Event(), Instance(app.plan, app.settings, 0, "counting", NO_PROBE)
     try:
-        made = make_plan(kit_of(app), "r1", None)
+        made = make_plan(kit_of(app), RESTORE_ID, None)
         assert {s.source for s in made.stores} == {SourceOfState.LOCAL}
     finally:
         stop.set()
@@ -175,9 +176,9 @@ def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_thei
         [LocalCopies(app.settings.state_dir, app.name)],
         lambda: wall_clock_ms() + asleep_ms[0],
     )
-    made = make_plan(kit, "r1", None)
+    made = make_plan(kit, RESTORE_ID, None)
     assert {store.source for store in made.stores} == {SourceOfState.LOCAL}
-    workspace = Workspace(app.settings.state_dir, app.name, "r1")
+    workspace = Workspace(app.settings.state_dir, app.name, RESTORE_ID)
     workspace.create(made)
     said = []
     done = RestoreRun(kit, workspace, LoggingRestoreListener(), sleep, said.append).run()

@@ -243,7 +243,8 @@ def _fine(store: StoreRetention) -> tuple[Verdict, str]:
 def missing_windows_ms(store: StoreRetention, sample: ChangelogSample) -> int | None:
     """By how much live windows on this disk are older than the topic's oldest; None where they are in the topic, too.
 
-    A changelog is written in the order of the windows but for their grace, so its beginning holds the oldest.
+    A changelog is written in the order of the windows but for their grace, so its beginning holds the oldest. One that holds
+    nothing any more lacks every window that is live.
     """
     if store.segment_ms is None or sample.low_offset == 0:
         return None
@@ -256,8 +257,9 @@ def missing_windows_ms(store: StoreRetention, sample: ChangelogSample) -> int | 
     ]
     if not live:
         return None
-    oldest_ms = sample.stream_time_ms if sample.oldest_event_ms is None else sample.oldest_event_ms
-    missing_ms = oldest_ms - (min(live) + 1) * store.segment_ms
+    if sample.oldest_event_ms is None:
+        return max(0, sample.stream_time_ms - min(live) * store.segment_ms)
+    missing_ms = sample.oldest_event_ms - (min(live) + 1) * store.segment_ms
     return missing_ms if missing_ms >= 0 else None
 
 
