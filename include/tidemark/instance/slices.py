@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.names import TopicPartition
-from tidemark.tasks.order import source_ranks
 from tidemark.topology.plan import SubTopology
+from tidemark.topology.roads import Roads
 
 Integers = npt.NDArray[np.int64]
 Offsets = Mapping[TopicPartition, int]
@@ -151,7 +151,7 @@ class Slices:
     """
 
     def __init__(self, subtopology: SubTopology, starts: Offsets, most_records: int, look_up: LookUp) -> None:
-        ranks = source_ranks(subtopology)
+        ranks = Roads(subtopology).source_ranks()
         self._topics = [topic for _, topic in sorted(zip(ranks, subtopology.source_topics, strict=True))]
         self._most_records = most_records
         self._look_up = look_up

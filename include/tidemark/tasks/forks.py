@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
+from tidemark.tasks.nodes.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, Rows
 from tidemark.topology.plan import TaskNode
 from tidemark.topology.roads import Roads
-
-Numbers = npt.NDArray[np.int64]
 
 _BITS = 32
 _NUMBERS = (1 << _BITS) - 1
@@ -48,13 +45,12 @@ class ForkNumbers:
         """What a node has given, numbered if it is a fork."""
         if node not in self._roads.forks:
             return rows
-        sequence: Numbers = rows.column(SEQUENCE).to_numpy()
-        order = np.argsort(sequence, kind="stable")
-        before = sequence[order]
+        rows = in_sequence(rows)
+        before = numbers(rows, SEQUENCE)
+        own = self._next + np.arange(len(before))
         self._before[node] = self._next, before
-        numbers = self._next + np.arange(len(before))
         self._next += len(before)
-        return _with_sequence(rows.take(pa.array(order)), ((record_of(before) + 1) << _BITS) + numbers)
+        return with_sequence(rows, ((record_of(before) + 1) << _BITS) + own)
 
     def compared(self, node: TaskNode, inputs: Sequence[Rows]) -> list[Rows]:
         """A node's inputs, by the numbers of those forks that it compares by."""
@@ -62,17 +58,13 @@ class ForkNumbers:
         return [self._by(forks, rows) if self._before and rows.num_rows else rows for rows in inputs]
 
     def _by(self, forks: frozenset[str], rows: Rows) -> Rows:
-        sequence: Numbers = rows.column(SEQUENCE).to_numpy().copy()
+        sequence = numbers(rows, SEQUENCE).copy()
         for fork, (first, before) in reversed(self._before.items()):
             if fork not in forks:
                 number = (sequence & _NUMBERS) - first
                 is_own = (sequence > _NUMBERS) & (number >= 0) & (number < len(before))
                 sequence[is_own] = before[number[is_own]]
         if not forks:
-            return _with_sequence(rows, record_of(sequence))
+            return with_sequence(rows, record_of(sequence))
         # What passed no fork, and what a callback gave, comes before the results of its record.
-        return _with_sequence(rows, np.where(sequence > _NUMBERS, sequence, (sequence + 1) << _BITS))
-
-
-def _with_sequence(rows: Rows, sequence: Numbers) -> Rows:
-    return rows.set_column(rows.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(sequence, pa.int64()))
+        return with_sequence(rows, np.where(sequence > _NUMBERS, sequence, (sequence + 1) << _BITS))

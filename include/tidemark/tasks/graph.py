@@ -68,8 +68,8 @@ class TaskGraph:
     def __init__(self, subtopology: SubTopology, wall_ms: int) -> None:
         """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` where a user's code cannot be imported."""
         self._subtopology = subtopology
-        self._order = RecordOrder(subtopology)
         self._roads = Roads(subtopology)
+        self._order = RecordOrder(self._roads)
         self._columns: dict[str, Sequence[Column]] = {
             **{branch.end: branch.columns for branch in subtopology.branches if branch.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},

@@ -15,21 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from tidemark.tasks.nodes.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
-from tidemark.topology.plan import Branch, StreamTableJoin, SubTopology
+from tidemark.topology.plan import Branch
 from tidemark.topology.roads import Roads
-
-Numbers = npt.NDArray[np.int64]
 
 
 class RecordOrder:
     """The order of one sub-topology. Holds no state."""
 
-    def __init__(self, subtopology: SubTopology) -> None:
-        self._ranks = source_ranks(subtopology)
+    def __init__(self, roads: Roads) -> None:
+        self._ranks = roads.source_ranks()
 
     def number(
         self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
@@ -37,11 +35,14 @@ class RecordOrder:
         """Each path's rows, whose `__seq` are their offsets, by their places; and for what goes into an aggregation, with
         columns `last_offset` and `max_ts`, the place of each offset: columns `offset` and `place`.
         """
-        taken = [(b.source, _column(rows, SEQUENCE), _column(rows, TIMESTAMP)) for b, rows in entered]
-        taken += [(b.source, _column(table, "last_offset"), _column(table, "max_ts")) for b, table in partials]
+        taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
+        taken += [(b.source, numbers(table, "last_offset"), numbers(table, "max_ts")) for b, table in partials]
         walked = {source: _walk([(o, t) for s, o, t in taken if s == source]) for source in {s for s, _, _ in taken}}
         places = _dense([walked[source].keys(offsets, self._ranks[source]) for source, offsets, _ in taken])
-        numbered = [_numbered(rows, own) for (_, rows), own in zip(entered, places[: len(entered)], strict=True)]
+        numbered = [
+            in_sequence(with_sequence(rows, own))
+            for (_, rows), own in zip(entered, places[: len(entered)], strict=True)
+        ]
         results = [
             pa.table({"offset": offsets, "place": own})
             for (_, offsets, _), own in zip(taken[len(entered) :], places[len(entered) :], strict=True)
@@ -53,9 +54,9 @@ def placed(rows: Rows, places: pa.Table) -> Rows:
     """Results of an aggregation, whose `__seq` are the offsets of their last records, by the places of these."""
     if not rows.num_rows:
         return rows
-    offsets, own = _column(places, "offset"), _column(places, "place")
+    offsets, own = numbers(places, "offset"), numbers(places, "place")
     order = np.argsort(offsets, kind="stable")
-    return _numbered(rows, own[order[np.searchsorted(offsets, _column(rows, SEQUENCE), sorter=order)]])
+    return in_sequence(with_sequence(rows, own[order[np.searchsorted(offsets, numbers(rows, SEQUENCE), sorter=order)]]))
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,6 @@ def _walk(taken: Sequence[tuple[Numbers, Numbers]]) -> _Walked:
     return _Walked(distinct, newest_ms[last])
 
 
-def _column(table: pa.Table, name: str) -> Numbers:
-    column: Numbers = table.column(name).to_numpy()
-    return column
-
-
 def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
     """Keys as numbers from 0 on, equal where the keys are."""
     if not keys:
@@ -97,23 +93,3 @@ def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
     places = np.zeros(joined.shape[1], dtype=np.int64)
     places[order[1:]] = np.cumsum(changes)
     return np.split(places, np.cumsum([key.shape[1] for key in keys])[:-1])
-
-
-def _numbered(rows: Rows, places: Numbers) -> Rows:
-    taken = rows.set_column(rows.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(places, pa.int64()))
-    if (np.diff(places) >= 0).all():
-        return taken
-    return taken.take(pa.array(np.argsort(places, kind="stable")))
-
-
-def source_ranks(subtopology: SubTopology) -> list[int]:
-    """The rank of each source among equal times: those that feed only tables first, then in the plan's order."""
-    roads = Roads(subtopology)
-    streams: set[int] = set()
-    tables = {i for i, source in enumerate(subtopology.sources) if source.is_table}
-    for node in subtopology.nodes:
-        if isinstance(node, StreamTableJoin):
-            streams |= roads.sources(node.inputs[0])
-            tables |= roads.sources(node.inputs[1])
-    order = sorted(range(len(subtopology.sources)), key=lambda i: (i in streams or i not in tables, i))
-    return [order.index(i) for i in range(len(order))]

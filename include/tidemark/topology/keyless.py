@@ -18,6 +18,7 @@ from tidemark.topology.plan import (
     TableSource,
     TaskNode,
 )
+from tidemark.topology.roads import Roads
 
 
 def needs_key(subtopology: SubTopology, branch: Branch) -> bool:
@@ -55,23 +56,13 @@ def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, .
 
 def _leading_to_relaxed_joins(subtopology: SubTopology, kept: Collection[str]) -> Iterator[str]:
     """The sources from which a left or outer join can be reached, also by way of the topics that are known to."""
-    for number, source in enumerate(subtopology.sources):
-        branches = [branch for branch in subtopology.branches if branch.source == number]
-        names = {branch.aggregation.node if branch.aggregation else branch.end for branch in branches}
-        sinks = {sink.topic for branch in branches for sink in branch.sinks}
-        is_reached = False
-        for node in subtopology.nodes:
-            # A stream's lookup is no child of the table.
-            inputs = node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs
-            if names.isdisjoint(inputs):
-                continue
-            names.add(node.node)
-            if isinstance(node, StreamStreamJoin | StreamTableJoin):
-                is_reached |= node.kind is not JoinKind.INNER
-            elif isinstance(node, RowSink):
-                sinks.add(node.sink.topic)
-        if is_reached or not sinks.isdisjoint(kept):
-            yield source.topic
+    roads = Roads(subtopology)
+    found = {branch.source for branch in subtopology.branches if any(sink.topic in kept for sink in branch.sinks)}
+    for node in subtopology.nodes:
+        is_relaxed = isinstance(node, StreamStreamJoin | StreamTableJoin) and node.kind is not JoinKind.INNER
+        if is_relaxed or (isinstance(node, RowSink) and node.sink.topic in kept):
+            found |= roads.sources(node.node)
+    return (subtopology.sources[number].topic for number in found)
 
 
 def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:

@@ -9,8 +9,9 @@ again, are forks: `tasks.forks` numbers their results. A topology whose roads cr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import (
@@ -73,7 +74,6 @@ class Roads:
         self._subtopology = subtopology
         self._spans = _spans(subtopology)
         self._shown = _shown(subtopology, self._spans)
-        self._above = _above(subtopology)
         self._nodes: dict[str, TaskNode | Aggregation] = {
             **{a.node: a for a in subtopology.aggregations},
             **{node.node: node for node in subtopology.nodes},
@@ -90,16 +90,18 @@ class Roads:
         """By node and source: the forks that all rows from that source have passed, itself included."""
         self._chains: dict[str, dict[int, tuple[str, ...]]] = {}
         """By node and source: the forks by whose numbers the node compares its inputs."""
-        for name, spans in self._spans.items():
-            if name not in {node.node for node in subtopology.nodes}:
-                fork = (name,) if name in self.forks else ()
-                self._passed[name] = {source: fork for source in spans if isinstance(source, int)}
+        # What no node leads to, the roads into the task loop, comes first.
+        for name in self._spans.keys() - {node.node for node in subtopology.nodes}:
+            fork = (name,) if name in self.forks else ()
+            self._passed[name] = dict.fromkeys(self.sources(name), fork)
         for node in subtopology.nodes:
             chains = self._chains[node.node] = self._chained(node)
             fork = (node.node,) if node.node in self.forks else ()
-            self._passed[node.node] = {
-                source: (*chain, *fork) for source, chain in chains.items() if source in self._spans[node.node]
-            }
+            self._passed[node.node] = {source: (*chains[source], *fork) for source in self.sources(node.node)}
+        self._compared_by = {
+            name: frozenset(fork for chain in chains.values() for fork in chain)
+            for name, chains in self._chains.items()
+        }
 
     def sources(self, node: str) -> set[int]:
         """Numbers of the sources whose records reach a node, a lookup in a table aside."""
@@ -107,7 +109,18 @@ class Roads:
 
     def compared_by(self, node: TaskNode) -> frozenset[str]:
         """The forks by whose numbers the node compares its inputs."""
-        return frozenset(fork for chain in self._chains[node.node].values() for fork in chain)
+        return self._compared_by[node.node]
+
+    def source_ranks(self) -> list[int]:
+        """The rank of each source among equal times: those that feed only tables first, then in the plan's order."""
+        streams: set[int] = set()
+        tables = {i for i, source in enumerate(self._subtopology.sources) if source.is_table}
+        for node in self._subtopology.nodes:
+            if isinstance(node, StreamTableJoin):
+                streams |= self.sources(node.inputs[0])
+                tables |= self.sources(node.inputs[1])
+        order = sorted(range(len(self._subtopology.sources)), key=lambda i: (i in streams or i not in tables, i))
+        return [order.index(i) for i in range(len(order))]
 
     def met(self, node: TaskNode) -> Met:
         """For a node of two inputs. Where no record reaches both, whatever it says has no meaning.
@@ -166,14 +179,14 @@ class Roads:
         left, right = (self.sources(name) for name in node.inputs)
         return sorted(left & right)
 
-    def _above_both(self, node: TaskNode) -> frozenset[str]:
-        left, right = (self._above.get(name, frozenset()) for name in node.inputs)
-        return left & right
+    def _above_both(self, node: TaskNode) -> set[str]:
+        left, right = ({name, *self._spans.get(name, {})} for name in node.inputs)
+        return {name for name in self._nodes if name in left & right}
 
     def _chained(self, node: TaskNode) -> dict[int, tuple[str, ...]]:
         given = [self._passed.get(name, {}) for name in node.inputs]
         chains = {
-            source: _common([passed[source] for passed in given if source in passed])
+            source: _common(passed[source] for passed in given if source in passed)
             for source in sorted({source for passed in given for source in passed})
         }
         while True:
@@ -234,25 +247,14 @@ def _shown(subtopology: SubTopology, spans: Mapping[str, Mapping[Start, _Span]])
     return shown
 
 
-def _above(subtopology: SubTopology) -> Mapping[str, frozenset[str]]:
-    """By node: itself, and those whose results lead to its own."""
-    above: dict[str, frozenset[str]] = {a.node: frozenset([a.node]) for a in subtopology.aggregations}
-    for node in subtopology.nodes:
-        above[node.node] = frozenset([node.node]).union(*(above.get(name, frozenset()) for name in _parents(node)))
-    return above
-
-
 def _parents(node: TaskNode) -> Iterator[str]:
     """The inputs whose rows lead to the node's own: a table that a stream looks into is none."""
     yield from node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs
 
 
-def _common(chains: list[tuple[str, ...]]) -> tuple[str, ...]:
-    shortest = min(chains, key=len)
-    for length in range(len(shortest), 0, -1):
-        if all(chain[:length] == shortest[:length] for chain in chains):
-            return shortest[:length]
-    return ()
+def _common(chains: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """What all of them begin with."""
+    return tuple(forks[0] for forks in takewhile(lambda forks: len(set(forks)) == 1, zip(*chains, strict=False)))
 
 
 def _number(node: str) -> int:

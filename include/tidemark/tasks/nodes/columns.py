@@ -31,6 +31,11 @@ def flags(rows: pa.Table, name: str) -> Flags:
     return column
 
 
+def with_sequence(rows: Rows, sequence: Numbers) -> Rows:
+    """The rows with other `__seq`, in the order that they have."""
+    return rows.set_column(rows.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(sequence, pa.int64()))
+
+
 def in_sequence(rows: Rows) -> Rows:
     """The rows by `__seq`; those of equal `__seq` stay as they were."""
     sequence = numbers(rows, SEQUENCE)

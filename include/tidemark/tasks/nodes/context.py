@@ -6,16 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidemark.errors import InvalidTopology
 from tidemark.processors import KeyValueStore, Punctuate
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.nodes.columns import with_sequence
 from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.records import from_dicts, rows_of
-from tidemark.tasks.rows import SEQUENCE, Rows
+from tidemark.tasks.rows import Rows
 from tidemark.topology.plan import Process
 
 
@@ -158,7 +160,7 @@ class TaskContext:
         values = from_dicts(rows, self._node.columns, f"{self._where}: forward()")
         deleted = pa.array([row is None for row in rows], pa.bool_())
         made = rows_of(pa.array(keys, pa.string()), pa.array(times, pa.int64()), deleted, values)
-        return made.set_column(made.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(places, pa.int64()))
+        return with_sequence(made, np.array(places, dtype=np.int64))
 
     def _another_key(self, what: str, key: str | None) -> InvalidTopology:
         return InvalidTopology(

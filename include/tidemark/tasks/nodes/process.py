@@ -13,7 +13,7 @@ from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import load_code
 from tidemark.tasks.forks import behind
-from tidemark.tasks.nodes.columns import last_sequence
+from tidemark.tasks.nodes.columns import last_sequence, with_sequence
 from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import rows_of, to_dicts
@@ -67,7 +67,7 @@ class ProcessOperator:
         if given_back is None:
             return Emitted(forwarded)
         # What a whole batch gave comes with its last record.
-        given_back = given_back.set_column(2, SEQUENCE, pa.array(np.full(given_back.num_rows, last)))
+        given_back = with_sequence(given_back, np.full(given_back.num_rows, last))
         return Emitted(pa.concat_tables([given_back, forwarded]))
 
     def _each(self, processor: Processor, rows: Rows, at: BatchTime) -> None:
