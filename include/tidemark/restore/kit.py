@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -193,7 +193,7 @@ class RestoreKit:
             except CopyUnusable as error:
                 pass_over(error)
                 spoiled.append(ways.ways[spec.name].location)
-                others = self.ways(found, None, spoiled, may_be_gone=may_be_gone)
+                others = self.ways(found, None, spoiled, stores=[spec.name], may_be_gone=may_be_gone)
                 if others is None:
                     raise StartRefused(f"task {task} has lost its history meanwhile; try again") from error
                 ways = others
@@ -205,9 +205,15 @@ class RestoreKit:
         return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
 
     def ways(
-        self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = (), *, may_be_gone: bool = False
+        self,
+        found: Found,
+        only: SourceOfState | None,
+        spoiled: Sequence[str] = (),
+        *,
+        stores: Collection[str] | None = None,
+        may_be_gone: bool = False,
     ) -> TaskWays | None:
-        """The best ways of one task's stores, without the copies whose locations are in `spoiled`.
+        """The best ways of one task's `stores`, all unless given, without the copies whose locations are in `spoiled`.
 
         `may_be_gone`: also where the sources do not hold any more what comes next.
         """
@@ -217,7 +223,7 @@ class RestoreKit:
             compacted = self._compacted_sources
             sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
             evidence = replace(evidence, sources=sources)
-        buildable = list(self.buildable(found.facts.task))
+        buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
         return ways_of_task(evidence, buildable, only, may_be_gone=may_be_gone)
 
     @cached_property
