@@ -220,6 +220,7 @@ def _show(made: RestorePlan) -> None:
             console.print(f"passed over for {store.task}/{store.store}: {fault}")
     for told in made.not_rebuilt:
         console.print(f"not rebuilt: {told}")
+    console.print(f"rates: {made.rates_from}")
     console.print(
         f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
         f"changelog is read once more to verify). Replaced, and kept aside for `tidemark restore rollback`: "

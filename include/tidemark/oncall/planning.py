@@ -68,7 +68,8 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
         f"{s.eta_s:.1f} |"
         for s in made.stores
     ]
-    lines += [""] * bool(made.not_rebuilt) + [f"- not rebuilt: {told}" for told in made.not_rebuilt]
+    lines += ["", f"- **Rates**: {made.rates_from}."]
+    lines += [f"- not rebuilt: {told}" for told in made.not_rebuilt]
     lines += [f"- passed over for {s.task}/{s.store}: {fault}" for s in made.stores for fault in s.passed_over]
     body = json.loads(made.to_json())
     content = restore_content(case, topology, PlanKind.RESTORE, body)

@@ -43,7 +43,8 @@ class RestorePlan:
 
     `not_rebuilt` are stores that the start of an instance sees to by itself (in memory, custom) or that nobody can restore
     (not logged). `source_lag` counts offsets of the sources that wait while the application stands. `selection` is what was
-    asked for: where it names stores, everything else of their tasks stays where it is, untouched.
+    asked for: where it names stores, everything else of their tasks stays where it is, untouched. `rates` are those that the
+    estimates rest on, and `rates_from` says where they come from.
     """
 
     restore_id: str
@@ -56,6 +57,8 @@ class RestorePlan:
     standing: Mapping[str, Mapping[str, int]]
     source_lag: int
     selection: Selection = EVERYTHING
+    rates: Rates = MEASURED
+    rates_from: str = ""
 
     @property
     def tasks(self) -> list[str]:
@@ -86,7 +89,7 @@ class RestorePlan:
     def eta_s(self, side_by_side: int) -> float:
         """Seconds of building and verifying with that many stores at a time; verifying reads each changelog once more."""
         longest = max((store.eta_s for store in self.stores), default=0.0)
-        verify_s = sum(store.end_offset / MEASURED.changelog_offsets_per_s for store in self.stores)
+        verify_s = sum(store.end_offset / self.rates.changelog_offsets_per_s for store in self.stores)
         total = sum(store.eta_s for store in self.stores) + verify_s
         return max(longest, total / max(1, side_by_side))
 
@@ -104,6 +107,7 @@ class RestorePlan:
             body["asked"] = SourceOfState(body["asked"]) if body["asked"] else None
             body["not_rebuilt"] = tuple(body["not_rebuilt"])
             body["selection"] = Selection(**{name: tuple(names) for name, names in body["selection"].items()})
+            body["rates"] = Rates(**body["rates"])
             body["stores"] = tuple(
                 StoreRestore(**{**s, "source": SourceOfState(s["source"]), "passed_over": tuple(s["passed_over"])})
                 for s in body["stores"]

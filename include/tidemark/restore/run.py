@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.drill.history import DrillHistory, drill_history
 from tidemark.errors import CopyUnusable, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
@@ -41,7 +42,8 @@ def make_plan(
 
     Raises `StartRefused` where a store has no source of state, a name is unknown, or there is nothing to restore.
     """
-    evidence = kit.evidence()
+    history = drill_history(kit)
+    evidence = _evidence(kit, asked, history)
     selection.require_known(kit.plan, {task: kit.buildable(task) for task in evidence})
     stores: list[StoreRestore] = []
     standing: dict[str, dict[str, int]] = {}
@@ -50,7 +52,7 @@ def make_plan(
         selected = [store for store in kit.buildable(task) if selection.takes_store(store)]
         if not selection.takes_task(task) or (selection.stores and not selected):
             continue
-        ways = kit.ways(found, asked, stores=selected)
+        ways = kit.ways(found, asked, stores=selected, rates=history.rates)
         if ways is None:
             continue
         standing[str(task)] = dict(ways.standing.next_offsets)
@@ -77,7 +79,26 @@ def make_plan(
         standing=standing,
         source_lag=source_lag,
         selection=selection,
+        rates=history.rates,
+        rates_from=history.told,
     )
+
+
+def _evidence(kit: RestoreKit, asked: SourceOfState | None, history: DrillHistory) -> dict[TaskId, Found]:
+    """All that is known of each task. What a person asks for by its kind is not suspected."""
+    found = kit.evidence()
+    if asked is not None:
+        return found
+    return {
+        task: replace(
+            one,
+            copies={
+                store: [replace(copy, suspected=history.suspicion(task, store, copy)) for copy in copies]
+                for store, copies in one.copies.items()
+            },
+        )
+        for task, one in found.items()
+    }
 
 
 def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, ...]) -> StoreRestore:
@@ -207,7 +228,7 @@ class RestoreRun:
         """Build and verify every store; the progress that says what to move. Nothing old is touched."""
         self.workspace.write(progress)
         try:
-            found = self.kit.evidence()
+            found = _evidence(self.kit, plan.asked, drill_history(self.kit))
             verdicts = self._build_and_verify(plan, found, dict(progress.verdicts or {}))
             moves = tuple(
                 move
@@ -263,7 +284,7 @@ class RestoreRun:
 
         try:
             side_by_side(
-                lambda planned: self._one(builder, found[TaskId.parse(planned.task)], planned, known, go_on),
+                lambda planned: self._one(builder, found[TaskId.parse(planned.task)], plan, planned, known, go_on),
                 plan.stores,
                 self.kit.settings.restore_threads,
                 on_failure=failed.set,
@@ -295,6 +316,7 @@ class RestoreRun:
         self,
         builder: StoreBuilder,
         found: Found,
+        plan: RestorePlan,
         planned: StoreRestore,
         known: Mapping[str, Verdict],
         go_on: Callable[[], bool],
@@ -307,18 +329,18 @@ class RestoreRun:
             raise StartRefused(
                 f"task {facts.task} has no store {planned.store} any more since the plan was made; plan again"
             )
-        ways = self.kit.ways(found, planned.source, stores=[planned.store])
+        ways = self.kit.ways(found, planned.source, stores=[planned.store], rates=plan.rates)
         if ways is None:
             raise StartRefused(f"task {facts.task} has lost its history since the plan was made; plan again")
         if name in known and _stands(folder, ways.standing):
             return known[name]
 
         def pass_over(error: CopyUnusable) -> None:
-            if self.workspace.plan().asked is not None:
+            if plan.asked is not None:
                 raise StartRefused(f"store {name}: {error}; plan again without --from") from error
             self.say(f"store {name}: {error}; the next source of state is taken")
 
-        job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over)
+        job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over, rates=plan.rates)
         self.probe("restore-built")
         self.say(f"verifying {name} against its changelog")
         verdict = self.kit.verify(facts.task, job, folder, go_on)
