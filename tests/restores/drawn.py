@@ -65,6 +65,8 @@ KINDS = (
     Kind("run, stale folders", restore=(), instances=2, points=_RUN),
     Kind("start, stale folders", instances=2),
     Kind("run, disk of a stale folder lost", restore=(), instances=2),
+    Kind("run, one task", restore=(), points=_RUN),
+    Kind("run, one store", restore=(), points=_RUN),
     Kind("plan file", restore=(), points=_RUN),
     Kind("plan file, of another id", restore=()),
     Kind("rolled back", restore=()),

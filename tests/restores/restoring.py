@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -19,7 +20,7 @@ from tests.restores.scene import Said, Scene, killed
 from tests.truth.compare import Claim
 from tests.truth.topics import committed_offsets, end_offsets, partitions
 
-from tidemark.names import commits_topic, dlq_topic, topology_topic
+from tidemark.names import TaskId, commits_topic, dlq_topic, topology_topic
 
 RUN_ANYWAY = ("--run", "--yes")
 _REFUSALS = 5
@@ -77,6 +78,8 @@ class Draw:
         self.remedies: list[str] = []
         self.spoke: list[str] = []
         self._plan_file = self.bench.folder / "restore-plan.json"
+        self._resume: tuple[str, ...] = ()
+        self._selection = self._select()
 
     def run(self) -> Outcome:
         """All of it. Instances run on where the state is right."""
@@ -115,6 +118,16 @@ class Draw:
         lines = [*self.tally.report, self.tally.line()]
         is_silent = self.drawn.kind.family is not Family.HEALTHY and not self.spoke
         return Outcome(Verdict.SILENT if is_silent else Verdict.WRONG, self.reasons, lines, self.remedies)
+
+    def _select(self) -> tuple[str, ...]:
+        """The task and the store that alone are restored, where the kind says so."""
+        if not self.drawn.kind.name.startswith("run, one"):
+            return ()
+        subtopology = self.chance.choice([s for s in self.bench.plan.subtopologies if s.stores])
+        task = TaskId(subtopology.index, self.chance.randrange(self.bench.partitions))
+        store = self.chance.choice([s.name for s in subtopology.stores if s.is_logged])
+        given = ("--task", str(task))
+        return (*given, "--store", store) if self.drawn.kind.name == "run, one store" else given
 
     # What comes before
 
@@ -241,6 +254,10 @@ class Draw:
         name = self.drawn.kind.name
         if name == "run, disk of a stale folder lost":
             shutil.rmtree(self.scene.holder(self.chance.choice((0, 1))), ignore_errors=True)
+        elif name == "run, one store" and self.chance.random() < 0.5:
+            _, task, _, store = self._selection
+            for number in range(self.drawn.instances):
+                shutil.rmtree(self.scene.holder(number) / task / "rocksdb" / store, ignore_errors=True)
         elif self.drawn.kind.loses_disk:
             self.scene.lose_disk()
         if name.endswith("purged, disk lost"):
@@ -273,7 +290,11 @@ class Draw:
             self._do("restore", "rollback", "NAME")
 
     def _command(self) -> tuple[str, ...]:
-        given = ("--plan", str(self._plan_file)) if self._plan_file.exists() else self.drawn.kind.restore or ()
+        given = self._resume or (
+            ("--plan", str(self._plan_file))
+            if self._plan_file.exists()
+            else (*(self.drawn.kind.restore or ()), *self._selection)
+        )
         return ("restore", "run", "NAME", *given, "--yes")
 
     def _kill_once_in_restore(self) -> None:
@@ -282,6 +303,9 @@ class Draw:
             said = self.scene.tidemark(*self._command())
             self.tally.expect(killed(said), f"before {self.drawn.killed_at}, {said}")
             self.bench.arm_file.unlink(missing_ok=True)
+            if not self._plan_file.exists() and self.chance.random() < 0.5:
+                newest = json.loads(self.scene.tidemark("restore", "status", "NAME", "--json").text)[0]
+                self._resume = ("--resume", newest["id"])
             return
         # With nothing to replay the point is not passed: then there was nothing to kill.
         self.scene.start(self.drawn.instances)
@@ -307,8 +331,9 @@ class Draw:
 
     def _resumed(self, said: Said) -> tuple[str, ...]:
         """What the message names: going on, or planning again."""
-        found = re.search(r"--resume (\d{8}T\d{12}Z)", said.text)
-        return ("restore", "run", "NAME", "--resume", found[1], "--yes") if found else self._command()
+        if found := re.search(r"--resume (\d{8}T\d{12}Z)", said.text):
+            self._resume = ("--resume", found[1])
+        return self._command()
 
     # The start, and what is said
 
