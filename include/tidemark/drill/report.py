@@ -45,6 +45,7 @@ class StoreDrill:
     The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys and
     values) are of the rebuilt store, `seconds` those of building it. `compared`, `left_out`, `differing`, `deleted` and
     `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` are how the differing ones differ.
+    `value_layout` is that of the live store's marker, with its generation.
     """
 
     task: str
@@ -68,6 +69,7 @@ class StoreDrill:
     missing: int = 0
     extra: int = 0
     first: tuple[str, ...] = ()
+    value_layout: str = ""
 
     @property
     def figures(self) -> Figures:
