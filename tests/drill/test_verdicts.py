@@ -69,10 +69,18 @@ def test_should_say_what_the_newest_drill_found_of_the_live_store():
     assert (verdict.verdict, verdict.is_suspect, verdict.savepoints) == (Verdict.OK, False, (savepoint(NOW + HOUR),))
 
 
-def test_should_suspect_the_store_where_one_of_two_comparisons_differs():
+def test_should_suspect_the_store_where_the_later_comparison_differs():
     report = drill(NOW, compared(at_ms=NOW), compared(Verdict.FAILED, 2, Way.FOLLOWED, NOW + 30_000))
     (verdict,) = found(report).values()
     assert (verdict.differing, verdict.savepoints) == (2, (savepoint(NOW + 30_000),))
+    assert verdict.right_ms == NOW
+
+
+def test_should_go_by_the_later_comparison_where_the_store_was_mended_meanwhile():
+    second = savepoint(NOW + 30_000)
+    report = drill(NOW, compared(Verdict.FAILED, 2, at_ms=NOW), compared(Verdict.OK, 0, Way.FOLLOWED, NOW + 30_000))
+    (verdict,) = found(report).values()
+    assert (verdict.verdict, verdict.savepoints, verdict.right_ms) == (Verdict.OK, (second,), NOW + 30_000)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -110,7 +110,10 @@ class WayDrill:
 
 @dataclass(frozen=True)
 class DrillReport:
-    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason."""
+    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason.
+
+    `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.drill.rates`.
+    """
 
     drill_id: str
     application_id: str
@@ -124,6 +127,7 @@ class DrillReport:
     followed_batches: int
     follow_batches: int
     not_compared: tuple[str, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:

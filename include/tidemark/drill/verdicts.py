@@ -24,7 +24,8 @@ Name = tuple[TaskId, str]
 """A task and a store of it."""
 
 _JUDGING = (Way.CHANGELOG, Way.FOLLOWED)
-"""Ways that begin with the changelog alone. What an older savepoint comes to may be that savepoint's fault."""
+"""Ways that begin with the changelog alone, in the order in which a drill compares. What an older savepoint comes to may be
+that savepoint's fault."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +98,20 @@ def verdicts_of(
     found: dict[Name, DrillVerdict] = {}
     for report in sorted(reports, key=lambda report: int(report["ended_ms"])):
         for name, judged in _judged(report, layouts).items():
-            differing = max(int(store["differing"]) for store in judged)
-            savepoints = tuple(sorted({str(store["savepoint_id"]) for store in judged}))
+            differing = int(judged[-1]["differing"])
+            savepoints: dict[bool, list[str]] = {bool(store["differing"]): [] for store in judged}
+            for store in judged:
+                savepoints[bool(store["differing"])].append(str(store["savepoint_id"]))
             known = [at_ms for at_ms in replaced_ms.get(name, ()) if at_ms <= report["started_ms"]]
             if name in found and (earlier := found[name].right_ms) is not None:
                 known.append(earlier)
-            if not differing:
-                known += [at_ms for at_ms in map(begun_ms, savepoints) if at_ms is not None]
+            known += [at_ms for at_ms in map(begun_ms, savepoints.get(False, ())) if at_ms is not None]
             found[name] = DrillVerdict(
                 drill_id=report["drill_id"],
                 ended_ms=report["ended_ms"],
                 verdict=Verdict.FAILED if differing else Verdict.OK,
                 differing=differing,
-                savepoints=savepoints,
+                savepoints=tuple(savepoints[bool(differing)]),
                 right_ms=max(known, default=None),
             )
     return {
@@ -120,7 +122,7 @@ def verdicts_of(
 
 
 def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -> dict[Name, list[Mapping[str, Any]]]:
-    """The comparisons that say something of a store, by store; where some say that it differs, those alone."""
+    """The comparisons that say something of a store, by store, the last one last."""
     judged: dict[Name, list[Mapping[str, Any]]] = {}
     for store in report["stores"]:
         task = TaskId.parse(store["task"])
@@ -128,7 +130,7 @@ def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -
         differs = store["verdict"] == Verdict.FAILED and store["differing"] > 0
         if store["way"] in _JUDGING and is_now and (differs or store["verdict"] == Verdict.OK):
             judged.setdefault((task, store["store"]), []).append(store)
-    return {name: [store for store in stores if store["differing"]] or stores for name, stores in judged.items()}
+    return {name: sorted(stores, key=lambda store: _JUDGING.index(store["way"])) for name, stores in judged.items()}
 
 
 def _layouts(topology: TopologyPlan) -> dict[tuple[int, str], str]:

@@ -20,7 +20,7 @@ _CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine has been measured to do, of one store; see docs/restore.md for where the figures come from."""
+    """What a machine does, of one store."""
 
     changelog_offsets_per_s: float
     copied_bytes_per_s: float
@@ -29,6 +29,7 @@ class Rates:
 
 
 MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000)
+"""As `make restore-bench` measured it once, see docs/restore.md: of applications that no drill has measured."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ def _fault_of(
         return f"{copy.location} belongs to {marker.application_id}/{marker.store}"
     if marker.value_layout != store.value_layout:
         return f"{copy.location} holds values {marker.value_layout}, the topology wants {store.value_layout}"
+    if copy.suspected is not None:
+        return f"{copy.location} {copy.suspected}"
     if is_ahead(marker, standing):
         return f"{copy.location} is ahead of the committed offset"
     if is_level:
