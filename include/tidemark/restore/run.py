@@ -345,7 +345,10 @@ class RestoreRun:
         self.say(f"verifying {name} against its changelog")
         verdict = self.kit.verify(facts.task, job, folder, go_on)
         if not verdict.is_equal:
-            raise StartRefused(f"{verdict.told}; the old state is in place; run with --from changelog")
+            raise StartRefused(
+                f"{verdict.told}; the old state is in place; where the changelog is right, run with --from changelog; where "
+                f"this state is, `tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}` writes it there"
+            )
         return verdict
 
     def _forget_earlier(self) -> None:
