@@ -346,8 +346,8 @@ class RestoreRun:
         verdict = self.kit.verify(facts.task, job, folder, go_on)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; the old state is in place; where the changelog is right, run with --from changelog; where "
-                f"this state is, `tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}` writes it there"
+                f"{verdict.told}; the old state is in place; run with --from changelog, or where that is the wrong one: "
+                f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
             )
         return verdict
 
