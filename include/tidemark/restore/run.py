@@ -69,7 +69,7 @@ def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, .
 
 
 def _not_rebuilt(plan: TopologyPlan) -> list[str]:
-    fate = "rebuilt by the instance that opens it"
+    fate = "kept where it is custom and stands where Kafka stands, else rebuilt by the instance that opens it"
     lost = "kept where it stands where Kafka stands, else it begins empty: nobody can restore it"
     return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in plan.stores if s.uncopied is not None]
 
@@ -197,7 +197,7 @@ class RestoreRun:
         return swapping
 
     def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
-        """What is not logged goes with its task."""
+        """What is not logged, and what is custom, goes with its task."""
         opener = self.kit.builder(self.listener, self.probe, []).opener
         for one in found:
             standing = standing_of(self.kit.witnesses.evidence(one.facts, {}))
