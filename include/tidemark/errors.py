@@ -99,7 +99,7 @@ class SavepointFailed(TidemarkError):
 
 
 class BufferFull(TidemarkError):
-    """The buffer of a suppress is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
+    """What a node keeps in memory is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
 
     exit_code = ExitCode.REFUSED
 

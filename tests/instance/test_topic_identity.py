@@ -12,9 +12,11 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from tests.change.changing import ChangingApp, version
 from tests.change.test_rescale import RescaledApp, rescale_of
 from tests.change.test_reset import reset_of
+from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS
 
 from tidemark.broker.cluster import topic_configs, topic_ids
+from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import partition_counts
 from tidemark.change.recorded import recorded, settled_plan
@@ -29,6 +31,7 @@ from tidemark.names import TopicPartition
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.start.evidence import SourceOfState
+from tidemark.start.identities import CHANGELOG_REMEDY
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 
@@ -214,6 +217,26 @@ def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app
     said = r"all that was written up to .* was deleted" if is_level else r"has lost its beginning|was deleted"
     with pytest.raises(StartRefused, match=said):
         app.run()
+
+
+def test_should_refuse_a_changelog_that_has_lost_a_part_of_its_beginning_until_it_is_written_again(app):
+    changelog = f"{app.name}-n-changelog"
+    app.feed(1000)
+    app.run()
+    places = [TopicPartition(changelog, number) for number in range(PARTITIONS)]
+    # The last records stay, so that there is nothing to see at the end of the topic.
+    purge(app.admin, app.settings, {place: end - 5 for place, end in EndOffsets(app.admin, 15).of(places).items()})
+    assert seen(app)[changelog].verdict is Verdict.FAILED
+    for _ in range(2):
+        with pytest.raises(StartRefused, match=rf"{changelog}\[\d\] has lost its beginning, up to offset \d+") as no:
+            app.run()
+        assert CHANGELOG_REMEDY in str(no.value)
+    assert app.counts() == app.expected
+    assert reset(app, ResetTo.OFFSETS, StateAfter.KEEP, committed_offsets(app))
+    app.run()
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
 
 
 def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_to(settings, admin, unique):

@@ -40,7 +40,7 @@ from tidemark.start.evidence import SourceOfState, Standing, StoreEvidence, Task
 from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Refuse, best_way
-from tidemark.start.ways import MEASURED, Way, changelog_fault, has_lost_beginning, weigh
+from tidemark.start.ways import MEASURED, Way, changelog_fault, weigh
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
@@ -227,7 +227,7 @@ class Repair:
         found, standing, spec = before.found[task], before.standing[task], own.buildable(task)[name]
         evidence = own.weighed(found, self.source)
         store = next(each for each in evidence.stores if each.store == name)
-        damaged = changelog_fault(evidence, store) or _lost(store)
+        damaged = changelog_fault(evidence, store)
         way = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
         is_judge = way is not None
         if way is None:
@@ -381,12 +381,6 @@ def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVe
                 "the store again; give `--from local` where you know that somebody else has written to the changelog "
                 "(`tidemark audit NAME` finds records that no task wrote)"
             )
-
-
-def _lost(store: StoreEvidence) -> str | None:
-    if not has_lost_beginning(store):
-        return None
-    return f"{store.changelog} has lost its beginning, up to offset {store.changelog_watermarks.low}"
 
 
 def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:

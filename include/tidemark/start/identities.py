@@ -145,7 +145,11 @@ class Identities:
     known: Mapping[str, str] = field(default_factory=dict)
     ask: Callable[[Collection[str]], Mapping[str, str]] = _ask_nothing
 
-    def lost(self, plan: TopologyPlan) -> dict[str, LostTopic]:
-        """Topics of the plan that are not the known ones, by name. Blocks for a round trip."""
-        uses = {topic: use for topic, use in topics_in_use(plan).items() if use.is_state and topic in self.known}
+    def lost(self, plan: TopologyPlan, among: Collection[str] | None = None) -> dict[str, LostTopic]:
+        """Topics of the plan that are not the known ones, by name; all, or those `among` them. Blocks for a round trip."""
+        uses = {
+            topic: use
+            for topic, use in topics_in_use(plan).items()
+            if use.is_state and topic in self.known and (among is None or topic in among)
+        }
         return {each.topic: each for each in lost_topics(uses, self.known, self.ask(list(uses)))}

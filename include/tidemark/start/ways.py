@@ -150,8 +150,9 @@ def gap_after(
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
 
-    It was deleted or made again, ends before what is known of it, or has lost all that is known of it sooner than
-    `retention.ms` allows. A source topic that is a changelog is its owner's to shorten.
+    It was deleted or made again, ends before what is known of it, has lost all that is known of it sooner than
+    `retention.ms` allows, or any of it where it is only compacted. A source topic that is a changelog is its owner's to
+    shorten.
     """
     if store.is_source:
         return None
@@ -167,6 +168,11 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
         return (
             f"{store.changelog} begins at offset {low}, and all that was written up to {offset} was deleted, sooner than "
             "retention.ms deletes: the changelog was truncated"
+        )
+    if has_lost_beginning(store):
+        return (
+            f"{store.changelog} has lost its beginning, up to offset {low}, though it is only compacted: keys that were not "
+            "written since are in local stores, standbys and savepoints alone"
         )
     return None
 
