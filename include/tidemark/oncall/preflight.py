@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.errors import PreflightFailed
-from tidemark.hold import read_hold
+from tidemark.hold import read_hold, stale_because
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, group_instance_id
 from tidemark.oncall.case import Case
@@ -53,7 +53,8 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
                 f"or give it up with `tidemark restore abort {case.topology} {name}`"
             )
     hold = read_hold(kit.settings.var_dir, app)
-    if hold is not None and hold.by != case.case_id:
+    is_another = hold is not None and hold.by != case.case_id
+    if hold is not None and is_another and stale_because(kit.settings.var_dir, app, hold) is None:
         raise PreflightFailed(f"{app} is held by {hold.by} ({hold.reason}): wait until that has ended")
 
 
