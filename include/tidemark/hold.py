@@ -31,6 +31,7 @@ from tidemark.local.processes import Identity
 
 log = logging.getLogger(__name__)
 
+HOLD_SUFFIX = ".hold.json"
 _CASE: ContextVar[str | None] = ContextVar("case", default=None)
 
 
@@ -85,7 +86,7 @@ class Hold:
 
 def hold_path(var_dir: Path, application_id: str) -> Path:
     """Where the hold of an application lies."""
-    return var_dir / "instances" / f"{application_id}.hold.json"
+    return var_dir / "instances" / f"{application_id}{HOLD_SUFFIX}"
 
 
 def case_path(var_dir: Path, application_id: str, case_id: str) -> Path:
