@@ -151,7 +151,7 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
 
 def _answers(settings: Settings) -> bool:
     try:
-        AdminClient(librdkafka_config(settings)).list_topics(timeout=_ANSWER_S)
+        AdminClient({**librdkafka_config(settings), "log_level": 0}).list_topics(timeout=_ANSWER_S)
     except (KafkaException, TidemarkError):
         return False
     return True
