@@ -20,11 +20,12 @@ from tidemark.restore.bounds import Figures, overall, total
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.room import require_room
 from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.selection import Selection
 from tidemark.restore.sources import copy_sources
 from tidemark.restore.when import told_time
-from tidemark.restore.workspace import RestoreProgress, Workspace, new_id, workspaces
+from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, new_id, workspaces
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceOfState
 from tidemark.topology.load import load
@@ -90,6 +91,10 @@ def run(
         made = _planned(kit, plan_file, source, selection)
         workspace = Workspace(settings.state_dir, kit.plan.application_id, made.restore_id)
     _show(made)
+    progress = workspace.progress()
+    if progress.state is not RestoreState.SWAPPING:
+        built = progress.verdicts or {}
+        require_room(kit, kit.facts(), [s for s in made.stores if f"{s.task}/{s.store}" not in built])
     if not yes and not typer.confirm("replace the state as planned?"):
         raise typer.Exit(1)
     if resume is None:

@@ -22,7 +22,7 @@ from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import DONE, CaseFolder
 from tidemark.oncall.drain import source_lag
 from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind, restore_content
-from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
+from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
 from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
 from tidemark.probe import Probe
 from tidemark.restore.bounds import overall, total
@@ -34,6 +34,7 @@ from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind, RewindState
 from tidemark.restore.rewind_plan import RewindPlan, require_rewindable
+from tidemark.restore.room import require_room
 from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.selection import Selection
 from tidemark.restore.workspace import RestoreState, Workspace
@@ -75,7 +76,10 @@ class OnCall:
         require_all_here(kit)
         require_nothing_else(kit, case)
         made = make_plan(kit, case.case_id, self._source, self._selection) if isinstance(target, Latest) else None
-        require_room(kit, facts, made, self.folder.folder)
+        if made is None:
+            require_room(kit, facts, None, [self.folder.folder])
+        else:
+            require_room(kit, facts, made.stores)
         lag = source_lag(facts)
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
