@@ -62,7 +62,7 @@ REASONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "commits deleted": (r"commits topic \S+ was deleted", ("commits deleted",)),
     "description deleted": (r"-topology was deleted or emptied", ("description deleted",)),
     "repartition topic deleted": (r"repartition topic \S+ was deleted", ("repartition topic deleted",)),
-    "disk full": (r"[Nn]o space left|disk is full|free the disk", ("disk full",)),
+    "disk full": (r"[Nn]o space left|disk is full|free (the|its) disk", ("disk full",)),
     "plan file of another id": (r"is no id of a restore", ("plan file, of another id",)),
 }
 """By the words in which they are grouped: how a message says it, and the kinds that justify it."""
@@ -79,6 +79,7 @@ class Draw:
         self.spoke: list[str] = []
         self._plan_file = self.bench.folder / "restore-plan.json"
         self._resume: tuple[str, ...] = ()
+        self._purged = ""
         self._selection = self._select()
 
     def run(self) -> Outcome:
@@ -210,6 +211,7 @@ class Draw:
             elif "made again" in name:
                 topics.make_again(held[store])
             else:
+                self._purged = "" if "truncated" in name else store
                 self._purge_changelog(held[store], is_whole="truncated" in name)
         elif name.startswith("source purged"):
             self._purge_source(is_past="past" in name)
@@ -437,7 +439,8 @@ class Draw:
         self.tally.expect(not named, f"no remedy helped: {said}")
 
     def _repair_changelog(self, _text: str) -> Said | None:
-        said = self.scene.tidemark("changelog", "repair", "NAME", *RUN_ANYWAY)
+        purged = ("--store", self._purged) if self._purged else ()
+        said = self.scene.tidemark("changelog", "repair", "NAME", *purged, *RUN_ANYWAY)
         self._rewritten(said.code)
         return None if said.code == 0 else said
 
@@ -509,7 +512,8 @@ class Draw:
             return
         drill = self._check("drill", "NAME", "--follow-batches", "0")
         if drill.code in (1, 10):
-            self._spend("purged beginning, by a drill")
+            self.reasons.append("purged beginning, by a drill")
+            self._mend(self._repair_changelog)
         else:
             self.tally.expect(False, f"the changelog lacks keys, and {drill}")
             self.tally.report += strict.report[:5]
@@ -519,22 +523,15 @@ class Draw:
         self._hear(str(said), said.code)
         return said
 
-    def _spend(self, reason: str) -> None:
-        """It is known what is wrong, and nothing is done about it."""
-        self.reasons.append(reason)
-        self.scene.is_spent = True
-
     def _look_for_poison(self) -> None:
         """Stores that a restore has not read it into are right, and a drill finds it; else an audit finds them wrong."""
         found = self._compared("a poisoned changelog")
         drill = self._check("drill", "NAME", "--follow-batches", "0")
         if found.exact:
             self.tally.expect(drill.code == 1, f"the changelog is poisoned, and {drill}")
-            if drill.code == 1 and self.scene.has_command("changelog"):
+            if drill.code == 1:
                 self.reasons.append("poisoned, by a drill")
                 self._mend(self._repair_changelog)
-            elif drill.code == 1:
-                self._spend("poisoned, by a drill")
             return
         audit = self._check("audit", "NAME")
         if audit.code != 1:
@@ -547,7 +544,7 @@ class Draw:
     def _mend(self, remedy: Callable[[str], Said | None]) -> None:
         self.scene.stop_all()
         refused = remedy("")
-        self.tally.expect(refused is None, f"the changelog is poisoned, and {refused}")
+        self.tally.expect(refused is None, f"the changelog is damaged, and {refused}")
         again = self.scene.start(self.drawn.instances)
         self.tally.expect(again is None, f"after the remedy, {again}")
         if again is None:
