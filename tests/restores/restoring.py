@@ -422,7 +422,7 @@ class Draw:
             ("changelog repair", self._repair_changelog),
             ("bring a copy of the state folder or a savepoint back", self._bring_savepoint_back),
             ("offsets reset NAME --to offsets --state keep", self._keep_state),
-            ("offsets reset NAME --to earliest --state keep", self._empty_state),
+            ("`--state empty` begins again", self._empty_state),
             ("--to earliest --state empty", self._empty_state),
             ("delete the application's changelogs", self._begin_without_state),
         ]
