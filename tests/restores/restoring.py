@@ -315,13 +315,15 @@ class Draw:
 
     def _restore_on_a_full_disk(self) -> None:
         step, state = self.drawn.kind.name.partition(": ")[2], self.scene.state
+        # With the first store built, the others are still to be fetched.
         points = {
-            "build": "restore-whole", "tail": "restore-tail", "verify": "restore-built", "swap": "swap-between",
+            "fetch": "restore-built", "build": "restore-whole", "tail": "restore-tail", "verify": "restore-built",
+            "swap": "swap-between",
         }  # fmt: skip
         if step in points:
             self.scene.full_disk_at(points[step])
         else:
-            disk.fill(state, {"plan file": 0, "fetch": 24_000}[step])
+            disk.fill(state)
         said = self.scene.tidemark(*self._command())
         self.tally.expect(said.code in (0, 30), f"on a full disk, {said}")
         self.tally.expect("Traceback" not in said.text, f"on a full disk, {said}")
