@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -30,7 +31,7 @@ from tidemark.checks.verdict import Verdict
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
-from tidemark.drill.verdicts import last_verdicts
+from tidemark.drill.history import drill_history
 from tidemark.errors import PreflightFailed, StartRefused
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener
@@ -223,13 +224,12 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
         is_suspect = True
         told = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
 
-    def suspected(settings, topology):
-        assert (settings, topology.application_id) == (app.settings, app.name)
-        known = last_verdicts(settings, topology)
-        assert known == {}
-        return {(task, "n"): Suspect() for task in app.last_records()}
+    def suspected(kit):
+        found = drill_history(kit)
+        assert found.verdicts == {}
+        return replace(found, verdicts={(task, "n"): Suspect() for task in app.last_records()})
 
-    monkeypatch.setattr("tidemark.change.repair.last_verdicts", suspected)
+    monkeypatch.setattr("tidemark.change.repair.drill_history", suspected)
     with pytest.raises(
         StartRefused, match=r"the drill of today found 9 keys .*`--from source` computes the store again"
     ):

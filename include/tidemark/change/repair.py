@@ -26,7 +26,8 @@ from tidemark.change.stood import Stood, kit_of, output_ends, stood
 from tidemark.change.switch import Switch, fenced_stood, standstill
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer
-from tidemark.drill.verdicts import DrillVerdict, Name, last_verdicts
+from tidemark.drill.history import drill_history
+from tidemark.drill.verdicts import DrillVerdict, Name
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
 from tidemark.names import TaskId
 from tidemark.probe import Probe
@@ -165,7 +166,7 @@ class Repair:
         `may_run`: the store of an instance that runs will be level once it is stopped.
         """
         parts: list[_Part] = []
-        verdicts = last_verdicts(self.settings, own.plan)
+        verdicts = drill_history(own).verdicts
         for name in self._chosen(before, own, verdicts):
             number = before.description.subtopology_of(name)
             found = [
