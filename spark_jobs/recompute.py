@@ -91,6 +91,7 @@ def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, o
             batch=0,
             sink_partitions=dict.fromkeys(subtopology.sink_topics, 1),
             wall_ms=wall_clock_ms(),
+            sql_memory_bytes=settings.sql_memory_bytes,
         )
         opened.callback(task.close)
         tasks.append(task)

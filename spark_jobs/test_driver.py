@@ -98,7 +98,9 @@ class TopologyTestDriver:
         self._spark = spark
         self._partitions = partitions
         self._now_ms = start_ms
-        self._ahead_ms = Settings.load().max_timestamp_ahead_ms
+        settings = Settings.load()
+        self._ahead_ms = settings.max_timestamp_ahead_ms
+        self._sql_memory_bytes = settings.sql_memory_bytes
         self._folder = tempfile.TemporaryDirectory(prefix="tidemark-test-driver-")
         self._directory = InstanceDirectory(Path(self._folder.name), self._plan.application_id, 0)
         self._topics: dict[str, list[TestRecord]] = {}
@@ -134,6 +136,7 @@ class TopologyTestDriver:
                     batch=0,
                     sink_partitions=counts,
                     wall_ms=self._now_ms,
+                    sql_memory_bytes=self._sql_memory_bytes,
                 )
 
     def __enter__(self) -> TopologyTestDriver:

@@ -48,6 +48,10 @@ class _StackSource(PydanticBaseSettingsSource):
         return cast(dict[str, Any], recorded.get("settings", {}))
 
 
+SQL_MEMORY_BYTES = 128 << 20
+"""As `sql_memory_bytes` is by default."""
+
+
 def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
     """A field with its Kafka Streams (or Kafka) name beside it; a number below `least` is refused."""
     return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
@@ -174,6 +178,13 @@ class Settings(BaseSettings):
         "is written to the disk beside the store",
         "",
         least=128 << 20,
+    )
+    sql_memory_bytes: int = setting(
+        SQL_MEMORY_BYTES,
+        "memory of DuckDB for each step of SQL behind a stateful node, of each task; a batch that needs more is computed in "
+        "parts",
+        "",
+        least=16 << 20,
     )
     store_cache_bytes: int = setting(64 << 20, "RocksDB block cache of one instance", "rocksdb.config.setter", least=0)
     store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter", least=1)

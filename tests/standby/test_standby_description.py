@@ -142,10 +142,12 @@ class _Copy:
     name: str
     lag_offsets: int
     holds_something: bool
+    fault: str | None = None
 
 
 LEVEL, BEHIND, COLD = _Copy("0_0/n", 0, True), _Copy("0_1/n", 9, True), _Copy("0_2/n", 9, False)
 EMPTY = _Copy("0_3/n", 0, False)
+STOPPED = _Copy("0_4/n", 0, True, "changelog c was deleted")
 NOW = 1_700_000_000_000
 
 
@@ -156,7 +158,8 @@ NOW = 1_700_000_000_000
         ([LEVEL], None, NOW - UNHEARD_MS, None),
         ([LEVEL], None, NOW - UNHEARD_MS - 1, "Kafka has not said for"),
         ([LEVEL, COLD], None, NOW, "nothing has been read yet of 0_2/n"),
-        ([LEVEL], "other changelogs", NOW, "other changelogs"),
+        ([LEVEL, STOPPED], None, NOW, "changelog c was deleted; what the copies held before is kept"),
+        ([LEVEL, STOPPED], "other changelogs", NOW, "other changelogs"),
     ],
 )
 def test_should_say_of_what_use_its_copies_are(copies, outdated, asked_ms, why):

@@ -19,7 +19,7 @@ from tidemark.start.evidence import (
     TaskEvidence,
     Watermarks,
 )
-from tidemark.start.identities import LostTopic, TopicUse
+from tidemark.start.identities import CHANGELOG_REMEDY, LostTopic, TopicUse
 from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, best_way, plan_start, standing_of, unlogged_fault
 from tidemark.start.ways import MEASURED, Rates
 from tidemark.stores.marker import Marker
@@ -194,6 +194,28 @@ def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, c
     if said:
         assert said in plan.reason
         assert "tidemark restore plan NAME" in plan.remedy
+
+
+@pytest.mark.parametrize("offset", [99, 100])
+@pytest.mark.parametrize("store_retention", [None, 6 * HOUR])
+@pytest.mark.parametrize(("low", "is_damaged"), [(0, False), (1, True), (60, True), (61, True)])
+def test_should_refuse_a_compacted_changelog_without_its_beginning_also_beside_a_level_store(
+    offset, store_retention, low, is_damaged
+):
+    """Nothing but a person deletes there. Keys that were not written since are in no changelog any more."""
+    kept = {"store_retention_ms": store_retention, "changelog_retention_ms": None}
+    evidence = found(record=a_record(), copies=(a_copy(offset),), changelog=Watermarks(low, 90), **kept)
+    plan = plan_start(evidence)
+    assert isinstance(plan, Refuse) is is_damaged
+    if is_damaged:
+        said = "has lost its beginning, up to offset" if low <= 60 else "begins at offset"
+        assert f"{CHANGELOG} {said} {low}" in plan.reason
+        assert plan.remedy == CHANGELOG_REMEDY
+    # Windows expire in a changelog that also deletes, and a table's topic is its owner's to shorten.
+    expiring = found(record=a_record(), copies=(a_copy(offset),), changelog=Watermarks(min(low, 60), 90))
+    assert isinstance(plan_start(expiring), Resume)
+    owned = found(record=a_record(), copies=(a_copy(offset),), changelog=Watermarks(low, 90), is_source=True, **kept)
+    assert isinstance(plan_start(owned), Resume)
 
 
 @pytest.mark.parametrize(("age_ms", "refused"), [(30 * HOUR - 1, True), (30 * HOUR, False)])

@@ -9,6 +9,7 @@ import pytest
 from spark_jobs.testing import spark
 
 from tidemark.errors import InvalidTopology
+from tidemark.settings import SQL_MEMORY_BYTES
 from tidemark.tasks.nodes.map import MapOperator
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.rows import rows_schema
@@ -115,7 +116,9 @@ def spark_values(spark, rows):
 
 def a_map(expression: str) -> MapOperator:
     column = Column("result", expression_type(expression, COLUMNS, "test"))
-    return MapOperator(Map("MAP", ("in",), (column,), (), None, ((column.name, expression),), None), COLUMNS)
+    return MapOperator(
+        Map("MAP", ("in",), (column,), (), None, ((column.name, expression),), None), COLUMNS, SQL_MEMORY_BYTES
+    )
 
 
 def shown(value: object) -> str:
@@ -146,7 +149,7 @@ def test_should_refuse_what_the_two_may_see_differently(expression, says):
 
 
 def the_map(condition: str | None = None, key: str | None = None) -> MapOperator:
-    return MapOperator(Map("MAP", ("in",), COLUMNS, (), condition, None, key), COLUMNS)
+    return MapOperator(Map("MAP", ("in",), COLUMNS, (), condition, None, key), COLUMNS, SQL_MEMORY_BYTES)
 
 
 def keys(operator: MapOperator, rows: pa.Table) -> list[str]:

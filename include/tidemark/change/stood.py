@@ -17,7 +17,7 @@ from tidemark.start.copies import find_copies
 from tidemark.start.evidence import Standing
 from tidemark.start.identities import LostTopic, TopicUse, format_lost
 from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
-from tidemark.start.ways import changelog_fault, has_lost_beginning
+from tidemark.start.ways import changelog_fault
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -46,9 +46,7 @@ class Stood:
         damaged: set[str] = set()
         for each in self.found.values():
             evidence = self.kit.witnesses.evidence(each.facts, each.copies)
-            damaged |= {
-                s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s) or has_lost_beginning(s)
-            }
+            damaged |= {s.changelog.topic for s in evidence.stores if changelog_fault(evidence, s)}
         return frozenset(damaged)
 
     @property

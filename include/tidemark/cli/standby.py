@@ -86,6 +86,8 @@ def table_of(paces: Sequence[Pace]) -> Table:
 
 
 def _left(pace: Pace) -> str:
+    if pace.fault is not None:
+        return "never: not followed"
     if pace.lag_offsets == 0:
         return "level"
     return "—" if pace.remaining_s is None else f"{pace.remaining_s:.0f} s"

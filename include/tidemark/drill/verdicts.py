@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.change.repaired import repaired_ms
 from tidemark.checks.verdict import Verdict
 from tidemark.drill.report import Way
 from tidemark.facts.database import FactsDatabase
@@ -72,8 +73,8 @@ def last_verdicts(settings: Settings, topology: TopologyPlan) -> dict[Name, Dril
     `topology` is the plan with the stores' generations, as `RestoreKit.plan` has it: a drill of an earlier generation says
     nothing of the store that is there now. A drill that could not compare a store (it could not be rebuilt, or the changelog
     was read too late) is passed over for an older one. Not in the result is a store that no drill of the last 20 has judged,
-    and one that a restore has verified and replaced, or a rewind has replaced, since its drill ended. Blocks, and reads the
-    database of facts and `<state_dir>`. Raises `FactsUnavailable`.
+    and one that a restore has verified and replaced, a rewind has replaced, or a repair has written to its changelog, since
+    its drill ended. Blocks, and reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
     """
     facts = FactsDatabase(settings)
     try:
@@ -141,8 +142,10 @@ def _layouts(topology: TopologyPlan) -> dict[tuple[int, str], str]:
 
 
 def _replaced_ms(settings: Settings, application_id: str, stores: Iterable[tuple[int, str]]) -> dict[Name, list[int]]:
-    """When restores have verified and replaced a store, and when rewinds have replaced all `stores` of a task."""
-    found: dict[Name, list[int]] = {}
+    """When restores have verified and replaced a store, rewinds all `stores` of a task, and repairs have compared one."""
+    found: dict[Name, list[int]] = {
+        name: [at_ms] for name, at_ms in repaired_ms(settings.state_dir, application_id).items()
+    }
     for workspace in workspaces(settings.state_dir, application_id):
         progress = workspace.progress()
         if progress.state is not RestoreState.DONE:

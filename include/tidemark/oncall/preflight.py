@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemark.errors import PreflightFailed
-from tidemark.hold import read_hold
+from tidemark.hold import read_hold, stale_because
 from tidemark.local.processes import wait_until
 from tidemark.names import group_instance_id
 from tidemark.oncall.case import Case
@@ -45,7 +45,8 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
                 f"or give it up with `tidemark restore abort {case.topology} {name}`"
             )
     hold = read_hold(kit.settings.var_dir, app)
-    if hold is not None and hold.by != case.case_id:
+    is_another = hold is not None and hold.by != case.case_id
+    if hold is not None and is_another and stale_because(kit.settings.var_dir, app, hold) is None:
         raise PreflightFailed(f"{app} is held by {hold.by} ({hold.reason}): wait until that has ended")
 
 

@@ -28,10 +28,10 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.restore.plans import TaskWays, ways_of_task
 from tidemark.restore.restore import RestoreJob, Restorer
 from tidemark.restore.table_reader import NoTableReader
-from tidemark.restore.verify import Verdict, verify_folder
+from tidemark.restore.verify import Differing, Verdict, verify_folder
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource, find_copies
-from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.evidence import SourceOfState, StateCopy, TaskEvidence
 from tidemark.start.identities import Identities
 from tidemark.start.opening import restore_job
 from tidemark.start.ways import MEASURED, Rates
@@ -108,7 +108,14 @@ class RestoreKit:
         restorer = Restorer(self.client_config, stalled_after_s, listener, probe, NoTableReader(), self.clock)
         return StoreBuilder(opener, restorer, copies, recomputed)
 
-    def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:
+    def verify(
+        self,
+        task: TaskId,
+        job: RestoreJob,
+        folder: Path,
+        go_on: Callable[[], bool],
+        differing: Differing | None = None,
+    ) -> Verdict:
         """Compare a built store with its changelog, see `verify_folder`."""
         return verify_folder(
             self.client_config,
@@ -119,6 +126,7 @@ class RestoreKit:
             stalled_after_s=stalled_after(self.settings),
             memory_bytes=self.settings.verify_memory_bytes,
             go_on=go_on,
+            differing=differing,
         )
 
     def beginning(
@@ -221,14 +229,18 @@ class RestoreKit:
         `rates` say which way is the fastest.
         `may_be_gone`: also where the sources do not hold any more what comes next.
         """
+        buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
+        return ways_of_task(self.weighed(found, only, spoiled), buildable, only, rates, may_be_gone=may_be_gone)
+
+    def weighed(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskEvidence:
+        """What the ways of a task's stores are weighed by, without the copies whose locations are in `spoiled`."""
         copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
         evidence = self.witnesses.evidence(found.facts, copies)
-        if only is SourceOfState.SOURCE:
-            compacted = self._compacted_sources
-            sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
-            evidence = replace(evidence, sources=sources)
-        buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
-        return ways_of_task(evidence, buildable, only, rates, may_be_gone=may_be_gone)
+        if only is not SourceOfState.SOURCE:
+            return evidence
+        compacted = self._compacted_sources
+        sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
+        return replace(evidence, sources=sources)
 
     @cached_property
     def _compacted_sources(self) -> frozenset[str]:

@@ -112,7 +112,7 @@ def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collec
     """Stores of the tasks that are replaced as a whole, and are not built with them."""
     if selection.stores:
         return []
-    fate = "rebuilt by the instance that opens it"
+    fate = "kept where it is custom and stands where Kafka stands, else rebuilt by the instance that opens it"
     lost = "kept where it stands where Kafka stands, else it begins empty: nobody can restore it"
     stores = [spec for number in sorted(subtopologies) for spec in plan.subtopologies[number].stores]
     return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in stores if s.uncopied is not None]
@@ -254,7 +254,7 @@ class RestoreRun:
         return swapping
 
     def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
-        """What is not logged goes with its task."""
+        """What is not logged, and what is custom, goes with its task."""
         opener = self.kit.builder(self.listener, self.probe, []).opener
         for one in found:
             standing = standing_of(self.kit.witnesses.evidence(one.facts, {}))
@@ -345,7 +345,10 @@ class RestoreRun:
         self.say(f"verifying {name} against its changelog")
         verdict = self.kit.verify(facts.task, job, folder, go_on)
         if not verdict.is_equal:
-            raise StartRefused(f"{verdict.told}; the old state is in place; run with --from changelog")
+            raise StartRefused(
+                f"{verdict.told}; the old state is in place; run with --from changelog, or where that is the wrong one: "
+                f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
+            )
         return verdict
 
     def _forget_earlier(self) -> None:

@@ -1,4 +1,7 @@
-"""Stores without a changelog in a restore: carried over where they stand where Kafka stands, as nobody can rebuild them."""
+"""Stores that a restore does not build: carried over where they are level with the last commit.
+
+Without a changelog nobody can rebuild them; a custom store is its owner's, and rebuilt by the instance only where it must be.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tidemark.errors import SavepointFailed, TaskCorrupted
+from tidemark.errors import SavepointFailed, TaskCorrupted, TidemarkError
 from tidemark.restore.building import StoreOpener
 from tidemark.start.evidence import Standing
 from tidemark.start.plan import unlogged_fault
@@ -30,11 +33,13 @@ def carry_over(
     """Copy each such store of a task from the first folder in `held` where it is level with the last commit to `built`.
 
     `held` and `built` are laid out as a holder's folder of the application; nobody has a store open. A store that is level
-    nowhere begins empty, which `say` is told. May be repeated.
+    nowhere begins empty, or is rebuilt by the instance where it is logged, which `say` is told. May be repeated.
     """
     task = facts.task
     subtopology = plan.subtopologies[task.subtopology]
-    for spec in (spec for spec in subtopology.stores if not spec.is_logged and not spec.in_memory):
+    for spec in (
+        spec for spec in subtopology.stores if spec.custom is not None or not (spec.is_logged or spec.in_memory)
+    ):
         wanted = value_signature(spec, value_layouts(subtopology)[spec.name])
         target, fault = folder_of(built, task, spec.name), "no folder here holds it"
         for source in (folder_of(holder, task, spec.name) for holder in held):
@@ -50,7 +55,12 @@ def carry_over(
             fault = found
             shutil.rmtree(target, ignore_errors=True)
         else:
-            say(f"store {task}/{spec.name} is not logged and {fault}: it begins empty, what it held cannot be restored")
+            kind, fate = (
+                ("custom", "the instance that opens it rebuilds it from its changelog")
+                if spec.is_logged
+                else ("not logged", "it begins empty, what it held cannot be restored")
+            )
+            say(f"store {task}/{spec.name} is {kind} and {fault}: {fate}")
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> Marker | None:
@@ -60,7 +70,12 @@ def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) ->
             store.checkpoint(target)
             return store.marker
     shutil.copytree(source, target)
-    copy = opener.open(target, spec)
+    try:
+        copy = opener.open(target, spec)
+    except (TidemarkError, OSError):
+        raise
+    except Exception as error:  # Of somebody's own code.
+        raise TaskCorrupted(f"its folder cannot be opened ({error})") from error
     try:
         return copy.marker
     finally:

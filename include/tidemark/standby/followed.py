@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.changelog.policy import changelog_policy
 from tidemark.names import TaskId
 from tidemark.restore.changelog import ChangelogBatch
 from tidemark.restore.restore import RestoreJob, changelog_writes
@@ -83,6 +84,7 @@ class FollowedStore:
         self._is_closed = False
         self._bounds: Bounds | None = None
         self._aim: Bounds | None = None
+        self.fault: str | None = None
 
     @property
     def name(self) -> str:
@@ -111,8 +113,27 @@ class FollowedStore:
         """Distance in offsets, which transaction markers count in: not a number of records."""
         return max(0, self.bounds.end_offset - self.next_offset)
 
+    def stop(self, fault: str, bounds: Bounds) -> None:
+        """Follow no more, and keep what the copy holds: the changelog cannot give it again. `fault` says why."""
+        if self.fault is None:
+            log.error("standby copy of %s is followed no more, and kept as it is: %s", self.name, fault)
+        self.fault = fault
+        seen = self._bounds or bounds
+        # Where the topic begins now says nothing of what was marked before.
+        low = seen.changelog.low if self._store.marker is None else 0
+        self._bounds = replace(seen, changelog=Watermarks(low, seen.changelog.end))
+
+    def _is_cut(self, bounds: Bounds) -> bool:
+        """Whether what is read from the changelog's beginning on would be a fragment of the store."""
+        spec = self.job.spec
+        deletes = spec.source_topic is not None or changelog_policy(spec).retention_ms is not None
+        return bounds.changelog.low > 0 and not deletes
+
     def see(self, bounds: Bounds) -> bool:
-        """Take a new sight in; True where the copy was emptied, so that reading begins anew."""
+        """Take a new sight in; True where the copy was emptied or is followed no more, so that reading begins anew or ends."""
+        if self._marker is None and self._is_cut(bounds):
+            self._stop_at_cut("has nothing yet", bounds)
+            return True
         self._bounds = bounds
         if self._marker is None:
             self._begin(bounds)
@@ -175,8 +196,15 @@ class FollowedStore:
             raise RuntimeError(f"{self.name} is used before anything was seen of it")
         return self._marker
 
+    def _stop_at_cut(self, why: str, bounds: Bounds) -> None:
+        begins = f"{self.job.changelog} has lost its beginning, up to offset {bounds.changelog.low}"
+        self.stop(f"the copy {why}, and {begins}, though it is only compacted", bounds)
+
     def empty(self, why: str) -> None:
-        """Throw the copy away and begin at the changelog's beginning."""
+        """Throw the copy away and begin at the changelog's beginning; where that is gone, keep it and follow no more."""
+        if self._is_cut(self.bounds):
+            self._stop_at_cut(why, self.bounds)
+            return
         log.warning("standby copy of %s %s: it is built anew", self.name, why)
         self._store.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.errors import OutcomeUnknown, TaskCorrupted
+from tidemark.errors import OutcomeUnknown, TaskCorrupted, TidemarkError
+from tidemark.files import replace_file
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.building import StoreOpener
 from tidemark.restore.changelog import ChangelogBatch, read_committed_consumer
@@ -22,18 +25,28 @@ from tidemark.standby.lookout import DescriptionWatch, Lookout, Sight
 from tidemark.standby.plans import StandbyPlan
 from tidemark.start.witnesses import Witnesses
 from tidemark.stores.checkpoint import write_checkpoint
-from tidemark.stores.directory import InstanceDirectory, TaskDirectory
+from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory, TaskDirectory
 from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 log = logging.getLogger(__name__)
 
+FOLLOWED_FILE = ".followed"
 _READ_RECORDS = 20_000
 _READ_S = 0.1
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
+# Of a topic that was deleted, or is on its way.
+_UNKNOWN = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.INCONSISTENT_TOPIC_ID,
+}
 
 
 @dataclass
@@ -44,6 +57,7 @@ class _Read:
     keys: list[bytes] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     is_out_of_range: bool = False
+    is_unknown: bool = False
 
 
 class Follower:
@@ -62,17 +76,21 @@ class Follower:
         `description` is looked at as often as the tasks are.
         """
         self._opener = opener
+        self._witnesses = witnesses
         self._application_id = witnesses.plan.application_id
         self._lookout = Lookout(witnesses, list(standby.stores), description)
         self._folders: dict[TaskId, TaskDirectory] = {}
         self._stores: dict[TopicPartition, FollowedStore] = {}
         self._assigned: set[TopicPartition] = set()
-        self._lost: set[TopicPartition] = set()
+        # By when they could not be read: a sight that was asked for later says why.
+        self._overtaken: dict[TopicPartition, float] = {}
+        self._unknown: dict[TopicPartition, float] = {}
         self._sight: Sight | None = None
         self._is_closed = False
         self._consumer = read_committed_consumer(witnesses.client_config, f"tidemark-standby-{self._application_id}")
         try:
             self._lookout.look()
+            self._drop_replaced(directory.folder, [spec for specs in standby.stores.values() for spec in specs])
             for task, specs in standby.stores.items():
                 self._folders[task] = directory.open_task(task, adopts=False)
                 for spec in specs:
@@ -82,6 +100,19 @@ class Follower:
             self.close()
             raise
         self._lookout.start()
+
+    def _drop_replaced(self, root: Path, specs: Iterable[StoreSpec]) -> None:
+        """Remove copies of topics that the application has replaced under their names, and note which are followed now."""
+        file, known = root / FOLLOWED_FILE, self._witnesses.identities.known
+        topics = {spec.name: changelog_of(self._application_id, spec) for spec in specs}
+        now = {topic: known[topic] for topic in topics.values() if topic in known}
+        before: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+        for store, topic in topics.items():
+            if topic in now and before.get(topic, now[topic]) != now[topic]:
+                log.warning("standby copies of %s are built anew: %s is another topic now", store, topic)
+                for folder in root.glob(f"*/{STORES_FOLDER}/{store}"):
+                    shutil.rmtree(folder)
+        replace_file(file, json.dumps({**before, **now}), synced=True)
 
     def _open(self, witnesses: Witnesses, task: TaskId, spec: StoreSpec) -> None:
         job = follow_job(witnesses.plan, task, spec, witnesses.changelog_of(task, spec))
@@ -118,15 +149,35 @@ class Follower:
         Raises `StartRefused` for values that are not the topology's, `OutcomeUnknown` where a changelog cannot be read.
         """
         self._see()
-        for partition, read in self._read().items():
+        for partition, read in self._of_known_topics(self._read()).items():
             store = self._stores[partition]
             if not store.write(ChangelogBatch(read.keys, read.values, read.next_offset)):
                 self._unassign([partition])
+            # What is left of the changelog, or has become of it, is known with the next sight.
             if read.is_out_of_range:
-                # How much of the changelog is left is known with the next sight.
-                self._lost.add(partition)
-                self._unassign([partition])
+                self._overtaken.setdefault(partition, time.monotonic())
+            if read.is_unknown:
+                self._unknown.setdefault(partition, time.monotonic())
         self._assign()
+
+    def _of_known_topics(self, reads: Mapping[TopicPartition, _Read]) -> Mapping[TopicPartition, _Read]:
+        """What was read of topics that are still those that are followed; the rest is read again, or never.
+
+        Asked after reading: a topic that is the known one now was so then. An offset tells nothing, a new topic has it too.
+        """
+        moved = {p for p, read in reads.items() if read.next_offset > self._stores[p].next_offset}
+        if not moved:
+            return reads
+        try:
+            lost = self._witnesses.identities.lost(self._witnesses.plan, {p.topic for p in moved})
+        except TidemarkError as error:
+            log.warning("what was read is read again: %s", error)
+            self._unassign(moved)
+            return {p: read for p, read in reads.items() if p not in moved}
+        for partition in (p for p in moved if p.topic in lost):
+            store = self._stores[partition]
+            store.stop(lost[partition.topic].reason, store.bounds)
+        return {p: read for p, read in reads.items() if p.topic not in lost}
 
     def _see(self) -> None:
         """Take a new sight in, and read from where that leaves each copy."""
@@ -135,10 +186,17 @@ class Follower:
             return
         self._sight = sight
         for partition, store in self._stores.items():
+            if store.fault is not None:
+                continue
             bounds = bounds_of(sight.tasks[store.task], store.job, sight.asked_ms)
+            if partition.topic in sight.lost:
+                store.stop(sight.lost[partition.topic].reason, bounds)
+                continue
             is_anew = store.see(bounds)
-            if partition in self._lost:
-                self._lost.discard(partition)
+            if self._unknown.get(partition, sight.asked_s) < sight.asked_s:
+                del self._unknown[partition]
+            if self._overtaken.get(partition, sight.asked_s) < sight.asked_s:
+                del self._overtaken[partition]
                 if not is_anew:
                     store.empty(f"has been overtaken by the beginning of {partition}")
                 is_anew = True
@@ -148,7 +206,8 @@ class Follower:
 
     def _assign(self) -> None:
         """Read what there is to be read, from explicit offsets."""
-        wanted = {p for p in self._stores if p not in self._lost}
+        held = self._overtaken.keys() | self._unknown.keys()
+        wanted = {p for p, store in self._stores.items() if p not in held and store.fault is None}
         self._unassign(self._assigned - wanted)
         added = sorted(wanted - self._assigned)
         if added:
@@ -183,6 +242,8 @@ class Follower:
                 read.next_offset = max(read.next_offset, message.offset())
             elif error.code() in _OUT_OF_RANGE:
                 read.is_out_of_range = True
+            elif error.code() in _UNKNOWN:
+                read.is_unknown = True
             elif not error.retriable():
                 raise OutcomeUnknown(f"{partition} cannot be followed: {error.str()}") from KafkaException(error)
         return reads

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import partition_counts
 from tidemark.change.recorded import recorded, require_topics, settled
 from tidemark.errors import StartRefused, TidemarkError
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.settings import Settings
+from tidemark.start.identities import Identities, LostTopic, topics_in_use
 from tidemark.start.witnesses import TaskFacts, Witnesses
 from tidemark.topology.plan import TopologyPlan
 
@@ -28,10 +30,16 @@ _LOOK_SHARE = 4.0
 
 @dataclass(frozen=True)
 class Sight:
-    """Facts of all tasks. `asked_ms`: wall clock before the first question, so nothing in it is older."""
+    """Facts of all tasks. `asked_ms`: wall clock before the first question, so nothing in it is older.
+
+    `asked_s` is the monotonic clock then. `lost` are topics that were another one, or none, after the last question: facts
+    that are of the known topics are all but those.
+    """
 
     asked_ms: int
+    asked_s: float
     tasks: Mapping[TaskId, TaskFacts]
+    lost: Mapping[str, LostTopic]
 
 
 class DescriptionWatch:
@@ -57,6 +65,10 @@ class DescriptionWatch:
         if found is not None:
             require_topics(self.plan, found, settings, admin)
         self.partitions: Mapping[str, int] = partitions
+        # A topic that no commit has known yet is the one that is there now.
+        now = topic_ids(admin, [topic for topic in topics_in_use(self.plan) if topic in partitions], settings)
+        known = {**now, **({} if found is None else found.topic_ids)}
+        self.identities = Identities(known, lambda topics: topic_ids(admin, topics, settings))
 
     def _end(self, partitions: Mapping[str, int]) -> int:
         return self._ends.of([self._place])[self._place] if self._place.topic in partitions else 0
@@ -74,9 +86,20 @@ class DescriptionWatch:
             found = recorded(self._settings, self._admin, self._module, partitions)
             if settled(self._module, found, partitions) != self.plan:
                 self.outdated = "its stores have been written to other changelogs, or its tasks are others"
+            elif other := self._others(found.topic_ids if found is not None else {}):
+                self.outdated = f"the application goes on with another {other[0]} of that name"
         except StartRefused as error:
             self.outdated = str(error)
         self._seen = end
+
+    def _others(self, committed: Mapping[str, str]) -> list[str]:
+        """Topics of the state that a commit has accepted in the place of those that are followed."""
+        known = self.identities.known
+        return [
+            topic
+            for topic, use in topics_in_use(self.plan).items()
+            if use.is_state and topic in known and committed.get(topic, known[topic]) != known[topic]
+        ]
 
 
 class Lookout:
@@ -101,8 +124,11 @@ class Lookout:
         """Ask now. Blocks, also for a transaction that is open on the commits topic; raises `OutcomeUnknown`."""
         if self._description is not None:
             self._description.look()
-        asked_ms = self._witnesses.clock()
-        self._sight = Sight(asked_ms, self._witnesses.facts(self._tasks))
+        witnesses = self._witnesses
+        asked_ms, asked_s = witnesses.clock(), time.monotonic()
+        facts = witnesses.facts(self._tasks)
+        # Asked last: where a topic is still the known one, so was all that was said of it before.
+        self._sight = Sight(asked_ms, asked_s, facts, witnesses.identities.lost(witnesses.plan))
         return self._sight
 
     def start(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,8 +29,11 @@ class Copy(Protocol):
     @property
     def holds_something(self) -> bool: ...
 
+    @property
+    def fault(self) -> str | None: ...
 
-def useless_because(copies: Iterable[Copy], outdated: str | None, asked_ms: int, now_ms: int) -> str | None:
+
+def useless_because(copies: Collection[Copy], outdated: str | None, asked_ms: int, now_ms: int) -> str | None:
     """Why an instance that starts now would not take these copies; None where it would.
 
     `outdated` says what the application's description has against them, `asked_ms` when Kafka last said where it stands.
@@ -39,13 +42,19 @@ def useless_because(copies: Iterable[Copy], outdated: str | None, asked_ms: int,
         return outdated
     if now_ms - asked_ms > UNHEARD_MS:
         return f"Kafka has not said for {about_ms(now_ms - asked_ms)} where the application stands"
+    faults = dict.fromkeys(copy.fault for copy in copies if copy.fault is not None)
+    if faults:
+        return f"{'; '.join(faults)}; what the copies held before is kept, and followed no more"
     cold = [copy.name for copy in copies if copy.lag_offsets > 0 and not copy.holds_something]
     return f"nothing has been read yet of {', '.join(cold)}" if cold else None
 
 
 @dataclass(frozen=True)
 class Pace:
-    """One copy. Offsets are of the changelog; `remaining_s` is None where nothing moves."""
+    """One copy. Offsets are of the changelog; `remaining_s` is None where nothing moves.
+
+    `fault` says why the copy is followed no more; its offsets are those of before then.
+    """
 
     task: str
     store: str
@@ -54,6 +63,7 @@ class Pace:
     lag_offsets: int
     records_per_second: float
     remaining_s: float | None
+    fault: str | None = None
 
 
 class PaceMeter:
@@ -83,4 +93,5 @@ class PaceMeter:
             lag_offsets=lag,
             records_per_second=(store.records - first_records) / elapsed_s,
             remaining_s=0.0 if lag == 0 else (lag * elapsed_s / moved if moved > 0 else None),
+            fault=store.fault,
         )

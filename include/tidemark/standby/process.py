@@ -117,7 +117,9 @@ class _Process:
         self._forget_others(standby)
         client, plan = librdkafka_config(self.settings), description.plan
         ends = EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000)
-        witnesses = Witnesses(plan, self.settings, client, ends, changelog_policies(plan), self.clock)
+        witnesses = Witnesses(
+            plan, self.settings, client, ends, changelog_policies(plan), self.clock, description.identities
+        )
         opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
         with closing(Follower(witnesses, standby, self.directory, opener, description)) as follower:
             meter = PaceMeter()
@@ -153,7 +155,7 @@ def _generations(standby: StandbyPlan) -> dict[str, int]:
 def _state(paces: Sequence[Pace], generations: Mapping[str, int], useless: str | None) -> dict[str, object]:
     """What `tidemark status` shows."""
     return {
-        "state": "RESTORING" if any(pace.lag_offsets > 0 for pace in paces) else "RUNNING",
+        "state": "RESTORING" if any(pace.lag_offsets > 0 or pace.fault for pace in paces) else "RUNNING",
         "records_per_second": round(sum(pace.records_per_second for pace in paces), 1),
         "partitions": sorted({pace.task for pace in paces}),
         "changelog_generation": max(generations.values(), default=0),

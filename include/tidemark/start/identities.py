@@ -36,9 +36,8 @@ BEGIN_AGAIN = (
 """The remedy that needs nothing but the sources."""
 
 CHANGELOG_REMEDY = (
-    "`tidemark restore plan NAME` shows which copies still hold the state; where the local store, a standby or a savepoint is "
-    "level with the commits, `tidemark offsets reset NAME --to offsets --state keep` with the committed offsets (`tidemark lag "
-    f"NAME`) writes it to a new changelog; else {BEGIN_AGAIN}"
+    "`tidemark changelog repair NAME` writes the store to a new changelog, from the local store, a standby or a savepoint that "
+    f"is level with the last commit, or with `--from source` computed again; else {BEGIN_AGAIN}"
 )
 
 BEGIN_WITHOUT_STATE = (
@@ -146,7 +145,11 @@ class Identities:
     known: Mapping[str, str] = field(default_factory=dict)
     ask: Callable[[Collection[str]], Mapping[str, str]] = _ask_nothing
 
-    def lost(self, plan: TopologyPlan) -> dict[str, LostTopic]:
-        """Topics of the plan that are not the known ones, by name. Blocks for a round trip."""
-        uses = {topic: use for topic, use in topics_in_use(plan).items() if use.is_state and topic in self.known}
+    def lost(self, plan: TopologyPlan, among: Collection[str] | None = None) -> dict[str, LostTopic]:
+        """Topics of the plan that are not the known ones, by name; all, or those `among` them. Blocks for a round trip."""
+        uses = {
+            topic: use
+            for topic, use in topics_in_use(plan).items()
+            if use.is_state and topic in self.known and (among is None or topic in among)
+        }
         return {each.topic: each for each in lost_topics(uses, self.known, self.ask(list(uses)))}

@@ -115,6 +115,7 @@ class TaskOpener:
             batch=standing.batch,
             sink_partitions=self.sink_partitions,
             wall_ms=self.witnesses.clock(),
+            sql_memory_bytes=self.settings.sql_memory_bytes,
         )
         return OpenedTask(task, is_fresh)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
+
+_CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,16 @@ def is_ahead(marker: Marker, standing: Standing) -> bool:
     return any(marker.source_offsets.get(topic, 0) > offset for topic, offset in standing.next_offsets.items())
 
 
+def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
+    """The batches that what an instance holds may be of, to stand where its task stands; `record` is the task's last.
+
+    The own commit of an upgrade or a repair is a batch that changes no store. What follows the changelog is held to it, as a
+    repair may have written to that.
+    """
+    changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == standing.batch
+    return {standing.batch, standing.batch - 1} if changes_none else {standing.batch}
+
+
 def told(offsets: Mapping[str, int]) -> str:
     """Offsets for a message."""
     return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
@@ -88,7 +101,8 @@ def told(offsets: Mapping[str, int]) -> str:
 def _by_copy(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, copy: StateCopy) -> Way:
     end = store.changelog_watermarks.end
     # The batch tells two lives of the same offsets apart: before and after a rewind.
-    level = copy.marker.batch == standing.batch and all(
+    record = found.last_record if copy.kind is SourceOfState.LOCAL else None
+    level = copy.marker.batch in level_batches(record, standing) and all(
         copy.marker.source_offsets.get(topic) == offset for topic, offset in standing.next_offsets.items()
     )
     start = end if level else copy.marker.changelog_offset
@@ -136,8 +150,9 @@ def gap_after(
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
 
-    It was deleted or made again, ends before what is known of it, or has lost all that is known of it sooner than
-    `retention.ms` allows. A source topic that is a changelog is its owner's to shorten.
+    It was deleted or made again, ends before what is known of it, has lost all that is known of it sooner than
+    `retention.ms` allows, or any of it where it is only compacted. A source topic that is a changelog is its owner's to
+    shorten.
     """
     if store.is_source:
         return None
@@ -153,6 +168,11 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
         return (
             f"{store.changelog} begins at offset {low}, and all that was written up to {offset} was deleted, sooner than "
             "retention.ms deletes: the changelog was truncated"
+        )
+    if has_lost_beginning(store):
+        return (
+            f"{store.changelog} has lost its beginning, up to offset {low}, though it is only compacted: keys that were not "
+            "written since are in local stores, standbys and savepoints alone"
         )
     return None
 

@@ -65,8 +65,11 @@ class GraphResult:
 class TaskGraph:
     """Runs one batch through a sub-topology's stateful nodes. Holds no state of its own."""
 
-    def __init__(self, subtopology: SubTopology, wall_ms: int) -> None:
-        """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` where a user's code cannot be imported."""
+    def __init__(self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int) -> None:
+        """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is that of each node's SQL.
+
+        Raises `InvalidTopology` where a user's code cannot be imported.
+        """
         self._subtopology = subtopology
         self._roads = Roads(subtopology)
         self._order = RecordOrder(self._roads)
@@ -78,7 +81,7 @@ class TaskGraph:
         read = {name for node in subtopology.nodes for name in node.inputs}
         self._aggregations = {a.node: _aggregate(a, a.node in read) for a in subtopology.aggregations}
         self._operators: dict[str, Operator] = {
-            node.node: _operator(node, self._columns, self._roads, wall_ms)
+            node.node: _operator(node, self._columns, self._roads, wall_ms, sql_memory_bytes)
             for node in subtopology.nodes
             if not isinstance(node, RowSink)
         }
@@ -190,7 +193,9 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
     return WindowedAggregateOperator(aggregation, emits)
 
 
-def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], roads: Roads, wall_ms: int) -> Operator:
+def _operator(
+    node: TaskNode, columns: Mapping[str, Sequence[Column]], roads: Roads, wall_ms: int, sql_memory_bytes: int
+) -> Operator:
     match node:
         case Suppress():
             return SuppressOperator(node)
@@ -207,7 +212,7 @@ def _operator(node: TaskNode, columns: Mapping[str, Sequence[Column]], roads: Ro
         case Process():
             return ProcessOperator(node, wall_ms)
         case Map():
-            return MapOperator(node, columns[node.inputs[0]])
+            return MapOperator(node, columns[node.inputs[0]], sql_memory_bytes)
     raise TidemarkError(f"{node.node}: no operator for {type(node).__name__}; this is a fault of Tidemark's")
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tidemark.names import TaskId, TopicPartition, changelog_topic
 from tidemark.partitioning import Placer, placer
+from tidemark.settings import SQL_MEMORY_BYTES
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import bytes_list
@@ -66,8 +67,11 @@ class Task:
         batch: int,
         sink_partitions: Mapping[str, int],
         wall_ms: int,
+        sql_memory_bytes: int = SQL_MEMORY_BYTES,
     ) -> None:
         """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock, from which wall-clock schedules count.
+
+        `sql_memory_bytes` is the memory of each node's SQL, as `Settings` has it.
 
         Raises `InvalidTopology` for code that cannot be loaded.
         """
@@ -84,7 +88,7 @@ class Task:
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
-        self._graph = TaskGraph(subtopology, wall_ms)
+        self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
         self._takes_keyless = [takes_keyless(subtopology, branch) for branch in subtopology.branches]
         self._placers: dict[str, Placer] = {
             sink.node: placer(sink.partitioner, task_id.partition)

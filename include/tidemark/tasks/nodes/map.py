@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import duckdb
 import pyarrow as pa
 
+from tidemark.errors import BufferFull
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.nodes.columns import in_sequence
 from tidemark.tasks.operator import BatchTime, Emitted
@@ -29,7 +30,8 @@ class MapOperator:
     keeps such.
     """
 
-    def __init__(self, node: Map, columns: Sequence[Column]) -> None:
+    def __init__(self, node: Map, columns: Sequence[Column], memory_bytes: int) -> None:
+        """`memory_bytes` bounds what DuckDB holds at a time, results that have left it aside."""
         self._node = node
         key = KEY
         if node.key is not None and node.key != RECORD_KEY.name:
@@ -56,15 +58,35 @@ class MapOperator:
         self._sql = f"SELECT {key} AS {KEY}, {TIMESTAMP}, {SEQUENCE}, {DELETED}, {values} FROM rows{where}"
         self._schema = rows_schema(node.columns)
         # Opening a database takes as long as a small batch does.
-        self._session = duckdb.connect(":memory:", config={"threads": 1})
+        self._memory_bytes = memory_bytes
+        self._session = duckdb.connect(
+            ":memory:",
+            # Without a folder nothing is written where the process happens to be.
+            config={"threads": 1, "memory_limit": f"{memory_bytes // 1024}KiB", "temp_directory": ""},
+        )
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         rows = in_sequence(inputs[0])
         if not rows.num_rows:
             return Emitted(no_rows(self._node.columns))
+        return Emitted(self._computed(rows).cast(self._schema))
+
+    def _computed(self, rows: pa.Table) -> pa.Table:
+        """Each row by itself decides what becomes of it: where all at once are too much for the memory, halves are taken.
+
+        Raises `BufferFull` where one row is.
+        """
         self._session.register("rows", rows)
         try:
-            table: pa.Table = self._session.sql(self._sql).to_arrow_table()
+            found: pa.Table = self._session.sql(self._sql).to_arrow_table()
+            return found
+        except duckdb.OutOfMemoryException as error:
+            if rows.num_rows == 1:
+                raise BufferFull(
+                    f"{self._node.node}: one row needs more than the {self._memory_bytes} bytes of memory that its SQL may "
+                    "use: raise TIDEMARK_SQL_MEMORY_BYTES, or filter such rows out in front of the node"
+                ) from error
         finally:
             self._session.unregister("rows")
-        return Emitted(table.cast(self._schema))
+        half = rows.num_rows // 2
+        return pa.concat_tables([self._computed(rows.slice(0, half)), self._computed(rows.slice(half))])
