@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.change.repaired import REPAIRS_FOLDER
 from tidemark.change.rescale import RESCALES_FOLDER
 from tidemark.change.reset import RESETS_FOLDER
 from tidemark.change.upgrade import CHANGES_FOLDER
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 1.0
 REMOVED_FOLDER = ".removed"
-_CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER)
+_CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER, REPAIRS_FOLDER)
 _CORRUPT = re.compile(r"(?P<store>.+)\.corrupt-\d+")
 _RESTORING = re.compile(r"(?P<store>.+)\.restoring")
 
@@ -309,7 +310,7 @@ def _changes(state_dir: Path, application_id: str) -> Iterator[Leftover]:
     for name in _CHANGES:
         folder = state_dir / name / application_id
         if folder.exists():
-            why = "an upgrade, a rescale or a reset was killed"
+            why = "an upgrade, a rescale, a reset or a repair was killed"
             yield _leftover(LeftoverKind.BUILT, application_id, folder, why)
 
 
