@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidemark.broker.topics import partition_counts
 from tidemark.commit.history import last_commit_records
+from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
 from tidemark.hold import holding
 from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held
@@ -93,11 +94,10 @@ class Clean:
         with holding(settings.var_dir, app, self.say), self._fenced_if_stopped() as (runs, own):
             now = self._plan(runs, is_held=False, own=own)
             judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
-            for each in judged:
-                self._remove(each.leftover)
+            removed = tuple(each for each in judged if self._remove(each.leftover))
         # The hold that was stale is this command's by now, and released.
         holds = tuple(each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD)
-        return CleanPlan(app, holds + judged)
+        return CleanPlan(app, holds + removed)
 
     @contextmanager
     def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
@@ -131,17 +131,23 @@ class Clean:
         found = find_leftovers(kit.settings, known, judge.keeper, is_held=is_held, own=own)
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
 
-    def _remove(self, leftover: Leftover) -> None:
+    def _remove(self, leftover: Leftover) -> bool:
+        """Move a folder away and delete it; False where somebody has begun to work with it."""
+        try:
+            self._remove_locked(leftover)
+        except TaskLocked as error:
+            self.say(f"{leftover.path} is kept: {error}")
+            return False
+        self.say(f"removed {leftover.path}")
+        return True
+
+    def _remove_locked(self, leftover: Leftover) -> None:
         state_dir = self.kit.settings.state_dir
         away = state_dir / REMOVED_FOLDER / leftover.application_id
         with ExitStack() as locks:
-            workspace = _workspace_of(leftover, state_dir)
-            if workspace is not None:
-                try:
-                    locks.enter_context(workspace)
-                except TaskLocked as error:
-                    self.say(f"{leftover.path} is kept: {error}")
-                    return
+            lock = _lock_of(leftover, state_dir)
+            if lock is not None:
+                locks.enter_context(lock)
             if leftover.kind is not LeftoverKind.REMOVED:
                 away.mkdir(parents=True, exist_ok=True)
                 path = away / new_id()
@@ -151,11 +157,13 @@ class Clean:
                 path = leftover.path
             self.probe("clean-renamed")
             shutil.rmtree(path)
-        self.say(f"removed {leftover.path}")
 
 
-def _workspace_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
-    """The lock of the restore that a leftover belongs to, to be taken."""
+def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
+    """Take the lock of the restore or of the drills that a leftover belongs to. Raises `TaskLocked`."""
+    drills = state_dir / DRILLS_FOLDER / leftover.application_id
+    if leftover.path.is_relative_to(drills):
+        return FolderLock(drills)
     restores = state_dir / RESTORES_FOLDER / leftover.application_id
     if not leftover.path.is_relative_to(restores):
         return None
