@@ -19,7 +19,7 @@ from tidemark.commit.history import last_commit_records
 from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
 from tidemark.hold import holding
-from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held
+from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held, store_of
 from tidemark.names import TaskId, commits_topic
 from tidemark.probe import Probe
 from tidemark.restore.fence import fenced, holders
@@ -32,7 +32,7 @@ from tidemark.start.witnesses import stalled_after
 from tidemark.stores.directory import STORES_FOLDER, FolderLock, folder_of, is_locked
 from tidemark.topology.plan import StoreSpec
 
-_NO_BATCH = -2
+_NO_BATCH, _UNREADABLE = -2, -1
 _BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED)
 
 
@@ -297,14 +297,19 @@ class _Judge:
         """Whether a folder alone holds what a store without a changelog holds, which nobody could restore."""
         for name, spec in self._specs(task).items():
             place = _store(folder, name)
-            if spec.is_logged or spec.in_memory or not place.exists():
+            if spec.is_logged or spec.in_memory:
+                continue
+            for path in place.parent.glob("*"):
+                if store_of(path.name, self._specs(task)) == (LeftoverKind.CORRUPT, name):
+                    return f"store {task}/{name} is not logged, and {path} is all that is left of it; remove it by hand"
+            if not place.exists():
                 continue
             told = f"store {task}/{name} is not logged, and {place} holds all that there is of it; remove it by hand"
             if spec.custom is not None:
                 if not any(_store(other, name).exists() for other in others):
                     return told
                 continue
-            here = _batch(folder, name)
+            here = _batch(folder, name, unreadable=_UNREADABLE)
             if here > max((_batch(other, name) for other in others), default=_NO_BATCH):
                 return told
         return None
@@ -377,13 +382,13 @@ def _store(task_folder: Path, store: str) -> Path:
     return folder_of(task_folder.parent, TaskId.parse(task_folder.name), store)
 
 
-def _batch(task_folder: Path, store: str) -> int:
-    """The batch that a store holds; `_NO_BATCH` where there is no store, or none that can be read."""
+def _batch(task_folder: Path, store: str, *, unreadable: int = _NO_BATCH) -> int:
+    """The batch that a store holds; `_NO_BATCH` where there is no store, or nothing was committed to it."""
     folder = _store(task_folder, store)
     if not (folder / "CURRENT").exists():
         return _NO_BATCH
     try:
         marker = read_marker(folder)
     except TaskCorrupted:
-        return _NO_BATCH
+        return unreadable
     return _NO_BATCH if marker is None else marker.batch
