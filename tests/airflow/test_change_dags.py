@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from approving import answer, approve, ask, run_of
-from test_operations_dags import operations as operations  # The fixture.
+from tests.airflow.approving import answer, approve, ask, run_of
+from tests.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.change.changing import ChangingApp
 from tests.change.test_upgrade import description
 from tests.instance.test_topic_identity import delete

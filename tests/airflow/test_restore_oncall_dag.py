@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
-from approving import answer, approve, ask, run_of
-from test_operations_dags import operations as operations  # The fixture.
+from tests.airflow.approving import answer, approve, ask, run_of
+from tests.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.restore.counting import CountingApp
 
 from tidemark.clock import wall_clock_ms
