@@ -12,9 +12,13 @@ def replace_file(path: Path, text: str, *, synced: bool) -> None:
     `synced`: also after the machine has crashed, which costs a disk write.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w") as file:
-        file.write(text)
-        if synced:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -10,6 +10,7 @@ from pathlib import Path
 
 _SIZE_BYTES = 4 << 30
 _PAGE_BYTES = 4096
+_TRIES = 100
 
 
 def may_mount() -> bool:
@@ -31,9 +32,16 @@ def mounted(folder: Path) -> Iterator[None]:
 
 def fill(folder: Path, left_bytes: int = 0) -> None:
     """From now on there are `left_bytes` of room, rounded down to pages."""
-    found = os.statvfs(folder)
-    used = (found.f_blocks - found.f_bfree) * found.f_frsize
-    _resize(folder, used + left_bytes // _PAGE_BYTES * _PAGE_BYTES)
+    for _ in range(_TRIES):
+        found = os.statvfs(folder)
+        used = (found.f_blocks - found.f_bfree) * found.f_frsize
+        try:
+            _resize(folder, used + left_bytes // _PAGE_BYTES * _PAGE_BYTES)
+        except OSError as error:  # It was written to meanwhile.
+            last = error
+        else:
+            return
+    raise last
 
 
 def free(folder: Path) -> None:

@@ -62,7 +62,7 @@ REASONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "commits deleted": (r"commits topic \S+ was deleted", ("commits deleted",)),
     "description deleted": (r"-topology was deleted or emptied", ("description deleted",)),
     "repartition topic deleted": (r"repartition topic \S+ was deleted", ("repartition topic deleted",)),
-    "disk full": (r"[Nn]o space left|disk is full|free the disk", ("disk full",)),
+    "disk full": (r"[Nn]o space left|disk is full|free (the|its) disk", ("disk full",)),
     "plan file of another id": (r"is no id of a restore", ("plan file, of another id",)),
 }
 """By the words in which they are grouped: how a message says it, and the kinds that justify it."""
@@ -79,6 +79,7 @@ class Draw:
         self.spoke: list[str] = []
         self._plan_file = self.bench.folder / "restore-plan.json"
         self._resume: tuple[str, ...] = ()
+        self._purged = ""
         self._selection = self._select()
 
     def run(self) -> Outcome:
@@ -210,6 +211,7 @@ class Draw:
             elif "made again" in name:
                 topics.make_again(held[store])
             else:
+                self._purged = "" if "truncated" in name else store
                 self._purge_changelog(held[store], is_whole="truncated" in name)
         elif name.startswith("source purged"):
             self._purge_source(is_past="past" in name)
@@ -231,7 +233,7 @@ class Draw:
     def _purge_changelog(self, topic: str, *, is_whole: bool) -> None:
         ends = {place: end for place, end in self.scene.topics.ends([topic]).items() if end}
         some = self.chance.sample(sorted(ends), self.chance.randint(1, len(ends)))
-        part = 1.0 if is_whole else self.chance.uniform(0.1, 0.3)
+        part = 1.0 if is_whole else self.chance.uniform(0.05, 0.2)
         self.scene.topics.purge({place: max(1, int(ends[place] * part)) for place in some})
         self.bench.claim = Claim.WHAT_IS_LEFT
 
@@ -357,11 +359,24 @@ class Draw:
         else:
             self.tally.expect(False, f"refused {_REFUSALS} times, whatever the remedy: {said}")
             return
-        self._compare(str(self.drawn))
+        if self.drawn.kind.family is Family.POISON:
+            self._look_for_poison()
+        else:
+            self._compare(str(self.drawn))
 
     def _compare(self, what: str) -> None:
+        found = self._compared(what)
+        self.tally.lost += found.lost
+        self.tally.duplicated += found.duplicated
+        self.tally.wrong += found.wrong
+        self.tally.report += found.report
+
+    def _compared(self, what: str) -> Tally:
+        """What differs now, told apart from what was wrong before."""
         self.bench.generations = self.scene.topics.generations()
-        self.tally.compare(self.bench, what, dict.fromkeys(self.scene.running, "state"))
+        found = Tally()
+        found.compare(self.bench, what, dict.fromkeys(self.scene.running, "state"))
+        return found
 
     def _refused(self, said: Said, welcome: list[int]) -> None:
         """Something that was to go well did not: was that right, and does it help to do what it says?"""
@@ -424,7 +439,12 @@ class Draw:
         self.tally.expect(not named, f"no remedy helped: {said}")
 
     def _repair_changelog(self, _text: str) -> Said | None:
-        said = self.scene.tidemark("changelog", "repair", "NAME", *RUN_ANYWAY)
+        purged = ("--store", self._purged) if self._purged else ()
+        said = self.scene.tidemark("changelog", "repair", "NAME", *purged, *RUN_ANYWAY)
+        if said.is_refusal and "`--from local` where you know that somebody else has written" in said.text:
+            audit = self._check("audit", "NAME")
+            self.tally.expect(audit.code == 1, f"a stranger has written to a changelog, and {audit}")
+            said = self.scene.tidemark("changelog", "repair", "NAME", "--from", "local", *RUN_ANYWAY)
         self._rewritten(said.code)
         return None if said.code == 0 else said
 
@@ -474,7 +494,7 @@ class Draw:
     def _births(self) -> dict[tuple[str, int], int]:
         """Where outputs and commits end."""
         app, plan = self.bench.application_id, self.bench.plan
-        sinks = [topic for s in plan.subtopologies for topic in s.sink_topics if not topic.endswith("-repartition")]
+        sinks = [topic for s in plan.subtopologies for topic in s.sink_topics]
         return self.scene.topics.ends([*sinks, dlq_topic(app), commits_topic(app)])
 
     def _bring_savepoint_back(self, _text: str) -> Said | None:
@@ -487,42 +507,52 @@ class Draw:
     # What is asked where nothing was refused
 
     def _look_closer(self) -> None:
-        """A fault that a start cannot see must be seen by a check, and mended."""
-        kind = self.drawn.kind
-        if kind.family is Family.POISON:
-            self._look_for_poison()
-        elif self.bench.claim is Claim.WHAT_IS_LEFT:
-            self.bench.claim = Claim.LAST_VALUES
-            strict = Tally()
-            strict.compare(self.bench, "the changelog as a whole", dict.fromkeys(self.scene.running, "state"))
-            if strict.exact:
-                return
-            drill = self.scene.tidemark("drill", "NAME", "--follow-batches", "0")
-            self._hear(str(drill), drill.code)
-            if drill.code in (1, 10):
-                self.reasons.append("purged beginning, by a drill")
-                self.scene.is_spent = True
-            else:
-                self.tally.expect(False, f"the changelog lacks keys, and {drill}")
-                self.tally.report += strict.report[:5]
+        """A changelog that lacks keys, which no start saw, must be seen by a drill."""
+        if self.bench.claim is not Claim.WHAT_IS_LEFT:
+            return
+        self.bench.claim = Claim.LAST_VALUES
+        strict = self._compared("the changelog as a whole")
+        if strict.exact:
+            return
+        drill = self._check("drill", "NAME", "--follow-batches", "0")
+        if drill.code in (1, 10):
+            self.reasons.append("purged beginning, by a drill")
+            self._mend(self._repair_changelog)
+        else:
+            self.tally.expect(False, f"the changelog lacks keys, and {drill}")
+            self.tally.report += strict.report[:5]
+
+    def _check(self, *arguments: str) -> Said:
+        said = self.scene.tidemark(*arguments, timeout_s=400)
+        self._hear(str(said), said.code)
+        return said
 
     def _look_for_poison(self) -> None:
-        drill = self.scene.tidemark("drill", "NAME", "--follow-batches", "0")
-        self._hear(str(drill), drill.code)
-        self.tally.expect(drill.code == 1, f"the changelog is poisoned, and {drill}")
-        if drill.code != 1:
+        """Stores that a restore has not read it into are right, and a drill finds it; else an audit finds them wrong."""
+        found = self._compared("a poisoned changelog")
+        drill = self._check("drill", "NAME", "--follow-batches", "0")
+        if found.exact:
+            self.tally.expect(drill.code == 1, f"the changelog is poisoned, and {drill}")
+            if drill.code == 1:
+                self.reasons.append("poisoned, by a drill")
+                self._mend(self._repair_changelog)
             return
-        self.reasons.append("poisoned, by a drill")
-        if not self.scene.has_command("changelog"):
-            self.scene.is_spent = True
+        audit = self._check("audit", "NAME")
+        if audit.code != 1:
+            self.tally.expect(False, f"a store is poisoned, and {audit}")
+            self.tally.report += found.report[:5]
             return
+        self.reasons.append("poisoned, by an audit")
+        self._mend(self._empty_state)
+
+    def _mend(self, remedy: Callable[[str], Said | None]) -> None:
         self.scene.stop_all()
-        refused = self._repair_changelog("")
-        self.tally.expect(refused is None, f"the changelog is poisoned, and {refused}")
+        refused = remedy("")
+        self.tally.expect(refused is None, f"the changelog is damaged, and {refused}")
         again = self.scene.start(self.drawn.instances)
-        self.tally.expect(again is None, f"after the repair, {again}")
+        self.tally.expect(again is None, f"after the remedy, {again}")
         if again is None:
-            self._compare(f"{self.drawn}, repaired")
+            self._compare(f"{self.drawn}, mended")
 
 
 def _in_use(folder: str, names: list[str]) -> list[str]:

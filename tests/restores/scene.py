@@ -51,7 +51,7 @@ class Scene:
     settings: Settings
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     is_spent: bool = False
-    """Nothing more can be drawn of this application: what is known of it is not exact any more."""
+    """Nothing more can be drawn of this application: it is not as the recomputation has it."""
 
     @property
     def topics(self) -> Topics:
@@ -77,10 +77,6 @@ class Scene:
         with (self.bench.folder / "commands.log").open("a") as file:
             file.write(f"$ {said.what}\n{done.stdout}\n-> {done.returncode}\n")
         return said
-
-    def has_command(self, name: str) -> bool:
-        """Whether there is such a command."""
-        return (ROOT / "include" / "tidemark" / "cli" / f"{name}.py").exists()
 
     def launch(self, instances: int) -> None:
         """Those of the first numbers that do not run."""

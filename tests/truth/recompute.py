@@ -209,8 +209,8 @@ def _count_task(truth: Truth, partition: int, rows: list[Row], batches: list[Bat
             task.next_offset = batch.end
             at = next((i for i, row in enumerate(rows) if row.offset >= batch.end), len(rows))
             continue
-        if batch.kind == "reset":
-            # Nothing of its range is processed. One that begins without state is the first of its life, see `Past.since`.
+        if batch.kind in ("reset", "repair"):
+            # Nothing of its range is processed. A reset that begins without state is the first of its life, see `Past.since`.
             task.next_offset = batch.end
             at = next((i for i, row in enumerate(rows) if row.offset >= batch.end), len(rows))
             continue

@@ -34,6 +34,7 @@ from tidemark.topology.plan import SubTopology, TopologyPlan
 
 Contents = dict[bytes, bytes]
 _AHEAD_MS = 3_600_000
+_MOVED = (CommitKind.RESET, CommitKind.REPAIR)
 _KAFKA = pa.schema(
     [
         ("key", pa.binary()),
@@ -106,7 +107,7 @@ def _replay_sub_topology(
     batches = [(task, record) for task, records in sorted(history.items()) for record in records]
     listed: list[dict[str, object]] = []
     for number, (task, record) in enumerate(batches):
-        if record.kind is CommitKind.RESET:
+        if record.kind in _MOVED:
             continue  # Nothing of its range is processed.
         for topic, spans in record.sources.items():
             start, end = spans[task.partition]
@@ -143,7 +144,7 @@ def _replay_sub_topology(
                 number += 1
                 _rewind(done, task, stores, record, kept)
                 continue
-            if record.kind is CommitKind.RESET:
+            if record.kind in _MOVED:
                 number += 1
                 task.next_offsets, task.stream_times, task.batch = (
                     record.end_offsets, record.stream_times, record.batch,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from tests.truth.compare import Difference, compare_dead_letters, compare_updates
+from tests.truth.compare import Claim, Difference, compare_dead_letters, compare_last, compare_updates
 from tests.truth.recompute import PATIENT_MONITORING, Batch, batches_of, event, recompute_rows
-from tests.truth.topics import Row
+from tests.truth.topics import Past, Row
 
 RULES = PATIENT_MONITORING
 NOW = 1_700_000_040_000
@@ -171,3 +172,51 @@ def test_dead_letters_are_each_there_once_with_their_bytes():
     assert verdict(letter(1), letter(2), letter(3)) == (0, 0, 1)
     assert verdict(letter(1), letter(2, b"changed")) == (0, 0, 1)
     assert verdict(letter(1), letter(2)._replace(headers=())) == (1, 0, 1)
+
+
+def test_should_process_nothing_of_a_reset_or_a_repair_and_go_on_where_it_goes():
+    rows = [beat(n, NOW + n) for n in range(6)]
+    ahead = [Batch(0, 0, 2), Batch(0, 2, 4, "reset"), Batch(0, 4, 4, "repair"), Batch(0, 4, 6)]
+    truth = recompute_rows({0: rows}, ahead, RULES)
+    assert (truth.counts, truth.unprocessed, truth.faults) == ({("p1", NOW): 4}, 0, [])
+    assert truth.tasks[0].next_offset == 6
+    # The first of a new life, which knows nothing of what came before.
+    again = [Batch(0, 4, 0, "reset"), Batch(0, 0, 6)]
+    assert recompute_rows({0: rows}, again, RULES).counts == {("p1", NOW): 6}
+
+
+def test_should_know_kept_rows_before_a_beginning_and_none_before_a_new_life():
+    rows = [beat(n, NOW + n) for n in range(6)]
+    place = ("pulse-events", 0)
+    assert Past().of(place, 0, rows) == rows
+    assert Past(kept={place: rows[:4]}).of(place, 3, rows[3:]) == rows
+    assert Past(since={place: 2}, kept={place: rows[:4]}).of(place, 3, rows[3:]) == rows[2:]
+
+
+def test_should_hold_a_changelog_to_its_last_values_by_what_is_claimed_of_it():
+    truth = counted([beat(0, NOW), beat(1, NOW + 1), beat(2, NOW + MINUTE)], (0, 1), (1, 3))
+    first, second, strange = ("p1", NOW), ("p1", NOW + MINUTE), ("p9", NOW)
+    for logged, last, left in (
+        ({first: [7, 2], second: [1]}, 0, 0),
+        ({first: [2], second: [1], strange: [3, None]}, 0, 0),
+        ({first: [2]}, 1, 0),
+        ({first: [2, None], second: [1]}, 1, 0),
+        ({first: [1], second: [1]}, 1, 1),
+        ({first: [2], second: [1], strange: [3]}, 1, 1),
+    ):
+        for claim, wrong in ((Claim.LAST_VALUES, last), (Claim.WHAT_IS_LEFT, left)):
+            found = Difference()
+            compare_last(truth, logged, claim, found)
+            assert found.wrong == wrong, (logged, claim)
+
+
+def test_should_take_the_counts_of_all_generations_of_a_changelog_for_what_a_record_says():
+    rules = replace(RULES, generation=1)
+    record = {
+        "rows": 1, "late_rows": 0, "bad_rows": 0, "stream_times": {"by_store": {RULES.store: NOW}},
+        "sinks": {RULES.sink_topic: 1}, "changelogs": {RULES.changelog_topic: 1},
+    }  # fmt: skip
+    assert rules.changelog_topic == f"{RULES.changelog_topic}-1"
+    assert recompute_rows({0: [beat(0, NOW)]}, [Batch(0, 0, 1, record=record)], rules).faults == []
+    less = {**record, "changelogs": {}}
+    assert recompute_rows({0: [beat(0, NOW)]}, [Batch(0, 0, 1, record=less)], rules).faults != []

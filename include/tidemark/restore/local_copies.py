@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
 
-from tidemark.errors import CopyUnusable, TaskCorrupted
+from tidemark.errors import CopyUnusable, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId
 from tidemark.restore.fence import holders
 from tidemark.start.evidence import SourceOfState, StateCopy
@@ -52,12 +52,14 @@ class LocalCopies:
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Hard links to the store's files. Raises `CopyUnusable` where RocksDB cannot open it."""
+        """Hard links to the store's files. Raises `CopyUnusable` where RocksDB cannot open it, `StoreFailed` without room."""
         try:
             with opened(Path(copy.location)) as held:
                 held.checkpoint(folder)
         except TaskCorrupted as error:
             raise CopyUnusable(str(error)) from error
+        except StoreFailed:
+            raise
         except Exception as error:
             raise CopyUnusable(f"{copy.location} cannot be copied: {error}") from error
 

@@ -135,19 +135,19 @@ class RestoreRun:
         verification fails, `RestoreSuspended` when it was aborted. After a crash it goes on where it was.
         """
         plan = self.workspace.plan()
-        with self._held(plan) as held:
+        with self._held(plan, self._resuming(plan)) as held:
             return self._swap(self._prepared(plan, held), held)
 
     def prepare(self) -> RestoreProgress:
         """The first part of `run`: build and verify, so that `swap` is all that is left. May be repeated after a crash."""
         plan = self.workspace.plan()
-        with self._held(plan) as held:
+        with self._held(plan, self._resuming(plan)) as held:
             return self._prepared(plan, held)
 
     def swap(self) -> RestoreProgress:
         """The rest of `run`. Raises `StartRefused` where nothing is prepared. May be repeated after a crash."""
         plan = self.workspace.plan()
-        with self._held(plan) as held:
+        with self._held(plan, self._resuming(plan)) as held:
             progress = self.workspace.progress()
             if progress.state is not RestoreState.SWAPPING:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: there is nothing to swap in")
@@ -187,7 +187,7 @@ class RestoreRun:
         back.
         """
         plan, workspace = self.workspace.plan(), self.workspace
-        with self._held(plan) as held:
+        with self._held(plan, f"`tidemark restore rollback NAME {plan.restore_id}`") as held:
             progress = workspace.progress()
             undoable = (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK)
             if progress.state not in undoable or not progress.moves:
@@ -217,12 +217,22 @@ class RestoreRun:
             workspace.drop_built()
             return done
 
+    @staticmethod
+    def _resuming(plan: RestorePlan) -> str:
+        return f"`tidemark restore run NAME --resume {plan.restore_id}`"
+
     @contextmanager
-    def _held(self, plan: RestorePlan) -> Iterator[list[Path]]:
-        """The application's folders on this machine, for as long as nobody else can touch them."""
+    def _held(self, plan: RestorePlan, again: str) -> Iterator[list[Path]]:
+        """The application's folders on this machine, for as long as nobody else can touch them.
+
+        Raises `StartRefused` where the disk ends what is done with them: the progress that is kept says how far it was.
+        """
         kit = self.kit
-        with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say) as held:
-            yield held
+        try:
+            with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say) as held:
+                yield held
+        except (OSError, StoreFailed) as error:
+            raise StartRefused(f"restore {plan.restore_id}: {error}; free the disk, then {again} goes on") from error
 
     def _build_all(self, plan: RestorePlan, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
         """Build and verify every store; the progress that says what to move. Nothing old is touched."""

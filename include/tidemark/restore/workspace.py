@@ -108,7 +108,10 @@ class Workspace:
         return self.folder / "aside"
 
     def create(self, plan: RestorePlan) -> None:
-        """Store the plan, once: one that was begun keeps its progress. Raises `StartRefused` where it is another plan."""
+        """Store the plan, once: one that was begun keeps its progress.
+
+        Raises `StartRefused` where it is another plan, or where it cannot be written.
+        """
         if (self.folder / "plan.json").exists():
             if self.plan() != plan:
                 raise StartRefused(
@@ -116,9 +119,16 @@ class Workspace:
                     f"{self.folder.name}`, or make a new plan with `tidemark restore plan`"
                 )
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
-        self.write(RestoreProgress(RestoreState.PLANNED))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.write(RestoreProgress(RestoreState.PLANNED))
+            # Last: a workspace is what has a plan.
+            replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise StartRefused(
+                f"cannot write {self.folder}: {error.strerror}; nothing was changed, free the disk and plan again"
+            ) from error
 
     def plan(self) -> RestorePlan:
         """The stored plan. Raises `StartRefused`."""
@@ -143,7 +153,7 @@ class Workspace:
         return RestoreProgress(**body)
 
     def write(self, progress: RestoreProgress) -> None:
-        """Replace the progress."""
+        """Replace the progress. Raises `OSError`, with the earlier one in place."""
         replace_file(self.folder / "progress.json", json.dumps(asdict(progress), indent=1), synced=True)
 
     def lock(self) -> FolderLock:

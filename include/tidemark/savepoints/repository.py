@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, TidemarkError
+from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, StoreFailed, TidemarkError
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest, begun_ms
 
@@ -77,7 +77,7 @@ class SavepointRepository:
         """Every file system has errors of its own; `missing` is raised where there is nothing."""
         try:
             yield
-        except (SavepointFailed, CopyUnusable):
+        except (SavepointFailed, CopyUnusable, StoreFailed):
             raise
         except FileNotFoundError as error:
             raise missing(f"{what} is missing") from error
@@ -194,7 +194,10 @@ class SavepointRepository:
             raise CopyUnusable(f"{where}: it is of savepoint {found.savepoint_id}")
 
     def fetch_file(self, file: SavedFile, target: Path | None, tick: Progress = lambda _: None) -> None:
-        """Read a file, into `target` where one is given, and check it. Raises `CopyUnusable` with what is wrong."""
+        """Read a file, into `target` where one is given, and check it.
+
+        Raises `CopyUnusable` with what is wrong, `StoreFailed` where `target` cannot be written.
+        """
         digest, size = hashlib.sha256(), 0
         try:
             with (
@@ -206,7 +209,7 @@ class SavepointRepository:
                     digest.update(chunk)
                     size += len(chunk)
                     tick(len(chunk))
-                    copied.write(chunk)
+                    _write_to(copied, chunk)
         except SavepointFailed as error:
             raise CopyUnusable(str(error)) from error
         if size != file.size_bytes:
@@ -294,6 +297,15 @@ def _is_task(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _write_to(file: BinaryIO, chunk: bytes) -> None:
+    """Write all of it to the disk here, which is no fault of the savepoint's where it is full. Raises `StoreFailed`."""
+    try:
+        file.write(chunk)
+        file.flush()
+    except OSError as error:
+        raise StoreFailed(f"{file.name} cannot be written ({error.strerror}): free its disk") from error
 
 
 def _told(error: BaseException) -> str:

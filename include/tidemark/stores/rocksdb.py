@@ -6,6 +6,8 @@ and not synced: after power loss a store is merely behind, and its changelog's t
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
 _READ_BUFFER_BYTES = 4 << 20
+_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 MARKER_KEY = b"marker"
 _SEGMENT_PREFIX = "segment-"
@@ -42,7 +45,7 @@ class RocksStore:
     def __init__(
         self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None, bulk: bool = False
     ) -> None:
-        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it.
+        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it, `StoreFailed` without room.
 
         `bulk` is for a store that is loaded (`load_many`, `finish_load`), closed, and read by the next that opens it.
         """
@@ -61,6 +64,9 @@ class RocksStore:
             }
             stored = self._db.get(MARKER_KEY)
         except Exception as error:
+            # An open writes, too. What is there is whole, so it must not be thrown away.
+            if any(words in str(error) for words in _NO_ROOM):
+                raise StoreFailed(f"cannot open the store in {folder}: {error}; free its disk") from error
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
         self._marker = Marker.from_bytes(stored) if stored is not None else None
         self._closed = False
@@ -194,11 +200,13 @@ class RocksStore:
             raise SavepointFailed(f"the store in {self.folder} cannot be checkpointed to {folder}: {error}") from error
 
     def close(self) -> None:
+        """Write what is in memory, and let go. Raises `StoreFailed`; nobody has it open then, either."""
         if not self._closed:
             self._closed = True
             # A column family keeps the database open while any handle to it lives.
             self._segments.clear()
-            self._db.close()
+            with self._writing():
+                self._db.close()
 
 
 def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
