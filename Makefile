@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 CASES ?= hot,wide
-N ?= 25
+N ?= 60
 KEYS ?= 1000000,10000000
 RECORDS ?= 1000000
 RATE ?= 10000
@@ -42,7 +42,7 @@ audit-faults: jars ## faults planted in topics and code, each caught by its expe
 audit-cost: jars ## RECORDS=1000000 RATE=10000 what an audit costs, and the rate that the stream beside it keeps
 	@$(BIN)/python -m tests.audit.cost --stream --records $(RECORDS) --rate $(RATE)
 
-restores: jars ## N=25 restores drawn at random, each compared with a recomputation
+restores: jars ## N=60 restores and faults drawn at random, each compared with a recomputation
 	@$(BIN)/python -m tests.restores.run --n $(N)
 
 drill: jars ## the drill DAG on a running stream: healthy, tampered with, and empty, idle or purged

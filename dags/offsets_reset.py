@@ -16,8 +16,8 @@ records and what becomes of the state in one transaction. The stream DAG relaunc
 |---|---|
 | preflight | nothing was stopped: another instance, restore or hold is named; end that first |
 | plan | it is refused, nothing was stopped: the message says which offset is not there, or what contradicts it |
-| approval | nobody answered within the hour, or a user who may not: run it again |
-| fence | nothing was stopped: nobody approved this plan, or another topology is deployed by now; run it again |
+| approval | nobody who may approve it did so within the hour: trigger it again |
+| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
 | change | tried again by itself, it finds what was committed. Failed for good, the stream was relaunched meanwhile: before \
 another run, which is another reset, read `tidemark lag <name>` and a dry run |
 | relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |

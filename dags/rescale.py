@@ -17,8 +17,8 @@ Needed, too, when a stream is refused as its source has got more partitions.
 |---|---|
 | preflight | nothing was stopped: another instance, restore or hold is named; end that first |
 | plan | it is refused, nothing was stopped: the message says which store or expression stands against it |
-| approval | nobody answered within the hour, or a user who may not: run it again |
-| fence | nothing was stopped: nobody approved this plan, or another topology is deployed by now; run it again |
+| approval | nobody who may approve it did so within the hour: trigger it again |
+| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
 | change | run it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
 | relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
 | drain | what is committed stays: `tidemark lag <name>`, the log of the instance |

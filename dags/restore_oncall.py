@@ -56,6 +56,21 @@ with operations_dag(
                 title="Source of state",
                 description="Where the state is to come from. The fastest one that will do is chosen unless you know better.",
             ),
+            "tasks": Param(
+                [],
+                type="array",
+                items={"type": "string", "pattern": r"^\d+_\d+$"},
+                title="Tasks",
+                description="Restore only these, such as `0_1`; none named is all of them. A rewind takes all.",
+            ),
+            "stores": Param(
+                [],
+                type="array",
+                items={"type": "string", "minLength": 1},
+                title="Stores",
+                description="Restore only these, in the tasks above; everything else of these tasks stays as it is. "
+                "None named is all of them. A rewind takes all.",
+            ),
             "target": Param(
                 "latest",
                 type="string",

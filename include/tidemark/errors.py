@@ -52,6 +52,12 @@ class TaskLocked(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+class ApplicationHeld(TidemarkError):
+    """A command or a case works on the stopped application: an instance is launched when that has ended."""
+
+    exit_code = ExitCode.RETRY
+
+
 class OutcomeUnknown(TidemarkError):
     """A commit may or may not have happened, or the broker is away: throw the process away and start anew."""
 

@@ -1,4 +1,4 @@
-"""Tasks of `upgrade`, `rescale` and `offsets_reset`: from a task's context to a step of `tidemark.oncall.changing`.
+"""Tasks of the DAGs that `change_dag` makes: from a task's context to a step of `tidemark.oncall.changing`.
 
 Imported by a task when it runs, as it loads clients.
 """

@@ -30,12 +30,12 @@ def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, sa
     `OutcomeUnknown` where one cannot be stopped.
     """
     instances = known_instances(var_dir, application_id)
-    hold = take_hold(var_dir, application_id, Hold(by, reason, wall_clock_ms(), _living(instances)))
+    hold = take_hold(var_dir, application_id, Hold(by, reason, wall_clock_ms(), _living(instances)), say)
     for files in instances:
         _await_launcher(files)
     # Whoever launched before the hold was there has written it down by now.
     instances = known_instances(var_dir, application_id)
-    hold = take_hold(var_dir, application_id, Hold(by, reason, hold.since_ms, _living(instances)))
+    hold = take_hold(var_dir, application_id, Hold(by, reason, hold.since_ms, _living(instances)), say)
     for files in instances:
         seen = observe(files)
         if seen.liveness.is_alive_here:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.hold import read_hold
+from tidemark.hold import describe_hold, read_hold
 from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
 from tidemark_airflow.observation import Liveness, Observation, observe
 
@@ -69,7 +69,7 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
             return Launched(seen, adopted=True)
         hold = read_hold(files.var_dir, files.key.application_id)
         if hold is not None:
-            raise Held(f"{files.key.application_id} is held by {hold.by}: {hold.reason}")
+            raise Held(describe_hold(files.var_dir, files.key.application_id, hold))
         _start(files, command, lock)
         return Launched(observe(files), adopted=False)
     finally:

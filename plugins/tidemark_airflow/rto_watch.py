@@ -18,7 +18,7 @@ from tidemark.alerts.raising import raise_alert
 from tidemark.checks.standstill import CHECK, Input, Look, Standstill, ended, follow, judged
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
-from tidemark.hold import read_hold
+from tidemark.hold import describe_hold, read_hold
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -88,9 +88,10 @@ class RtoWatch:
     def _seen(self, now_ms: int) -> Look:
         run = observe(self._files).run
         if run is None or run.state != InstanceState.RUNNING:
-            hold = read_hold(self._files.var_dir, self._files.key.application_id)
+            var_dir, app = self._files.var_dir, self._files.key.application_id
+            hold = read_hold(var_dir, app)
             stopped = "no process of it runs" if run is None else f"it is {run.state}"
-            return Look(now_ms, stopped if hold is None else f"held by {hold.by}: {hold.reason}")
+            return Look(now_ms, stopped if hold is None else describe_hold(var_dir, app, hold))
         is_fresh = now_ms - run.written_at * 1000 < _FRESH_MS
         if is_fresh and float(run.values.get("records_per_second") or 0) > 0:
             return Look(now_ms, None, commits=True)

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
-from tidemark.hold import read_hold
+from tidemark.hold import describe_hold, read_hold
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
@@ -82,7 +82,7 @@ class StreamOperator(BaseOperator):
         hold = read_hold(files.var_dir, self.application_id)
         if hold is not None:
             # Whoever holds the application has stopped it: that is no relaunch of the budget's.
-            self._wait_for_release(files, f"{self.application_id} is held by {hold.by}: {hold.reason}")
+            self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
         if exit_code == ExitCode.OK:
             # Somebody has stopped it and wants it back now.
             forget_standstill(files)

@@ -1,4 +1,4 @@
-"""What the tasks of `upgrade`, `rescale` and `offsets_reset` do, on a real broker; and the order that they come in."""
+"""What the tasks of the DAGs that change an application do, on a real broker; and the order that they come in."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.airflow.approving import answer, approve, ask, run_of
 from tests.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.change.changing import ChangingApp
 from tests.change.test_upgrade import description
+from tests.instance.test_topic_identity import delete
 from tests.restore.counting import CountingApp, come_to
 
 from tidemark.errors import StartRefused
@@ -20,6 +21,7 @@ from tidemark_airflow import cases, changes
 
 UPGRADED = {"rename": ["n=total"], "drop": [], "add": ["total.most=0"]}
 RESET = {"to": "earliest", "state": "empty", "offsets": [], "time": ""}
+REPAIR = {"stores": [], "source": "best"}
 
 
 def asked(kind, app, when=0, **params):
@@ -133,6 +135,24 @@ def test_should_plan_rescales_and_resets(app, tmp_path, monkeypatch):
 
 
 @pytest.mark.broker
+def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
+    app.module = app.for_commands(tmp_path, monkeypatch)
+    write(app, tmp_path, "version_one({name!r})")
+    delete(app, f"{app.name}-n-changelog")
+    context = asked("changelog_repair", app, **REPAIR)
+    told = planned(context)
+    assert f"`0_0/n`, held to {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in told
+    assert "was deleted" in told
+    approve(context)
+    for _ in range(2):  # Tried again, it finds what is done.
+        changes.change(context)
+    shutil.rmtree(app.state)
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+
+
+@pytest.mark.broker
 def test_a_reset_should_go_where_its_plan_went_whatever_came_since(app, tmp_path, monkeypatch):
     app.module = app.for_commands(tmp_path, monkeypatch)
     write(app, tmp_path, "version_one({name!r})")
@@ -155,14 +175,16 @@ def committed(app):
     return app.last_records(), description(app)
 
 
-@pytest.fixture(params=["upgrade", "rescale", "offsets_reset"])
+@pytest.fixture(params=["upgrade", "rescale", "offsets_reset", "changelog_repair"])
 def change(request, app, tmp_path, monkeypatch):
     """A run of each kind, planned, that would change something; and what deploys another topology meanwhile."""
     kind = request.param
-    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "offsets_reset": RESET}[kind]
+    params = {"upgrade": UPGRADED, "rescale": {"tasks": 3}, "offsets_reset": RESET, "changelog_repair": REPAIR}[kind]
     if kind != "upgrade":
         app.module = app.for_commands(tmp_path, monkeypatch)
         write(app, tmp_path, "version_one({name!r})")
+    if kind == "changelog_repair":
+        delete(app, f"{app.name}-n-changelog")
     context = asked(kind, app, **params)
     planned(context)
 
@@ -326,7 +348,7 @@ def test_a_dry_run_should_end_behind_the_plan(operations, admin, unique):
 
 @pytest.mark.broker
 @pytest.mark.airflow
-@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset"])
+@pytest.mark.parametrize("kind", ["restore_oncall", "upgrade", "rescale", "offsets_reset", "changelog_repair"])
 def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothing(kind, operations, admin, unique):
     app = ChangingApp(operations.settings, admin, unique(kind.replace("_", "-")))
     app.feed(100)
@@ -336,7 +358,11 @@ def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothin
     app.module = operations.topology(app.name)
     made = "version({name!r}, '2', 'n', n='count(*)', most='max(v)')" if kind == "upgrade" else "version_one({name!r})"
     write(app, operations.folder, made)
-    own = {"upgrade": {"add": ["n.most=0"]}, "rescale": {"tasks": 3}}.get(kind, {})
+    own = {
+        "upgrade": {"add": ["n.most=0"]},
+        "rescale": {"tasks": 3},
+        "changelog_repair": {"stores": ["n"]},
+    }.get(kind, {})
     before, stores = committed(app), app.counts()
     params = {"topology": app.module, "reason": "to see", "dry_run": False, **own}
     ended, log = operations.run(kind, params, marked="approval")

@@ -11,17 +11,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rocksdict import AccessType, Options, Rdict
-from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Comparison, compare
+from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
 from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
-from tests.truth.topics import committed_offsets, end_offsets
+from tests.truth.topics import Past, committed_offsets, end_offsets
 
 import topologies
 from tidemark.broker.topics import user_topics
@@ -108,9 +108,17 @@ class Bench:
         self.feeder = self.make_feeder(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
-        admin = AdminClient({"bootstrap.servers": bootstrap})
-        topics = [NewTopic(t, partitions, 1) for t in user_topics(self.plan)]
-        for created in admin.create_topics(topics).values():
+        # What a scenario has deleted, or has made the application begin again from; see `tests.truth`.
+        self.past = Past()
+        self.claim = Claim.EVERY_UPDATE
+        self.generations: dict[str, int] = {}
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.create_topics(user_topics(self.plan))
+
+    def create_topics(self, names: Iterable[str]) -> None:
+        """With as many partitions as there are tasks in a sub-topology."""
+        topics = [NewTopic(topic, self.partitions, 1) for topic in names]
+        for created in self.admin.create_topics(topics).values():
             created.result()
 
     def load(self) -> TopologyPlan:
@@ -170,10 +178,11 @@ class Bench:
         self._running.append(process)
         return process
 
-    def arm(self, point: str, skip: int = 0, how: str = "SIGKILL") -> None:
-        """The next process that passes `point` for the `skip`-th time is hit."""
+    def arm(self, point: str, skip: int = 0, how: str = "SIGKILL", full: Path | None = None) -> None:
+        """The next process that passes `point` for the `skip`-th time is hit, or finds no room in `full` from then on."""
         temporary = self.arm_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"point": point, "skip": skip, "signal": how}))
+        body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full)}
+        temporary.write_text(json.dumps(body))
         temporary.replace(self.arm_file)
 
     def wait_state(
@@ -190,10 +199,15 @@ class Bench:
         if not wait_until(reached, timeout_s):
             raise RuntimeError(f"instance {instance} is not {state} after {timeout_s} s")
 
+    @property
+    def source_places(self) -> list[tuple[str, int]]:
+        """Every partition that a task reads, those between sub-topologies too."""
+        topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
+        return [(topic, p) for topic in topics for p in range(self.partitions)]
+
     def wait_drained(self, timeout_s: float = 120) -> None:
         """Until the group's committed offsets are the source's ends."""
-        topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
-        places = [(topic, p) for topic in topics for p in range(self.partitions)]
+        places = self.source_places
 
         def drained() -> bool:
             # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
@@ -244,8 +258,9 @@ class Bench:
 
     def compare(self, holders: dict[int, str] | None = None) -> tuple[Truth, Comparison]:
         """Topics, offsets and stores against a count in plain Python."""
-        truth = recompute(self.bootstrap, RULES)
-        comparison = compare(self.bootstrap, truth, RULES)
+        rules = replace(RULES, generation=self.generations.get(RULES.store, 0))
+        truth = recompute(self.bootstrap, rules, past=self.past)
+        comparison = compare(self.bootstrap, truth, rules, past=self.past, claim=self.claim)
         comparison.faults += self.store_faults(truth, {0: "state"} if holders is None else holders)
         return truth, comparison
 

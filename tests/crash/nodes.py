@@ -69,8 +69,8 @@ class NodesBench(Bench):
         return NodesFeeder(self.bootstrap, random.Random(seed))
 
     def differences(self, holders: dict[int, str] | None = None) -> tuple[int, int, int, list[str]]:
-        replayed = replay(self.bootstrap, self.plan, self._spark)
-        found = compare_replay(self.bootstrap, self.plan, replayed)
+        replayed = replay(self.bootstrap, self.plan, self._spark, self.past)
+        found = compare_replay(self.bootstrap, self.plan, replayed, self.past, self.claim, self.generations)
         seen: set[TaskId] = set()
         for instance, disk in ({0: "state"} if holders is None else holders).items():
             said = read_run_file(run_file_path(self.var_dir, self.application_id, instance)) or {}

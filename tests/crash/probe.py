@@ -1,7 +1,8 @@
 """What a crash test hangs into a commit: dies or stops at the point that an arm file names.
 
 The file is `{"point": …, "skip": n, "signal": "SIGKILL"}`; `skip` passes that many times first. It is taken away just
-before the signal, so that the process which comes next is not hit too.
+before the signal, so that the process which comes next is not hit too. With `full`, a folder, instead of a signal the file
+system that is mounted there has no room from then on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import signal
 import sys
 from pathlib import Path
+
+from tests.crash import disk
 
 _ARM_FILE = Path(os.environ.get("TIDEMARK_CRASH_ARM", "/nonexistent"))
 _passed: dict[str, int] = {}
@@ -29,5 +32,9 @@ def kill(point: str) -> None:
     if seen < armed["skip"]:
         return
     _ARM_FILE.unlink()
+    if folder := armed.get("full"):
+        disk.fill(Path(folder))
+        print(f"crash probe: {folder} is full at {point}", file=sys.stderr, flush=True)
+        return
     print(f"crash probe: {armed['signal']} at {point}", file=sys.stderr, flush=True)
     os.kill(os.getpid(), getattr(signal, armed["signal"]))

@@ -16,6 +16,7 @@ from tidemark.hold import Hold, take_hold
 from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import Case, CaseFolder
 from tidemark.oncall.drain import drain
+from tidemark.oncall.plan_hash import plan_hash
 from tidemark.oncall.planning import PlanKind
 from tidemark.oncall.report import RESTORE
 from tidemark.oncall.steps import FASTEST, OnCall
@@ -47,11 +48,11 @@ class Approved(OnCall):
         return planned
 
 
-def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None):
+def call_of(app, target="latest", source=FASTEST, probe=NO_PROBE, case_id=None, tasks=(), stores=()):
     """A case that was asked for just now."""
     case_id = case_id or new_id()
     folder = CaseFolder.of(app.settings.var_dir, app.name, case_id, wall_clock_ms)
-    asked = {"source": source, "target": target}
+    asked = {"source": source, "tasks": list(tasks), "stores": list(stores), "target": target}
     folder.open(Case(case_id, RESTORE, "made", app.name, asked, False, "a | <b>", wall_clock_ms()))
     kits = (
         RestoreKit.of(app.plan, app.settings, find(app.plan, app.settings), wall_clock_ms)
@@ -93,6 +94,44 @@ def test_should_plan_without_changing_anything_and_tell_what_it_would_do(app):
     assert "2 task folders" in planned.told
     assert "| 0_1 | n | local |" in planned.told
     assert r"a \| &lt;b>" in planned.told
+
+
+def test_should_restore_the_store_that_was_asked_for_and_bind_the_approval_to_it(app):
+    for task in ("0_0", "0_1"):
+        (app.state / task / "witness").touch()
+    inodes = [app.store_folder(number).stat().st_ino for number in (0, 1)]
+    call = call_of(app, source="changelog", tasks=["0_1"], stores=["n"])
+    call.preflight()
+    planned = call.plan()
+    assert "1 store folders (0_1/n); every other store of these tasks keeps what it holds" in planned.told
+    assert "- **Tasks**: `0_1`" in planned.told
+    assert planned.content["effects"]["selection"] == {"tasks": ["0_1"], "stores": ["n"]}
+    assert [store["task"] for store in planned.plan["stores"]] == ["0_1"]
+    everything_planned = call_of(app, source="changelog").plan()
+    assert plan_hash(everything_planned.content | {"options": {}}) != plan_hash(planned.content | {"options": {}})
+    call.restore()
+    call.verify()
+    call.swap()
+    assert [figures["task"] for figures in call.figures()] == ["0_1"]
+    assert all((app.state / task / "witness").exists() for task in ("0_0", "0_1"))
+    assert [app.store_folder(number).stat().st_ino == inodes[number] for number in (0, 1)] == [True, False]
+    assert counts_of(app) == app.expected
+
+
+@pytest.mark.parametrize(("tasks", "stores"), [(["0_1"], []), ([], ["n"])])
+def test_should_not_rewind_a_part_of_the_state(app, tasks, stores):
+    call = call_of(app, target="-1m", tasks=tasks, stores=stores)
+    for step in (call.preflight, call.plan):
+        with pytest.raises(StartRefused, match="all tasks go back together"):
+            step()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [({"tasks": ["0_9"]}, "its tasks are 0_0, 0_1"), ({"stores": ["x"]}, "are n")]
+)
+def test_should_refuse_a_name_that_there_is_not_before_anything_is_stopped(app, asked, said):
+    with pytest.raises(StartRefused, match=said):
+        call_of(app, **asked).preflight()
 
 
 def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app):
@@ -197,7 +236,7 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
         call_of(app).preflight()
     (app.settings.var_dir / "instances" / f"{app.name}.hold.json").unlink()
     full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
-    monkeypatch.setattr("tidemark.oncall.preflight.shutil.disk_usage", lambda _folder: full)
+    monkeypatch.setattr("tidemark.restore.room.shutil.disk_usage", lambda _folder: full)
     # What is built needs room, whatever lies there.
     shutil.rmtree(app.settings.state_dir)
     with pytest.raises(PreflightFailed, match="1 are free"):

@@ -482,6 +482,32 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert counts_of(app) == app.expected
 
 
+def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, monkeypatch):
+    app.for_commands(tmp_path, monkeypatch)
+    usage = shutil.disk_usage(app.settings.state_dir)
+    free = [1]
+    monkeypatch.setattr("tidemark.restore.room.shutil.disk_usage", lambda _folder: usage._replace(free=free[0]))
+
+    def run(*options):
+        return CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--yes", *options])
+
+    refused = run("--from", "changelog")
+    assert isinstance(refused.exception, PreflightFailed)
+    assert "and 1 are free" in str(refused.exception)
+    assert workspaces(app.settings.state_dir, app.name) == []
+    # What is built already needs no more room, and neither does a swap.
+    kit, workspace = planned(app, SourceOfState.CHANGELOG)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("restore-built"), [].append).run()
+    assert isinstance(run("--resume", workspace.folder.name).exception, PreflightFailed)
+    with pytest.raises(Crash):
+        RestoreRun(kit, workspace, LoggingRestoreListener(), crash_at("swap-between"), [].append).run()
+    assert run("--resume", workspace.folder.name).exit_code == 0
+    free[0] = usage.free
+    assert run("--from", "changelog").exit_code == 0
+    assert counts_of(app) == app.expected
+
+
 def test_should_say_that_nothing_could_be_compared_after_a_purge(app, tmp_path, monkeypatch):
     app.for_commands(tmp_path, monkeypatch)
     kit = kit_of(app)

@@ -170,6 +170,108 @@ def test_should_say_that_the_replaced_folder_is_gone(workspace):
     assert workspace.lost(moves) == list(moves)
 
 
+# --- one store of a task
+
+UNIT = f"{TASK}/rocksdb/n"
+
+
+def hold_stores(workspace, holder, *stores, what=None):
+    """A holder's folder of a task with a folder per store, each with something in it; the holder's folder."""
+    folder = workspace.state_dir / holder / APP
+    folder.mkdir(parents=True, exist_ok=True)
+    for store in stores:
+        place = folder / TASK / "rocksdb" / store
+        place.mkdir(parents=True)
+        (place / "content").write_text(f"{what or holder} {store}")
+    return folder
+
+
+def build_store(workspace):
+    (workspace.built / UNIT).mkdir(parents=True)
+    (workspace.built / UNIT / "content").write_text("built")
+
+
+def stores_of(folder):
+    return {path.parent.name: path.read_text() for path in (folder / TASK).glob("rocksdb/*/content")}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, None])
+def test_should_replace_one_store_in_every_holder_and_leave_the_others_where_they_are(workspace, number):
+    """Also when the swap is killed at any of its probes, and after a rollback."""
+    held = [
+        hold_stores(workspace, "0", "n", "m"),
+        hold_stores(workspace, "1", "n", "m"),
+        hold_stores(workspace, "2"),
+        hold_stores(workspace, "standby-0", "n"),
+    ]
+    before = [stores_of(folder) for folder in held]
+    moves = workspace.moves_of(UNIT, held, 1)
+    assert [move.live.split("/")[0] for move in moves] == ["1", "0", "standby-0"]
+    build_store(workspace)
+    if number is not None:
+        with pytest.raises(Crash):
+            workspace.swap(moves, crash_at(number))
+    workspace.swap(workspace.with_their_tasks(moves, held), NO_PROBE)
+    assert [stores_of(folder) for folder in held] == [{"m": "0 m"}, {"m": "1 m", "n": "built"}, {}, {}]
+    # It takes a task over where it holds no store of it, and no folder of stores either.
+    assert not (held[3] / TASK / "rocksdb").exists()
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [stores_of(folder) for folder in held] == before
+
+
+@pytest.mark.parametrize("holders", [["standby-0"], ["1", "standby-0"], []])
+def test_should_put_a_store_beside_the_others_of_its_task(workspace, holders):
+    first = hold_stores(workspace, "0")
+    held = [first, *(hold_stores(workspace, holder, "m") for holder in holders)]
+    build_store(workspace)
+    workspace.swap(workspace.moves_of(UNIT, held, 0), NO_PROBE)
+    place = held[1] if holders else first
+    assert stores_of(place)["n"] == "built"
+    assert [folder for folder in held if "n" in stores_of(folder)] == [place]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_should_follow_a_task_that_an_instance_took_over_in_the_middle_of_a_swap(workspace, number):
+    held = [hold_stores(workspace, "0", "n", "m"), hold_stores(workspace, "1")]
+    moves = workspace.moves_of(UNIT, held, 0)
+    build_store(workspace)
+    with pytest.raises(Crash):
+        workspace.swap(moves, crash_at(number))
+    (held[0] / TASK).rename(held[1] / TASK)
+    if number == 1:
+        # It rebuilt what it missed.
+        hold_stores(workspace, "1", "n", what="from Kafka")
+    moves = workspace.with_their_tasks(moves, held)
+    workspace.swap(moves, NO_PROBE)
+    assert [stores_of(folder) for folder in held] == [{}, {"m": "0 m", "n": "built"}]
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [stores_of(folder) for folder in held] == [{}, {"m": "0 m", "n": "0 n"}]
+
+
+def test_should_not_let_a_stale_store_win_when_its_holder_took_the_task_over(workspace):
+    held = [hold_stores(workspace, "0", "n", "m"), hold_stores(workspace, "1", "n", what="stale")]
+    moves = workspace.moves_of(UNIT, held, 0)
+    build_store(workspace)
+    workspace.swap(moves, NO_PROBE)
+    (held[1] / TASK).rmdir()
+    (held[0] / TASK).rename(held[1] / TASK)
+    moves = workspace.with_their_tasks(moves, held)
+    workspace.swap(moves, NO_PROBE)
+    assert stores_of(held[1]) == {"m": "0 m", "n": "built"}
+    workspace.swap_back(moves, workspace.moves_aside(moves, held))
+    assert [stores_of(folder) for folder in held] == [{}, {"m": "0 m", "n": "0 n"}]
+
+
+def test_should_leave_alone_what_was_made_since_it_was_removed(workspace):
+    held = [hold(workspace, "0", "live"), hold(workspace, "1", "stale")]
+    moves = workspace.moves_of(TASK, held, 0)
+    build(workspace)
+    workspace.swap(moves, NO_PROBE)
+    (held[0] / TASK).rename(held[1] / TASK)  # Killed before it was done, then instance 1 ran.
+    workspace.swap(moves, NO_PROBE)
+    assert [content(folder) for folder in held] == [None, "built"]
+
+
 # --- plans and progress
 
 
@@ -225,8 +327,12 @@ def test_should_refuse_a_plan_of_tasks_that_are_paths():
         '{"task": "%s", "store": "n", "source": "local", "location": "x", "from_offset": 0, "end_offset": 1, '
         '"bytes_to_copy": 0, "eta_s": 0.0, "passed_over": []}'
     )
-    assert RestorePlan.from_json(text.replace('"stores": []', f'"stores": [{store % TASK}]')).tasks == [TASK]
+    assert RestorePlan.from_json(text.replace('"stores": [],', f'"stores": [{store % TASK}],', 1)).tasks == [TASK]
+    for name in ("..", "../../../../elsewhere", "n/..", ""):
+        named = (store % TASK).replace('"store": "n"', f'"store": "{name}"')
+        with pytest.raises(StartRefused, match="not a restore plan"):
+            RestorePlan.from_json(text.replace('"stores": [],', f'"stores": [{named}],', 1))
     for task in ("../0_1", "00_1", "0_1/..", "0_1\\n"):
         with pytest.raises(StartRefused, match="not a restore plan"):
-            RestorePlan.from_json(text.replace('"stores": []', f'"stores": [{store % task}]'))
+            RestorePlan.from_json(text.replace('"stores": [],', f'"stores": [{store % task}],', 1))
     assert str(TaskId.parse(TASK)) == TASK

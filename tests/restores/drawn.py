@@ -1,170 +1,154 @@
-"""One restore drawn at random: bring an application to a state, lose it, bring it back, compare."""
+"""What `make restores` draws: the kind of loss or fault, the application, its size, how it dies, where a restore is killed.
+
+Kinds are dealt from a shuffled deck, so that each comes before any comes again.
+"""
 
 from __future__ import annotations
 
 import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-
-from tests.crash.bench import ROOT, Bench
-from tests.crash.scenarios import Tally, recovered
-
-from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local.processes import wait_until
+from enum import StrEnum
 
 APPS = ("patients", "nodes")
 PARTITIONS = (1, 2, 3, 5)
-SOURCES = ("local", "changelog", "savepoint", "standby", "run", "run --from changelog", "run --from savepoint")
+INSTANCES = (1, 1, 1, 2, 2, 3)
 DEATHS = ("5-offsets", "6-commit", "7-one-store", "at random", "stopped")
+
+
+class Family(StrEnum):
+    """What kinds have in common."""
+
+    HEALTHY = "healthy"
+    """State is lost or old, and every source of state is whole: nothing may be refused."""
+    TOPIC = "topic"
+    """A topic is not what the application has left."""
+    POISON = "poison"
+    """A stranger has written to a changelog."""
+    DISK = "disk"
+    """There is no room from some step on."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One card of the deck.
+
+    `restore` are the arguments of a `tidemark restore run`, None where the start of the instances restores. `loses_disk`:
+    the state folders are gone before. `points` are where the restore may be killed.
+    """
+
+    name: str
+    family: Family = Family.HEALTHY
+    restore: tuple[str, ...] | None = None
+    loses_disk: bool = False
+    points: tuple[str, ...] = ()
+    instances: int | None = None
+    app: str | None = None
+
+
+_WHOLE = ("restore-whole", "restore-before-rename")
+_RUN = ("restore-built", "swap-between", "swap-one")
+
+KINDS = (
+    Kind("local store", points=("restore-tail",)),
+    Kind("changelog", loses_disk=True, points=_WHOLE),
+    Kind("savepoint", loses_disk=True, points=("restore-tail", "restore-before-rename")),
+    Kind("standby", loses_disk=True, points=("restore-before-rename",)),
+    Kind("two instances", instances=2, points=("restore-tail",)),
+    Kind("three instances", instances=3),
+    Kind("two instances, changelog", instances=2, loses_disk=True, points=_WHOLE),
+    Kind("run", restore=(), points=_RUN),
+    Kind("run --from changelog", restore=("--from", "changelog"), points=_RUN),
+    Kind("run --from savepoint", restore=("--from", "savepoint"), loses_disk=True, points=_RUN),
+    Kind("run, two instances", restore=(), instances=2, points=_RUN),
+    Kind("run, three instances", restore=(), instances=3, points=_RUN),
+    Kind("run, stale folders", restore=(), instances=2, points=_RUN),
+    Kind("start, stale folders", instances=2),
+    Kind("run, disk of a stale folder lost", restore=(), instances=2),
+    Kind("run, one task", restore=(), points=_RUN),
+    Kind("run, one store", restore=(), points=_RUN),
+    Kind("plan file", restore=(), points=_RUN),
+    Kind("plan file, of another id", restore=()),
+    Kind("rolled back", restore=()),
+    Kind("changelog deleted", Family.TOPIC),
+    Kind("changelog made again", Family.TOPIC),
+    Kind("changelog deleted, disk lost", Family.TOPIC, loses_disk=True),
+    Kind("changelog truncated to its end", Family.TOPIC),
+    Kind("changelog's beginning purged", Family.TOPIC),
+    Kind("changelog's beginning purged, disk lost", Family.TOPIC, loses_disk=True),
+    Kind("changelog's beginning purged, run", Family.TOPIC, restore=()),
+    Kind("source purged below the commits", Family.HEALTHY),
+    Kind("source purged past the commits", Family.TOPIC),
+    Kind("source made again", Family.TOPIC),
+    Kind("commits deleted", Family.TOPIC),
+    Kind("description deleted", Family.TOPIC),
+    Kind("repartition topic deleted", Family.TOPIC, app="nodes"),
+    Kind("poisoned: existing key", Family.POISON),
+    Kind("poisoned: new key", Family.POISON),
+    Kind("poisoned: tombstone", Family.POISON),
+    Kind("disk full: plan file", Family.DISK, restore=("--from", "changelog")),
+    Kind("disk full: fetch", Family.DISK, restore=("--from", "savepoint")),
+    Kind("disk full: build", Family.DISK, restore=("--from", "changelog")),
+    Kind("disk full: tail", Family.DISK, restore=("--from", "savepoint")),
+    Kind("disk full: verify", Family.DISK, restore=("--from", "changelog")),
+    Kind("disk full: swap", Family.DISK, restore=("--from", "changelog")),
+    Kind("disk full: commit", Family.DISK),
+    Kind("disk full: start", Family.DISK, loses_disk=True),
+)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """`killed_again` names the point of the restore itself at which it is killed once."""
+    """One draw. `killed_at` names the point of the restore itself at which it is killed once.
 
+    `running`: a topic's fault comes while the application runs. `begins`: with an application that has no past.
+    """
+
+    kind: Kind
     app: str
     partitions: int
-    source: str
+    instances: int
     death: str
-    killed_again: str | None
+    killed_at: str | None = None
+    running: bool = False
+    begins: bool = True
 
     def __str__(self) -> str:
-        again = f", killed again at {self.killed_again}" if self.killed_again else ""
-        return f"{self.app}, {self.partitions} partitions, died {self.death}, from {self.source}{again}"
+        size = f"{self.partitions} partitions, {self.instances} instance{'s' if self.instances > 1 else ''}"
+        when = ", while it ran" if self.running else ""
+        again = f", killed again at {self.killed_at}" if self.killed_at else ""
+        return f"{self.kind.name}: {self.app}, {size}, died {self.death}{when}{again}"
 
 
-def draw(chance: random.Random, like: Drawn | None = None) -> Drawn:
-    """The next restore; of the same application as `like`."""
-    source = chance.choice(SOURCES)
-    points = {
-        "local": [None, "restore-tail"],
-        "changelog": [None, "restore-whole", "restore-before-rename"],
-        "savepoint": [None, "restore-tail", "restore-before-rename"],
-        "standby": [None, "restore-before-rename"],
-    }.get(source, [None, "restore-built", "swap-between", "swap-one"])
-    return Drawn(
-        like.app if like else chance.choice(APPS),
-        like.partitions if like else chance.choice(PARTITIONS),
-        source,
-        chance.choice(DEATHS),
-        chance.choice(points),
-    )
+def deck(chance: random.Random, kinds: tuple[Kind, ...] = KINDS) -> Iterator[Kind]:
+    """Kinds for ever; none comes again before all have come."""
+    while True:
+        yield from chance.sample(kinds, len(kinds))
 
 
-def one_restore(bench: Bench, drawn: Drawn, chance: random.Random) -> list[str]:
-    """What was wrong afterwards, in lines; empty when the state and all outputs equal a recomputation."""
-    tally = Tally()
-    # Changelogs are loaded by processes, or by threads.
-    bench.restore_process_offsets = chance.choice((1, 1_000_000))
-    running = bench.launch()
-    bench.wait_state(running, "RUNNING")
-    bench.feeder.feed(bench.batch_records)
-    bench.wait_drained()
-    standby = _standby(bench) if drawn.source == "standby" else None
-    try:
-        if "savepoint" in drawn.source:
-            _tidemark(bench, "savepoint", "take", bench.topology)
-        _die(bench, running, drawn.death, chance)
-        _lose(bench, drawn.source)
-        # Input goes on arriving while nothing runs.
-        bench.feeder.feed(chance.randrange(500, 2000))
-        _kill_once_in_restore(bench, drawn, tally)
-        if drawn.source.startswith("run"):
-            _tidemark(bench, "restore", "run", bench.topology, *drawn.source.split()[1:], "--yes")
-        running = recovered(bench, tally, str(drawn))
-        _expect_source(bench, drawn, tally)
-        bench.stop(running)
-    finally:
-        bench.end_all()
-        if standby is not None:
-            standby.terminate()
-            standby.wait(30)
-        shutil.rmtree(bench.state_dir() / "standby-0", ignore_errors=True)
-        shutil.rmtree(bench.folder / "savepoints", ignore_errors=True)
-    return tally.report or ([tally.line()] if not tally.exact else [])
-
-
-def _die(bench: Bench, running: subprocess.Popen[bytes], death: str, chance: random.Random) -> None:
-    if death == "stopped":
-        bench.feeder.feed(1000)
-        bench.stop(running)
-    elif death == "at random":
-        bench.feeder.feed(bench.batch_records)
-        time.sleep(chance.uniform(0.0, 2.0))  # the random moment itself
-        bench.kill(running)
-    else:
-        bench.arm(death)
-        bench.feeder.feed(bench.batch_records)
-        bench.wait_ended(running)
-
-
-def _lose(bench: Bench, source: str) -> None:
-    """What is lost for the source to be needed."""
-    if source in ("changelog", "savepoint", "standby", "run --from savepoint"):
-        shutil.rmtree(bench.state_dir() / "0", ignore_errors=True)
-
-
-def _kill_once_in_restore(bench: Bench, drawn: Drawn, tally: Tally) -> None:
-    if drawn.killed_again is None:
-        return
-    bench.arm(drawn.killed_again)
-    if drawn.source.startswith("run"):
-        code = _tidemark(bench, "restore", "run", bench.topology, *drawn.source.split()[1:], "--yes", expect=None)
-        tally.expect(code == -signal.SIGKILL, f"the restore ended with {code} before {drawn.killed_again}")
-        return
-    process = bench.launch()
-
-    def passed() -> bool:
-        said = read_run_file(run_file_path(bench.var_dir, bench.application_id, 0)) or {}
-        return process.poll() is not None or (said.get("pid") == process.pid and said.get("state") == "RUNNING")
-
-    # With nothing to replay the point is not passed: then there was nothing to kill.
-    wait_until(passed, 120)
-    bench.arm_file.unlink(missing_ok=True)
-    bench.kill(process)
-
-
-def _standby(bench: Bench) -> subprocess.Popen[bytes]:
-    with (bench.folder / "standby.log").open("ab") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tidemark.cli.main", "standby", bench.topology],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=bench.environment(), cwd=ROOT,
-        )  # fmt: skip
-
-    def follows() -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(f"the standby ended with {process.returncode}")
-        said = read_run_file(standby_file_path(bench.var_dir, bench.application_id, 0)) or {}
-        return said.get("pid") == process.pid and said.get("state") == "RUNNING"
-
-    if not wait_until(follows, 60):
-        raise RuntimeError("the standby is not level after 60 s")
-    return process
-
-
-def _tidemark(bench: Bench, *arguments: str, expect: int | None = 0) -> int:
-    with (bench.folder / "commands.log").open("ab") as file:
-        code = subprocess.run(
-            [sys.executable, "-m", "tidemark.cli.main", *arguments],
-            stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=bench.environment(), cwd=ROOT, timeout=180,
-            check=False,
-        ).returncode  # fmt: skip
-    if expect is not None and code != expect:
-        raise RuntimeError(f"tidemark {' '.join(arguments)} ended with {code}")
-    return code
-
-
-def _expect_source(bench: Bench, drawn: Drawn, tally: Tally) -> None:
-    """The restore must have come from where it was drawn from, or the comparison would prove another one."""
-    wanted = {"savepoint": "SAVEPOINT", "standby": "STANDBY", "changelog": "CHANGELOG", "local": "LOCAL"}.get(
-        drawn.source
-    )
-    if wanted is None or drawn.killed_again is not None:
-        return
-    plans = [line for line in (bench.folder / "instance-0.log").read_text().splitlines() if "start plan:" in line]
-    last = plans[-bench.tasks :]
-    tally.expect(any(f"SourceOfState.{wanted}" in line for line in last), f"nothing came from {drawn.source}")
+def deal(chance: random.Random, n: int, per_application: int, kinds: tuple[Kind, ...] = KINDS) -> list[Drawn]:
+    """The draws of a run. So many of them in turn are of one application, if a fault does not end it sooner."""
+    drawn: list[Drawn] = []
+    apps = chance.sample(APPS, len(APPS))
+    app, partitions = apps[0], 1
+    cards = deck(chance, kinds)
+    for number in range(n):
+        kind = next(cards)
+        begins = number % per_application == 0 or kind.app not in (None, app)
+        if begins:
+            # Each application in turn, so that a short run has both.
+            app = kind.app or apps[number // per_application % len(apps)]
+            partitions = chance.choice(PARTITIONS)
+        drawn.append(
+            Drawn(
+                kind,
+                app,
+                partitions,
+                kind.instances or chance.choice(INSTANCES),
+                chance.choice(DEATHS),
+                chance.choice((None, *kind.points)),
+                kind.family in (Family.TOPIC, Family.POISON) and chance.random() < 0.3,
+                begins,
+            )
+        )
+    return drawn

@@ -1,4 +1,4 @@
-"""Two of the restores that `make restores` draws, by name: the real stream, its loss, and a comparison with a recomputation."""
+"""What `make restores` draws, and two of its draws by name: the real stream, its loss, and an independent count."""
 
 from __future__ import annotations
 
@@ -7,19 +7,61 @@ import random
 import pytest
 from tests.crash.bench import Bench
 from tests.crash.run import FAST_ABORT
-from tests.restores.drawn import SOURCES, Drawn, draw, one_restore
+from tests.restores.drawn import APPS, KINDS, Drawn, Family, deal
+from tests.restores.restoring import Outcome, Verdict, one_restore
+from tests.restores.run import summary
+from tests.restores.scene import Scene
 
 from tidemark.local.broker import EmbeddedBroker
+from tidemark.settings import Settings
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_should_draw_every_kind_within_sixty_draws_whatever_the_seed(seed):
+    drawn = deal(random.Random(seed), 60, 5)
+    assert len(drawn) == 60
+    assert {one.kind.name for one in drawn} == {kind.name for kind in KINDS}
+    assert {one.app for one in drawn} == set(APPS)
+    assert {one.instances for one in drawn} == {1, 2, 3}
+
+
+def test_should_give_each_kind_what_it_needs_and_stay_with_an_application_until_the_next_begins():
+    before = None
+    for one in deal(random.Random(3), 500, 5):
+        assert one.kind.app in (None, one.app)
+        assert one.kind.instances in (None, one.instances)
+        assert one.killed_at is None or one.killed_at in one.kind.points
+        assert not (one.running and one.kind.family in (Family.HEALTHY, Family.DISK))
+        assert one.begins or (before is not None and (one.app, one.partitions) == (before.app, before.partitions))
+        before = one
+
+
+def test_should_name_each_kind_once():
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+
+
+def test_should_group_what_was_refused_by_its_reasons_in_the_last_line():
+    outcomes = [
+        Outcome(Verdict.EQUAL),
+        Outcome(Verdict.REFUSED, ["changelog deleted"]),
+        Outcome(Verdict.REFUSED, ["changelog deleted"]),
+        Outcome(Verdict.REFUSED, ["disk full"]),
+        Outcome(Verdict.WRONG, ["disk full"]),
+        Outcome(Verdict.SILENT),
+    ]
+    assert summary(outcomes) == "restores: n=6 wrong=1 silent=1 refused=3 (changelog deleted: 2, disk full: 1)"
+    assert summary(outcomes[:1]) == "restores: n=1 wrong=0 silent=0 refused=0"
 
 
 @pytest.fixture(scope="module")
-def bench(mark, kafka_jars, spark_jars, tmp_path_factory):
+def scene(mark, kafka_jars, spark_jars, tmp_path_factory):
     """Patient monitoring with two tasks."""
     folder = tmp_path_factory.mktemp("restores")
     with EmbeddedBroker(folder / "broker", kafka_jars, overrides=FAST_ABORT) as broker:
-        made = Bench(broker.bootstrap, folder / "bench", 7, 2)
-        yield made
-        made.close()
+        bench = Bench(broker.bootstrap, folder / "bench", 7, 2)
+        settings = Settings.load(bootstrap_servers=broker.bootstrap, var_dir=bench.var_dir, state_dir=bench.state_dir())
+        yield Scene(bench, settings)
+        bench.close()
 
 
 @pytest.mark.broker
@@ -27,20 +69,10 @@ def bench(mark, kafka_jars, spark_jars, tmp_path_factory):
 @pytest.mark.crash
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
-    "drawn",
-    [
-        Drawn("patients", 2, "standby", "6-commit", None),
-        Drawn("patients", 2, "run --from savepoint", "5-offsets", "swap-between"),
-    ],
-    ids=str,
+    ("name", "death", "killed_at"),
+    [("standby", "6-commit", None), ("run --from savepoint", "5-offsets", "swap-between")],
 )
-def test_should_equal_a_recomputation_after_a_restore_from(bench, drawn):
-    assert one_restore(bench, drawn, random.Random(1)) == []
-
-
-def test_should_draw_every_source_and_stay_with_the_first_ones_application():
-    chance = random.Random(3)
-    first = draw(chance)
-    drawn = [draw(chance, first) for _ in range(200)]
-    assert {one.source for one in drawn} == set(SOURCES)
-    assert {(one.app, one.partitions) for one in drawn} == {(first.app, first.partitions)}
+def test_should_equal_a_recomputation_after_a_restore_from(scene, name, death, killed_at):
+    kind = next(kind for kind in KINDS if kind.name == name)
+    outcome = one_restore(scene, Drawn(kind, "patients", 2, 1, death, killed_at), random.Random(1))
+    assert outcome == Outcome(Verdict.EQUAL)

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from spark_jobs.compile import branch_sql
-from tests.truth.topics import Row, committed_offsets, hidden_ends, read_all
+from tests.truth.compare import Claim
+from tests.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
 
 from tidemark.broker.topics import user_topics
 from tidemark.commit.record import CommitKind, CommitRecord
@@ -72,12 +73,12 @@ class Found:
         self.report.append(text)
 
 
-def replay(bootstrap: str, plan: TopologyPlan, spark: SparkSession) -> Replayed:
+def replay(bootstrap: str, plan: TopologyPlan, spark: SparkSession, past: Past = NOTHING_PAST) -> Replayed:
     """Read sources and commit records, and run every batch again. Blocks; nothing may be committed meanwhile."""
     done = Replayed()
     commits = commits_topic(plan.application_id)
     sources = list(dict.fromkeys(topic for s in plan.subtopologies for topic in s.source_topics))
-    rows = read_all(bootstrap, [commits, *sources])
+    rows = read_all(bootstrap, [commits, *sources], past=past)
     history: dict[TaskId, list[CommitRecord]] = {}
     for place, found in rows.items():
         if place[0] == commits:
@@ -105,6 +106,8 @@ def _replay_sub_topology(
     batches = [(task, record) for task, records in sorted(history.items()) for record in records]
     listed: list[dict[str, object]] = []
     for number, (task, record) in enumerate(batches):
+        if record.kind is CommitKind.RESET:
+            continue  # Nothing of its range is processed.
         for topic, spans in record.sources.items():
             start, end = spans[task.partition]
             for row in rows[(topic, task.partition)]:
@@ -139,6 +142,12 @@ def _replay_sub_topology(
             if record.kind is CommitKind.REWIND:
                 number += 1
                 _rewind(done, task, stores, record, kept)
+                continue
+            if record.kind is CommitKind.RESET:
+                number += 1
+                task.next_offsets, task.stream_times, task.batch = (
+                    record.end_offsets, record.stream_times, record.batch,
+                )  # fmt: skip
                 continue
             given = [table.filter(pc.equal(table.column("p"), number)) for table in tables]
             number += 1
@@ -194,16 +203,30 @@ def _rewind(
     task.next_offsets, task.stream_times, task.batch = record.end_offsets, stream_times, record.batch
 
 
-def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Found:
-    """Outputs, changelogs, dead letters, offsets and open transactions against what was replayed."""
+def compare_replay(
+    bootstrap: str,
+    plan: TopologyPlan,
+    replayed: Replayed,
+    past: Past = NOTHING_PAST,
+    claim: Claim = Claim.EVERY_UPDATE,
+    generations: Mapping[str, int] | None = None,
+) -> Found:
+    """Outputs, changelogs, dead letters, offsets and open transactions against what was replayed.
+
+    `generations` by store: the changelogs that are in use, the first ones unless given.
+    """
     found = Found()
     for fault in replayed.faults:
         found.note(fault)
     app = plan.application_id
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
-    changelogs = {changelog_topic(app, store.name): store.name for store in plan.stores if store.is_logged}
+    changelogs = {
+        changelog_topic(app, store.name, (generations or {}).get(store.name, 0)): store.name
+        for store in plan.stores
+        if store.is_logged
+    }
     dlq = dlq_topic(app)
-    rows = read_all(bootstrap, [*sinks, *changelogs, dlq])
+    rows = read_all(bootstrap, [*sinks, *changelogs, dlq], past=past)
     for topic in sorted(sinks):
         there = Counter((row.key, row.value) for row in _of(rows, topic))
         wanted = replayed.sinks.get(topic, Counter())
@@ -211,7 +234,7 @@ def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Fo
         found.duplicated += (there - wanted).total()
         found.report += [f"{topic}: missing {pair}" for pair in list(wanted - there)[:3]]
         found.report += [f"{topic}: too many {pair}" for pair in list(there - wanted)[:3]]
-    for topic, name in changelogs.items():
+    for topic, name in changelogs.items() if claim is not Claim.NOTHING else ():
         for (task, store), contents in replayed.stores.items():
             if store != name:
                 continue
@@ -220,7 +243,7 @@ def compare_replay(bootstrap: str, plan: TopologyPlan, replayed: Replayed) -> Fo
                 folded[row.key or b""] = row.value
             live = {key: value for key, value in folded.items() if value is not None}
             # What has expired from a window store is still in its changelog.
-            for key in contents.keys() - live.keys():
+            for key in contents.keys() - live.keys() if claim is not Claim.WHAT_IS_LEFT else ():
                 found.note(f"{topic}[{task.partition}]: {key!r} is missing")
             for key in contents.keys() & live.keys():
                 if contents[key] != live[key]:

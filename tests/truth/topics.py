@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -29,6 +30,26 @@ class Row(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
+
+
+@dataclass
+class Past:
+    """What is known of topics beside what they hold now.
+
+    `since`: an application that has begun again is judged by what was written from these offsets on. `kept` are records that
+    were read before somebody deleted them.
+    """
+
+    since: dict[Place, int] = field(default_factory=dict)
+    kept: dict[Place, list[Row]] = field(default_factory=dict)
+
+    def of(self, place: Place, start: int, rows: list[Row]) -> list[Row]:
+        """The partition's rows, where it begins at `start` and holds `rows`."""
+        before = [row for row in self.kept.get(place, []) if row.offset < start]
+        return [row for row in (*before, *rows) if row.offset >= self.since.get(place, 0)]
+
+
+NOTHING_PAST = Past()
 
 
 class Unreadable(Exception):
@@ -89,8 +110,12 @@ def hidden_ends(bootstrap: str, topics: Iterable[str]) -> dict[Place, tuple[int,
     return {p: (committed[p], uncommitted[p]) for p in places if committed[p] != uncommitted[p]}
 
 
-def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0) -> dict[Place, list[Row]]:
+def read_all(
+    bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0, past: Past = NOTHING_PAST
+) -> dict[Place, list[Row]]:
     """All records of `topics`, read_committed, up to the read_uncommitted end at the time of the call.
+
+    With those that `past` has kept, without those before it.
 
     Blocks until every partition's next offset has reached that end. Raises `Unreadable` after `timeout_s` without it:
     then a transaction is open, and what has been read would not be the whole truth.
@@ -122,7 +147,7 @@ def read_all(bootstrap: str, topics: Iterable[str], timeout_s: float = 60.0) -> 
                     rows[place].append(row)
     finally:
         consumer.close()
-    return rows
+    return {place: past.of(place, starts[place], found) for place, found in rows.items()}
 
 
 def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:

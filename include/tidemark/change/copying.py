@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,7 @@ Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
 class OldState:
     """Builds the stores of the version that ran, in `folder`, each compared with its changelog.
 
-    `may_be_gone`: also where the sources do not hold any more what comes next. With a changelog of `damaged` nothing is
-    compared: it does not hold the store any more.
+    `may_be_gone`: also where the sources do not hold any more what comes next.
     """
 
     kit: RestoreKit
@@ -51,7 +50,6 @@ class OldState:
     probe: Probe
     say: Callable[[str], None]
     may_be_gone: bool = False
-    damaged: Collection[str] = ()
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
         """The folder of the store as the last commit left it. Blocks. Raises `StartRefused`."""
@@ -66,17 +64,11 @@ class OldState:
 
         builder = kit.builder(self.listener, self.probe, kit.copies)
         job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
-        if job.changelog.topic in self.damaged:
-            self.say(
-                f"store {task}/{spec.name} is taken from {ways.ways[spec.name].location}; nothing was compared, as "
-                f"{job.changelog.topic} was deleted, made again or truncated"
-            )
-            self.probe("old-state-built")
-            return folder
         verdict = kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; nothing was changed; `tidemark restore run --from changelog` repairs it"
+                f"{verdict.told}; nothing was changed; where the changelog is right, `tidemark restore run --from changelog` "
+                "repairs the store, else `tidemark changelog repair NAME` the changelog"
             )
         if not verdict.is_proven:
             self.say(verdict.told)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.change.copying import Copier, OldState, live_items
-from tidemark.change.description import Description, describe_state, with_generations
-from tidemark.change.generations import next_generation
+from tidemark.change.description import Description
+from tidemark.change.generations import with_new_changelogs
 from tidemark.change.moving import moved_records
 from tidemark.change.recorded import named, settled
 from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
@@ -25,10 +25,9 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
 from tidemark.start.evidence import Standing
-from tidemark.start.identities import TopicUse
+from tidemark.start.identities import CHANGELOG_REMEDY, TopicUse
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import StreamTimes
-from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
 RESETS_FOLDER = ".resets"
@@ -79,10 +78,7 @@ class Reset:
         description = self._renewed(kit, before, plan)
         renewed = named(self.plan, description)
         own = kit_of(renewed, self.settings, self.clock)
-        damaged = before.damaged_changelogs()
-        old = OldState(
-            before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True, damaged=damaged
-        )
+        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
         counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
         self.probe("copied")
         after = self._after(before, plan)
@@ -134,15 +130,15 @@ class Reset:
         # A store that is further than the offsets is refused at a start, so it is written anew.
         goes_back = any(source.again for source in sources)
         keeps = self.state is StateAfter.KEEP
-        app = before.description.application_id
         damaged = before.damaged_changelogs()
-        lost = [name for name, store in stores.items() if changelog_of(app, store.spec) in damaged]
+        if damaged and keeps:
+            raise StartRefused(f"{', '.join(sorted(damaged))}: deleted, made again or truncated; {CHANGELOG_REMEDY}")
         return ResetPlan(
-            app,
+            before.description.application_id,
             self.to,
             self.state,
             tuple(sources),
-            tuple(stores if goes_back else lost) if keeps else (),
+            tuple(stores) if goes_back and keeps else (),
             () if keeps else tuple(stores),
             tuple(name for name, store in stores.items() if store.window),
             tuple(sorted({*before.lost, *damaged})),
@@ -152,11 +148,7 @@ class Reset:
         """With the changelogs that the stores have from now on, which are made."""
         self._make_lost_topics(kit, before)
         existing = partition_counts(kit.admin, self.settings)
-        generations = {name: store.spec.generation for name, store in before.description.stores.items()}
-        for name in (*plan.rewritten, *plan.emptied):
-            generations[name] = next_generation(plan.application_id, name, existing, generations[name])
-        renewed = describe_state(with_generations(self.plan, generations), existing)
-        renewed = replace(renewed, routing=before.description.routing)
+        renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
         ensure_internal_topics(named(self.plan, renewed), self.settings, kit.admin, existing)
         self.probe("topics-made")
         return renewed

@@ -53,8 +53,8 @@ class SourceReset:
 class ResetPlan:
     """The whole of it.
 
-    `rewritten` stores are copied to new changelogs: their old place would be ahead of Kafka, or their changelog was deleted
-    made again or truncated. `accepted` are all topics that were; the application goes on without what they held.
+    `rewritten` stores are copied to new changelogs, as their old place would be ahead of Kafka. `accepted` are topics that were
+    deleted, made again or truncated; the application goes on without what they held.
     """
 
     application_id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +14,14 @@ from tidemark.change.stood import Stood, stood
 from tidemark.commit.record import CommitRecord
 from tidemark.commit.transaction import BatchProducer, TransactionalProducer
 from tidemark.errors import PreflightFailed
-from tidemark.names import DESCRIPTION_KEY, TaskId, commits_topic, topology_topic, transactional_id
+from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.alone import aborting, send_offsets, send_record
 from tidemark.restore.fence import fenced, holders
 from tidemark.restore.kit import RestoreKit
 from tidemark.start.identities import topics_in_use
 from tidemark.start.witnesses import stalled_after
+from tidemark.tasks.update import Message
 
 _QUEUED_RECORDS = 500_000
 
@@ -87,17 +88,26 @@ class Switch:
     again: str
 
     def commit(
-        self, records: Sequence[CommitRecord], description: Description | None, forgotten: Sequence[TaskId] = ()
+        self,
+        records: Sequence[CommitRecord],
+        description: Description | None,
+        forgotten: Sequence[TaskId] = (),
+        values: Mapping[TopicPartition, Sequence[Message]] | None = None,
     ) -> None:
         """Commit a record of each task with its end offsets; `forgotten` tasks are no more. Raises as a commit does.
 
+        `values` are written to changelogs that are in use, in the same transaction.
+
         The topics that the change has made, or accepts as they are now, are those that starts expect from then on (rule 27).
+        Of those whose ids the description has, these ids stay.
         """
         app = self.kit.plan.application_id
         if description is not None:
-            description = replace(description, topic_ids=self._topic_ids())
+            description = replace(description, topic_ids=self._topic_ids(description.topic_ids))
         self.producer.begin()
         with aborting(self.producer):
+            for place, messages in (values or {}).items():
+                self.producer.send_many(place.topic, messages, place.partition)
             for record in records:
                 send_record(self.producer, record)
             for task in forgotten:
@@ -113,9 +123,9 @@ class Switch:
         self.producer.commit()
         self.probe("switch-committed")
 
-    def _topic_ids(self) -> dict[str, str]:
+    def _topic_ids(self, known: Mapping[str, str]) -> dict[str, str]:
         uses = topics_in_use(self.kit.plan)
-        ids = topic_ids(self.kit.admin, list(uses), self.kit.settings)
+        ids = {**topic_ids(self.kit.admin, list(uses), self.kit.settings), **known}
         if missing := [topic for topic in uses if topic not in ids]:
             raise PreflightFailed(f"topics {', '.join(missing)} do not exist: nothing was changed, run it again")
-        return ids
+        return {topic: ids[topic] for topic in uses}

@@ -14,6 +14,7 @@ from rich.table import Table
 from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import Drill, DrillOptions
+from tidemark.drill.rates import newest_rates
 from tidemark.drill.report import DrillReport, Way
 from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
@@ -83,6 +84,8 @@ def _show(report: DrillReport) -> None:
             f"{way.way}: {report.figures(way.way).told}, RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, "
             f"{way.rpo_s:.1f} s of commits (all of it in Kafka)"
         )
+    if report.rates:
+        console.print(f"rates for restore plans: {newest_rates([report.to_dict()]).told}")
     for told in report.not_compared:
         console.print(f"not compared: {told}")
     for finding in report.findings:

@@ -20,10 +20,12 @@ from tidemark.restore.bounds import Figures, overall, total
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.room import require_room
 from tidemark.restore.run import RestoreRun, make_plan
+from tidemark.restore.selection import Selection
 from tidemark.restore.sources import copy_sources
 from tidemark.restore.when import told_time
-from tidemark.restore.workspace import RestoreProgress, Workspace, new_id, workspaces
+from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, new_id, workspaces
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceOfState
 from tidemark.topology.load import load
@@ -33,6 +35,11 @@ _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 _From = Annotated[
     SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest that will do")
 ]
+_Tasks = Annotated[list[str] | None, typer.Option("--task", help="only this task, such as 0_1; may be given again")]
+_Stores = Annotated[
+    list[str] | None,
+    typer.Option("--store", help="only this store, in the tasks that are restored; may be given again"),
+]
 _Id = Annotated[str | None, typer.Argument(help="a restore's id; default: the newest")]
 
 
@@ -40,11 +47,13 @@ _Id = Annotated[str | None, typer.Argument(help="a restore's id; default: the ne
 def plan(
     topology: _Topology,
     source: _From = None,
+    task: _Tasks = None,
+    store: _Stores = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
 ) -> None:
     """What would be rebuilt from where, how long it takes and what it touches; changes nothing, the stream may run."""
-    made = make_plan(_kit(topology), new_id(), source)
+    made = make_plan(_kit(topology), new_id(), source, Selection.of(task or (), store or ()))
     if out is not None:
         try:
             out.write_text(made.to_json(), encoding="utf-8")
@@ -57,6 +66,8 @@ def plan(
 def run(
     topology: _Topology,
     source: _From = None,
+    task: _Tasks = None,
+    store: _Stores = None,
     plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
     resume: Annotated[str | None, typer.Option(help="go on with the restore of this id")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
@@ -65,15 +76,25 @@ def run(
 
     Ends with 10 when the new state is in place and the changelog could not say of all of it whether it is right.
     """
+    selection = Selection.of(task or (), store or ())
+    if not selection.is_all and (plan_file or resume):
+        raise typer.BadParameter(
+            "a plan that was made says what it restores: leave --task and --store away, or make another plan",
+            param_hint="--resume" if resume else "--plan",
+        )
     kit = _kit(topology)
     settings = kit.settings
     if resume is not None:
         workspace = Workspace(settings.state_dir, kit.plan.application_id, resume)
         made = workspace.plan()
     else:
-        made = _planned(kit, plan_file, source)
+        made = _planned(kit, plan_file, source, selection)
         workspace = Workspace(settings.state_dir, kit.plan.application_id, made.restore_id)
     _show(made)
+    progress = workspace.progress()
+    if progress.state is not RestoreState.SWAPPING:
+        built = progress.verdicts or {}
+        require_room(kit, kit.facts(), [s for s in made.stores if f"{s.task}/{s.store}" not in built])
     if not yes and not typer.confirm("replace the state as planned?"):
         raise typer.Exit(1)
     if resume is None:
@@ -174,9 +195,11 @@ def _workspace(topology: str, restore_id: str | None) -> Workspace:
     return found[0]
 
 
-def _planned(kit: RestoreKit, plan_file: Path | None, source: SourceOfState | None) -> RestorePlan:
+def _planned(
+    kit: RestoreKit, plan_file: Path | None, source: SourceOfState | None, selection: Selection
+) -> RestorePlan:
     if plan_file is None:
-        return make_plan(kit, new_id(), source)
+        return make_plan(kit, new_id(), source, selection)
     try:
         made = RestorePlan.from_json(plan_file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -202,10 +225,11 @@ def _show(made: RestorePlan) -> None:
             console.print(f"passed over for {store.task}/{store.store}: {fault}")
     for told in made.not_rebuilt:
         console.print(f"not rebuilt: {told}")
+    console.print(f"rates: {made.rates_from}")
     console.print(
         f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
-        f"changelog is read once more to verify). {len(made.tasks)} task folders are replaced and kept aside for `tidemark "
-        f"restore rollback`. No output is written; {made.source_lag} source offsets wait meanwhile."
+        f"changelog is read once more to verify). Replaced, and kept aside for `tidemark restore rollback`: "
+        f"{made.blast_radius}. No output is written; {made.source_lag} source offsets wait meanwhile."
     )
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.hold import HOLD_SUFFIX, read_hold, stale_because
 from tidemark.instance.state import InstanceState
 from tidemark.local import record
 from tidemark.local.processes import Identity
 from tidemark.local.stack import instance_files
+from tidemark.restore.when import told_time
 from tidemark.settings import Settings
 
 # An instance that ended by itself says so; only one that could not is lost.
@@ -22,14 +25,21 @@ _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
-    """Show the parts of the stack and the stream instances; ends with 1 when a part is dead or none is recorded."""
+    """Show the parts of the stack, the stream instances, holds, and what killed commands and other instances' work have left.
+
+    Ends with 1 when a part is dead or none is recorded.
+    """
     settings = Settings.load()
     services = service_rows(settings)
     instances = instance_rows(settings, time.time())
+    holds, leftovers = hold_rows(settings), leftover_rows(settings)
     if as_json:
-        print(json.dumps({"services": services, "instances": instances}, indent=2))
+        shown = {"services": services, "instances": instances, "holds": holds, "leftovers": leftovers}
+        print(json.dumps(shown, indent=2))
     else:
         show(services, instances, settings)
+        show_holds(holds)
+        show_leftovers(leftovers, settings, time.time())
     if not services or not all(row["alive"] for row in services):
         sys.exit(1)
 
@@ -78,6 +88,72 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
             # Half a second earlier the file was removed, or it is of another version: it says nothing about a stream.
             continue
     return rows
+
+
+def hold_rows(settings: Settings) -> list[dict[str, Any]]:
+    """One row per hold; `stale` says why nobody works under it any more."""
+    rows = []
+    for file in sorted((settings.var_dir / "instances").glob(f"*{HOLD_SUFFIX}")):
+        application = file.name.removesuffix(HOLD_SUFFIX)
+        hold = read_hold(settings.var_dir, application)
+        if hold is not None:
+            rows.append(
+                {
+                    "application": application,
+                    "by": hold.by,
+                    "reason": hold.reason,
+                    "since_ms": hold.since_ms,
+                    "stale": stale_because(settings.var_dir, application, hold),
+                }
+            )
+    return rows
+
+
+def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
+    """One row per leftover of all applications with state on this disk."""
+    if not settings.state_dir.exists():
+        return []
+    # Only where there is state: these load clients, which take their second.
+    from tidemark.leftovers import all_leftovers
+
+    return [
+        {
+            "application": left.application_id,
+            "kind": left.kind,
+            "path": str(left.path),
+            "bytes": left.bytes,
+            "since_ms": left.since_ms,
+            "why": left.why,
+        }
+        for left in all_leftovers(settings)
+    ]
+
+
+def show_holds(holds: list[dict[str, Any]]) -> None:
+    """Print who holds which application."""
+    table = Table(
+        "application", "held by", "since", "why", "", title="holds: nothing is launched", title_justify="left"
+    )
+    for row in holds:
+        stale = "" if row["stale"] is None else f"[red]stale[/red]: {row['stale']}; `tidemark clean` removes it"
+        table.add_row(row["application"], row["by"], told_time(row["since_ms"]), row["reason"], stale)
+    if holds:
+        Console().print(table)
+
+
+def show_leftovers(leftovers: list[dict[str, Any]], settings: Settings, now: float) -> None:
+    """Print what lies around, with the age since it was last written."""
+    table = Table(
+        "application", "what", "where", "MB", "days", "why",
+        title="left behind: `tidemark clean NAME` says what of it may go", title_justify="left",
+    )  # fmt: skip
+    for row in leftovers:
+        path = Path(row["path"])
+        place = path.relative_to(settings.state_dir) if path.is_relative_to(settings.state_dir) else path
+        size, days = f"{row['bytes'] / 1_000_000:.1f}", f"{(now - row['since_ms'] / 1000) / 86_400:.1f}"
+        table.add_row(row["application"], row["kind"], str(place), size, days, row["why"])
+    if leftovers:
+        Console().print(table)
 
 
 def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settings: Settings) -> None:

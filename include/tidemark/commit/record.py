@@ -24,6 +24,7 @@ class CommitKind(StrEnum):
     UPGRADE = "upgrade"
     RESCALE = "rescale"
     RESET = "reset"
+    REPAIR = "repair"
 
 
 @dataclass(frozen=True)

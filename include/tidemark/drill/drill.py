@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tidemark.broker.cluster import topic_configs
 from tidemark.drill.following import Follower
+from tidemark.drill.rates import rates_of
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
 from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill, is_drillable, not_compared
 from tidemark.drill.weighing import Scales, distance
@@ -88,6 +89,7 @@ class Drill:
             followed_batches=course.followed_batches,
             follow_batches=self.options.follow_batches,
             not_compared=not_compared(kit.plan),
+            rates=rates_of(course.stores, rebuilder.fetched),
         )
 
     @contextmanager

@@ -24,6 +24,7 @@ def judge(
         records=built.records, keys=found.keys, bytes=found.size_bytes, seconds=round(built.seconds, 3),
         compared=found.compared, left_out=found.left_out, differing=found.different, deleted=found.deleted,
         is_whole=found.is_whole, altered=found.altered, missing=found.missing, extra=found.extra, first=tuple(first),
+        value_layout=state.copy.marker.value_layout,
     )  # fmt: skip
 
 

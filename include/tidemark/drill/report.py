@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -45,6 +45,7 @@ class StoreDrill:
     The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys and
     values) are of the rebuilt store, `seconds` those of building it. `compared`, `left_out`, `differing`, `deleted` and
     `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` are how the differing ones differ.
+    `value_layout` is that of the live store's marker, with its generation.
     """
 
     task: str
@@ -68,6 +69,7 @@ class StoreDrill:
     missing: int = 0
     extra: int = 0
     first: tuple[str, ...] = ()
+    value_layout: str = ""
 
     @property
     def figures(self) -> Figures:
@@ -108,7 +110,10 @@ class WayDrill:
 
 @dataclass(frozen=True)
 class DrillReport:
-    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason."""
+    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason.
+
+    `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.drill.rates`.
+    """
 
     drill_id: str
     application_id: str
@@ -122,6 +127,7 @@ class DrillReport:
     followed_batches: int
     follow_batches: int
     not_compared: tuple[str, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def findings(self) -> list[Finding]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -41,6 +43,13 @@ class RichRestoreListener:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """No bars are drawn while a person is asked something."""
+        self._bars.stop()
+        yield
+        self._bars.start()
 
     def on_restore_start(self, progress: RestoreProgress) -> None:
         self._show(progress, "")

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import ACKS, BatchProducer, IdempotentProducer, TransactionalProducer
-from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused, TidemarkError
+from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused, TaskLocked, TidemarkError
+from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
 from tidemark.instance.run_file import RunFile, run_file_path
 from tidemark.instance.settling import Settled, await_session_end
@@ -79,7 +81,8 @@ class Instance:
     ) -> None:
         """Take the process lock, check broker and topics, join nothing yet.
 
-        Raises `TaskLocked` when a live process holds the folder, `PreflightFailed` naming what is missing.
+        Raises `TaskLocked` when a live process holds the folder, `ApplicationHeld` while somebody changes the stopped
+        application, `PreflightFailed` naming what is missing.
         """
         self._settings = settings
         self._number = instance
@@ -95,6 +98,7 @@ class Instance:
         self._rate = _Rate()
 
         app = plan.application_id
+        require_not_held(settings.var_dir, app)
         client = librdkafka_config(settings)
         self._admin = AdminClient(client)
         settled = Settled.of(plan, settings, self._admin)
@@ -103,7 +107,7 @@ class Instance:
         ids = settled.topic_ids(settings, self._admin)
         self._plan, self._partitions = plan, partitions
         self._has_grown = settled.has_grown(partitions)
-        self._directory = InstanceDirectory(settings.state_dir, app, instance)
+        self._directory = _lock_folder(settings, app, instance)
         self._run_file = RunFile(
             run_file_path(settings.var_dir, app, instance),
             {
@@ -419,6 +423,23 @@ class _NoSource(NoTableReader):
 
     def stop(self) -> None:
         return
+
+
+def _lock_folder(settings: Settings, application_id: str, instance: int) -> InstanceDirectory:
+    """Take the process lock. Whoever holds the application takes the hold before the folders, so that one sees the other.
+
+    Raises `TaskLocked`, `ApplicationHeld`.
+    """
+    with ExitStack() as locked:
+        try:
+            directory = InstanceDirectory(settings.state_dir, application_id, instance)
+        except TaskLocked:
+            require_not_held(settings.var_dir, application_id)
+            raise
+        locked.callback(directory.close)
+        require_not_held(settings.var_dir, application_id)
+        locked.pop_all()
+    return directory
 
 
 def _input_of(task: Task, batch: SourceBatch) -> TaskInput:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tidemark.errors import StartRefused
 from tidemark.files import replace_file
+from tidemark.hold import acting_for, case_path
 from tidemark.restore.workspace import new_id
 
 BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "kept forward"
@@ -64,7 +65,7 @@ class CaseFolder:
     @classmethod
     def of(cls, var_dir: Path, application_id: str, case_id: str, clock: Callable[[], int]) -> CaseFolder:
         """That of a case, which need not exist."""
-        return cls(var_dir / "oncall" / application_id / case_id, clock)
+        return cls(case_path(var_dir, application_id, case_id), clock)
 
     def open(self, case: Case) -> None:
         """Write down what was asked, once."""
@@ -109,10 +110,14 @@ class CaseFolder:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """A step with its beginning and end in the time line; gives what tells a line meanwhile."""
+        """A step with its beginning and end in the time line; gives what tells a line meanwhile.
+
+        What it does is done under the case's hold, where that lies there.
+        """
         self.note(name, BEGUN)
         try:
-            yield lambda line: self.note(name, SAID, line)
+            with acting_for(self.folder.name):
+                yield lambda line: self.note(name, SAID, line)
         except Exception as error:
             self.note(name, FAILED, " ".join(str(error).split()) or type(error).__name__)
             raise

@@ -1,5 +1,4 @@
-"""The steps of an upgrade, a rescale or a reset that look at an application or change it. Each may be run again after it was
-killed.
+"""The steps of an upgrade, a rescale, a reset or a repair that look at an application or change it. Each may be run again.
 
 An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), change, (the hold is
 released), (the lag drains). What is in brackets is no change's own.
@@ -15,6 +14,8 @@ from typing import Any
 
 from tidemark.change.carry import Fate
 from tidemark.change.description import Description
+from tidemark.change.repair import Repair
+from tidemark.change.repair_plan import RepairPlan
 from tidemark.change.rescale import Rescale
 from tidemark.change.rescale_plan import RescalePlan
 from tidemark.change.reset import Reset
@@ -33,13 +34,17 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.when import parse_time
 from tidemark.settings import Settings
+from tidemark.start.evidence import SourceOfState
 from tidemark.start.ways import MEASURED
 from tidemark.topology.plan import TopologyPlan
 
-UPGRADE, RESCALE, RESET = "upgrade", "rescale", "offsets_reset"
+UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "changelog_repair"
 _MOVING = (ResetTo.LATEST, ResetTo.TIME)
 
-AnyPlan = UpgradePlan | RescalePlan | ResetPlan
+BEST = "best"
+"""The source of state of a repair that leaves the choice to the plan."""
+
+AnyPlan = UpgradePlan | RescalePlan | ResetPlan | RepairPlan
 
 
 @dataclass(frozen=True)
@@ -132,9 +137,9 @@ class Changing:
         return kit_of(self.topology, self.settings, self.clock)
 
     def _stood(self, kit: RestoreKit) -> Stood:
-        return stood(kit, may_be_gone=self.folder.case().kind == RESET)
+        return stood(kit, may_be_gone=self.folder.case().kind in (RESET, REPAIR))
 
-    def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset:
+    def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset | Repair:
         case = self.folder.case()
         common = (self.listener, self.probe, self.say)
         if case.kind == UPGRADE:
@@ -142,6 +147,9 @@ class Changing:
             return Upgrade(self.topology, self.settings, self.clock, *declared, *common)
         if case.kind == RESCALE:
             return Rescale(self.topology, self.settings, self.clock, case.asked["tasks"], *common)
+        if case.kind == REPAIR:
+            source = None if case.asked["source"] == BEST else SourceOfState(case.asked["source"])
+            return Repair(self.topology, self.settings, self.clock, case.asked["stores"], source, *common)
         if case.kind != RESET:
             raise ValueError(f"no change is called {case.kind}")
         to = ResetTo.OFFSETS if offsets else ResetTo(case.asked["to"])
@@ -170,6 +178,17 @@ def told(made: AnyPlan) -> list[str]:
             *(f"- `{store}`: every key to its new task" for store in made.stores),
             *(f"- {warning}" for warning in made.warnings),
         ]
+    if isinstance(made, RepairPlan):
+        return [
+            f"{made.application_id}: changelogs are held to copies of their stores",
+            "",
+            *(
+                f"- `{t.task}/{s.store}`, held to {t.location if t.is_judge else 'nothing'}: `{s.changelog}` {s.told}"
+                for s in made.stores
+                for t in s.tasks
+            ),
+            *(f"- {warning}" for warning in made.warnings),
+        ]
     return [
         f"{made.application_id}: offsets to {made.to}, state: {made.state}",
         "",
@@ -181,7 +200,8 @@ def told(made: AnyPlan) -> list[str]:
 def effects(made: AnyPlan) -> dict[str, Any]:
     """What a change does, without what moves while the application runs: the lag, keys counted, offsets it has reached.
 
-    A reset is bound to the offsets that it leads to, and to whether anything is processed again or never.
+    A reset is bound to the offsets that it leads to, and to whether anything is processed again or never; a repair to what says
+    what is right, as nothing was compared when it was approved.
     """
     if isinstance(made, UpgradePlan):
         versions = {"from_version": made.from_version, "to_version": made.to_version}
@@ -189,6 +209,13 @@ def effects(made: AnyPlan) -> dict[str, Any]:
     if isinstance(made, RescalePlan):
         tasks = {"tasks": made.tasks, "tasks_before": made.before, "routers": made.routers}
         return {**tasks, "stores": made.stores, "left": made.left}
+    if isinstance(made, RepairPlan):
+        held_to = {
+            f"{task.task}/{store.store}": task.location if task.is_judge else None
+            for store in made.stores
+            for task in store.tasks
+        }
+        return {"held_to": held_to}
     own = [source for source in made.sources if not source.is_internal]
     return {
         "offsets": {str(source.partition): source.to_offset for source in own},
@@ -205,6 +232,8 @@ def rewritten(made: AnyPlan) -> set[str]:
     """Stores, by the name that they have now, of which every key is read and written once more."""
     if isinstance(made, UpgradePlan):
         return {change.was for change in made.changes if change.fate is Fate.COPIED}
+    if isinstance(made, RepairPlan):
+        return {store.store for store in made.stores}
     return set(made.stores if isinstance(made, RescalePlan) else made.rewritten)
 
 

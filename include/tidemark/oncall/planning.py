@@ -55,8 +55,8 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
     eta_s = made.eta_s(threads) + START_STOP_S
     lines = [
         *head(case, topology),
-        f"- **What is replaced**: {len(made.tasks)} task folders, kept aside until a later restore succeeds. Nothing is "
-        "written to Kafka, no output is emitted.",
+        f"- **What is replaced**: {made.blast_radius}. What is replaced is kept aside until a later restore succeeds. "
+        "Nothing is written to Kafka, no output is emitted.",
         f"- **Standstill**: about {eta_s:.0f} s (estimate). {made.source_lag} source offsets wait already, and more come "
         "meanwhile.",
         "",
@@ -68,7 +68,8 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
         f"{s.eta_s:.1f} |"
         for s in made.stores
     ]
-    lines += [""] * bool(made.not_rebuilt) + [f"- not rebuilt: {told}" for told in made.not_rebuilt]
+    lines += ["", f"- **Rates**: {made.rates_from}."]
+    lines += [f"- not rebuilt: {told}" for told in made.not_rebuilt]
     lines += [f"- passed over for {s.task}/{s.store}: {fault}" for s in made.stores for fault in s.passed_over]
     body = json.loads(made.to_json())
     content = restore_content(case, topology, PlanKind.RESTORE, body)
@@ -106,7 +107,7 @@ def restore_content(case: Case, topology: TopologyPlan, kind: PlanKind, plan: Ma
     parts: tuple[str, ...] = ("stores",)
     names: tuple[str, ...] = ("task", "store", "source", "location")
     if kind is PlanKind.RESTORE:
-        effects = {name: plan[name] for name in ("restore_id", "asked", "not_rebuilt")}
+        effects = {name: plan[name] for name in ("restore_id", "asked", "selection", "not_rebuilt")}
     else:
         parts, names = ("tasks", "stores"), ("task", "store", "to_batch", "to_ms", "to_offsets")
         effects = {name: plan[name] for name in ("at_ms", "sinks")}

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
-from pathlib import Path
-
 from tidemark.errors import PreflightFailed
-from tidemark.hold import read_hold
+from tidemark.hold import read_hold, stale_because
 from tidemark.local.processes import wait_until
-from tidemark.names import TaskId, group_instance_id
+from tidemark.names import group_instance_id
 from tidemark.oncall.case import Case
 from tidemark.restore.fence import members
 from tidemark.restore.kit import RestoreKit
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.room import Changelog, bytes_needed, existing_part, room_of, room_of_both_states
 from tidemark.restore.workspace import RestoreState, workspaces
 from tidemark.savepoints.asking import live_instances
-from tidemark.start.witnesses import TaskFacts
-from tidemark.store_sizes import topic_bytes
 
 _UNFINISHED = {RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK}
 _LOOK_S = 1.0
@@ -53,39 +45,9 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
                 f"or give it up with `tidemark restore abort {case.topology} {name}`"
             )
     hold = read_hold(kit.settings.var_dir, app)
-    if hold is not None and hold.by != case.case_id:
+    is_another = hold is not None and hold.by != case.case_id
+    if hold is not None and is_another and stale_because(kit.settings.var_dir, app, hold) is None:
         raise PreflightFailed(f"{app} is held by {hold.by} ({hold.reason}): wait until that has ended")
-
-
-def require_room(kit: RestoreKit, facts: Mapping[TaskId, TaskFacts], made: RestorePlan | None, scratch: Path) -> None:
-    """There must be room for what is built, on the file system that it is built on. Raises `PreflightFailed`.
-
-    `made` is the plan of a restore; None is a rewind, whose plan builds both of its states in `scratch`, too. What lies there
-    already says nothing of it: it may be gone.
-    """
-    settings, witnesses = kit.settings, kit.witnesses
-    changelogs = {
-        (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
-        for task, found in facts.items()
-        for spec in witnesses.logged_stores(task)
-        if spec.source_topic is None
-        for marks in [found.changelogs[spec.name]]
-    }
-    known = topic_bytes(sorted({changelog.partition.topic for changelog in changelogs.values()}), settings)
-    if made is None:
-        stores = [room_of_both_states(f"{task}/{name}", log, known) for (task, name), log in changelogs.items()]
-        folders = [scratch, settings.state_dir]
-    else:
-        stores = [room_of(store, changelogs[store.task, store.store], known) for store in made.stores]
-        folders = [settings.state_dir]
-    needed = bytes_needed(stores, settings.restore_threads)
-    for folder in folders:
-        free = shutil.disk_usage(existing_part(folder)).free
-        if free < needed:
-            raise PreflightFailed(
-                f"about {needed} bytes are built and compared in {folder}, beside what lies there, and {free} are free: free "
-                "its disk"
-            )
 
 
 def _elsewhere(kit: RestoreKit) -> list[str]:

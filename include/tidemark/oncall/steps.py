@@ -22,7 +22,7 @@ from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import DONE, CaseFolder
 from tidemark.oncall.drain import source_lag
 from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind, restore_content
-from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else, require_room
+from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
 from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
 from tidemark.probe import Probe
 from tidemark.restore.bounds import overall, total
@@ -34,7 +34,9 @@ from tidemark.restore.plans import RestorePlan
 from tidemark.restore.restore import RestoreSuspended
 from tidemark.restore.rewind import REWINDS_FOLDER, Rewind, RewindState
 from tidemark.restore.rewind_plan import RewindPlan, require_rewindable
+from tidemark.restore.room import require_room
 from tidemark.restore.run import RestoreRun, make_plan
+from tidemark.restore.selection import Selection
 from tidemark.restore.workspace import RestoreState, Workspace
 from tidemark.start.evidence import SourceOfState
 from tidemark.start.witnesses import TaskFacts, stalled_after
@@ -66,14 +68,18 @@ class OnCall:
         case, kit = self.folder.case(), self.restoring
         target = self._target()
         if not isinstance(target, Latest):
+            self._require_all()
             require_rewindable(kit.plan)
         facts = kit.facts()
         if not any(found.record for found in facts.values()):
             raise StartRefused(f"{self._application_id} has never committed anything here: there is nothing to restore")
         require_all_here(kit)
         require_nothing_else(kit, case)
-        made = make_plan(kit, case.case_id, self._source) if isinstance(target, Latest) else None
-        require_room(kit, facts, made, self.folder.folder)
+        made = make_plan(kit, case.case_id, self._source, self._selection) if isinstance(target, Latest) else None
+        if made is None:
+            require_room(kit, facts, None, [self.folder.folder])
+        else:
+            require_room(kit, facts, made.stores)
         lag = source_lag(facts)
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
@@ -87,9 +93,10 @@ class OnCall:
         case, settings = self.folder.case(), self.restoring.settings
         target = self._target()
         if isinstance(target, Latest):
-            made = make_plan(self.restoring, case.case_id, self._source)
+            made = make_plan(self.restoring, case.case_id, self._source, self._selection)
             planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
         else:
+            self._require_all()
             at_ms = target.at_ms if isinstance(target, Moment) else self._moment_of(target.next_offsets)
             started = time.monotonic()
             # Built elsewhere than a rewind itself would build.
@@ -256,6 +263,20 @@ class OnCall:
         """The only source of state that was asked for; None where the plan chooses."""
         asked = self.folder.case().asked["source"]
         return None if asked == FASTEST else SourceOfState(asked)
+
+    @property
+    def _selection(self) -> Selection:
+        """The tasks and stores that were asked for."""
+        asked = self.folder.case().asked
+        return Selection.of(asked.get("tasks", ()), asked.get("stores", ()))
+
+    def _require_all(self) -> None:
+        """A rewind is of the whole application. Raises `StartRefused`."""
+        if not self._selection.is_all:
+            raise StartRefused(
+                f"cannot rewind {self._selection.told} alone to {self.folder.case().asked['target']}: all tasks go back "
+                "together, in one transaction with their source offsets; leave tasks and stores empty, or restore to latest"
+            )
 
     def _target(self) -> Target:
         case = self.folder.case()

@@ -23,7 +23,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 COMPUTING = frozenset([CommitKind.START, CommitKind.BATCH, CommitKind.TICK])
 """The kinds of records whose results follow from the source. All others move a task: a run begins with one of them."""
 
-_RENEWS = frozenset([CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+_RENEWS = frozenset([CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
 """The kinds behind which topics, tasks or changelogs are others: today's plan says nothing of what came before."""
 
 
@@ -253,7 +253,7 @@ def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
     commit_time_ms = run.before.commit_time_ms if run.before else None
     for record in run.records:
         if record.kind not in (*COMPUTING, CommitKind.REWIND):
-            # An upgrade, a rescale or a reset begins a new life.
+            # Each of the others begins a new life.
             ends, batch, stream_time_ms, commit_time_ms = {}, None, None, None
         for topic, spans in record.sources.items():
             start, end = spans[run.task.partition]

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.offsets import settled
 from tidemark.errors import PreflightFailed, TaskLocked
+from tidemark.hold import holding
 from tidemark.settings import Settings
 from tidemark.stores.directory import STANDBY_PREFIX, FolderLock
 
@@ -28,17 +29,20 @@ def holders(state_dir: Path, application_id: str) -> list[Path]:
 def fenced(
     settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
 ) -> Iterator[list[Path]]:
-    """Hold the locks of all folders of the application, with an empty consumer group, for as long as the block runs.
+    """Hold the application and the locks of all its folders, with an empty consumer group, for as long as the block runs.
 
-    Gives the folders that are locked (rule 31): those of all instances, instance 0's among them, and those of standbys that
-    do not run. A standby that runs keeps its own: it follows what is written to the changelogs. A stopped instance stays a
-    member until its session ends, so an occupied group is waited for that long; `waiting` is told. Raises `TaskLocked`
-    naming the process, or `PreflightFailed` naming the member.
+    The hold keeps everybody from launching an instance meanwhile (see `tidemark.hold`); the case of an on-call DAG goes on
+    under its own. Gives the folders that are locked (rule 31): those of all instances, instance 0's among them, and those of
+    standbys that do not run. A standby that runs keeps its own: it follows what is written to the changelogs. A stopped
+    instance stays a member until its session ends, so an occupied group is waited for that long; `waiting` is told. Raises
+    `TaskLocked` naming the process or who holds the application, or `PreflightFailed` naming the member.
     """
     state_dir = settings.state_dir
-    first = state_dir / "0" / application_id
-    held = [first, *(folder for folder in holders(state_dir, application_id) if folder != first)]
     with ExitStack() as locks:
+        locks.enter_context(holding(settings.var_dir, application_id, waiting))
+        # Looked for under the hold: no instance comes any more.
+        first = state_dir / "0" / application_id
+        held = [first, *(folder for folder in holders(state_dir, application_id) if folder != first)]
         for folder in held:
             try:
                 locks.callback(FolderLock(folder).release)

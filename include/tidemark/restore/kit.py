@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,12 +28,13 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.restore.plans import TaskWays, ways_of_task
 from tidemark.restore.restore import RestoreJob, Restorer
 from tidemark.restore.table_reader import NoTableReader
-from tidemark.restore.verify import Verdict, verify_folder
+from tidemark.restore.verify import Differing, Verdict, verify_folder
 from tidemark.settings import Settings
 from tidemark.start.copies import CopySource, find_copies
-from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.evidence import SourceOfState, StateCopy, TaskEvidence
 from tidemark.start.identities import Identities
 from tidemark.start.opening import restore_job
+from tidemark.start.ways import MEASURED, Rates
 from tidemark.start.witnesses import TaskFacts, Witnesses, stalled_after
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -107,7 +108,14 @@ class RestoreKit:
         restorer = Restorer(self.client_config, stalled_after_s, listener, probe, NoTableReader(), self.clock)
         return StoreBuilder(opener, restorer, copies, recomputed)
 
-    def verify(self, task: TaskId, job: RestoreJob, folder: Path, go_on: Callable[[], bool]) -> Verdict:
+    def verify(
+        self,
+        task: TaskId,
+        job: RestoreJob,
+        folder: Path,
+        go_on: Callable[[], bool],
+        differing: Differing | None = None,
+    ) -> Verdict:
         """Compare a built store with its changelog, see `verify_folder`."""
         return verify_folder(
             self.client_config,
@@ -118,6 +126,7 @@ class RestoreKit:
             stalled_after_s=stalled_after(self.settings),
             memory_bytes=self.settings.verify_memory_bytes,
             go_on=go_on,
+            differing=differing,
         )
 
     def beginning(
@@ -176,11 +185,12 @@ class RestoreKit:
         go_on: Callable[[], bool],
         pass_over: Callable[[CopyUnusable], None],
         *,
+        rates: Rates = MEASURED,
         may_be_gone: bool = False,
     ) -> RestoreJob:
         """Build one store the best of `ways`; where a copy will not do, the best of all others; gives the job that was done.
 
-        `pass_over` is told of such a copy, and may raise. `may_be_gone` as in `ways`. Raises `StartRefused`,
+        `pass_over` is told of such a copy, and may raise. `rates` and `may_be_gone` as in `ways`. Raises `StartRefused`,
         `RestoreSuspended`.
         """
         task = found.facts.task
@@ -193,7 +203,7 @@ class RestoreKit:
             except CopyUnusable as error:
                 pass_over(error)
                 spoiled.append(ways.ways[spec.name].location)
-                others = self.ways(found, None, spoiled, may_be_gone=may_be_gone)
+                others = self.ways(found, None, spoiled, stores=[spec.name], rates=rates, may_be_gone=may_be_gone)
                 if others is None:
                     raise StartRefused(f"task {task} has lost its history meanwhile; try again") from error
                 ways = others
@@ -205,20 +215,32 @@ class RestoreKit:
         return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
 
     def ways(
-        self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = (), *, may_be_gone: bool = False
+        self,
+        found: Found,
+        only: SourceOfState | None,
+        spoiled: Sequence[str] = (),
+        *,
+        stores: Collection[str] | None = None,
+        rates: Rates = MEASURED,
+        may_be_gone: bool = False,
     ) -> TaskWays | None:
-        """The best ways of one task's stores, without the copies whose locations are in `spoiled`.
+        """The best ways of one task's `stores`, all unless given, without the copies whose locations are in `spoiled`.
 
+        `rates` say which way is the fastest.
         `may_be_gone`: also where the sources do not hold any more what comes next.
         """
+        buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
+        return ways_of_task(self.weighed(found, only, spoiled), buildable, only, rates, may_be_gone=may_be_gone)
+
+    def weighed(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskEvidence:
+        """What the ways of a task's stores are weighed by, without the copies whose locations are in `spoiled`."""
         copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
         evidence = self.witnesses.evidence(found.facts, copies)
-        if only is SourceOfState.SOURCE:
-            compacted = self._compacted_sources
-            sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
-            evidence = replace(evidence, sources=sources)
-        buildable = list(self.buildable(found.facts.task))
-        return ways_of_task(evidence, buildable, only, may_be_gone=may_be_gone)
+        if only is not SourceOfState.SOURCE:
+            return evidence
+        compacted = self._compacted_sources
+        sources = tuple(replace(s, is_compacted=s.partition.topic in compacted) for s in evidence.sources)
+        return replace(evidence, sources=sources)
 
     @cached_property
     def _compacted_sources(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ from tidemark.start.evidence import Standing, StoreEvidence, TaskEvidence, Water
 from tidemark.start.ways import MEASURED, Way, weigh
 from tidemark.topology.durations import format_ms
 
-_CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET}
+_CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR}
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tidemark.errors import StartRefused
-from tidemark.names import TaskId
+from tidemark.names import TaskId, is_legal_name
+from tidemark.restore.selection import EVERYTHING, Selection
 from tidemark.start.evidence import SourceOfState, Standing, TaskEvidence
 from tidemark.start.plan import Fresh, Refuse, best_way, standing_of, witnessed
 from tidemark.start.ways import MEASURED, Rates, Way, weigh
+from tidemark.stores.directory import folder_of
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,9 @@ class RestorePlan:
     """The whole of it. `standing` is where Kafka stood by task when it was made; a run builds to where it stands then.
 
     `not_rebuilt` are stores that the start of an instance sees to by itself (in memory, custom) or that nobody can restore
-    (not logged). `source_lag` counts offsets of the sources that wait while the application stands.
+    (not logged). `source_lag` counts offsets of the sources that wait while the application stands. `selection` is what was
+    asked for: where it names stores, everything else of their tasks stays where it is, untouched. `rates` are those that the
+    estimates rest on, and `rates_from` says where they come from.
     """
 
     restore_id: str
@@ -51,16 +56,40 @@ class RestorePlan:
     not_rebuilt: tuple[str, ...]
     standing: Mapping[str, Mapping[str, int]]
     source_lag: int
+    selection: Selection = EVERYTHING
+    rates: Rates = MEASURED
+    rates_from: str = ""
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks whose folders are replaced."""
+        """Tasks of which something is replaced."""
         return sorted({store.task for store in self.stores})
+
+    @property
+    def units(self) -> list[str]:
+        """What is replaced as one, by the task it is of: its folder, or those of the stores that were asked for.
+
+        As paths in a holder's folder of the application.
+        """
+        if not self.selection.stores:
+            return self.tasks
+        return [str(folder_of(Path(), TaskId.parse(store.task), store.store)) for store in self.stores]
+
+    @property
+    def blast_radius(self) -> str:
+        """What is replaced and what is not, in words."""
+        if not self.selection.stores:
+            others = "; no other task is touched" if self.selection.tasks else ""
+            return f"{len(self.tasks)} task folders ({', '.join(self.tasks)}){others}"
+        return (
+            f"{len(self.stores)} store folders ({', '.join(f'{s.task}/{s.store}' for s in self.stores)}); every other store of "
+            "these tasks keeps what it holds, and no other task is touched"
+        )
 
     def eta_s(self, side_by_side: int) -> float:
         """Seconds of building and verifying with that many stores at a time; verifying reads each changelog once more."""
         longest = max((store.eta_s for store in self.stores), default=0.0)
-        verify_s = sum(store.end_offset / MEASURED.changelog_offsets_per_s for store in self.stores)
+        verify_s = sum(store.end_offset / self.rates.changelog_offsets_per_s for store in self.stores)
         total = sum(store.eta_s for store in self.stores) + verify_s
         return max(longest, total / max(1, side_by_side))
 
@@ -77,6 +106,8 @@ class RestorePlan:
                 raise ValueError("another version")
             body["asked"] = SourceOfState(body["asked"]) if body["asked"] else None
             body["not_rebuilt"] = tuple(body["not_rebuilt"])
+            body["selection"] = Selection(**{name: tuple(names) for name, names in body["selection"].items()})
+            body["rates"] = Rates(**body["rates"])
             body["stores"] = tuple(
                 StoreRestore(**{**s, "source": SourceOfState(s["source"]), "passed_over": tuple(s["passed_over"])})
                 for s in body["stores"]
@@ -85,6 +116,8 @@ class RestorePlan:
                 # Each is the name of a folder that is moved.
                 if str(TaskId.parse(store.task)) != store.task:
                     raise ValueError(f"{store.task!r} is no task")
+                if not is_legal_name(store.store):
+                    raise ValueError(f"{store.store!r} is no store")
             return cls(**body)
         except (ValueError, KeyError, TypeError) as error:
             raise StartRefused(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemark.changelog.policy import changelog_policy
 from tidemark.clock import wall_clock_ms
@@ -152,24 +153,20 @@ class Restorer:
 
 
 def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
-    """A changelog batch by segment, expired windows left out. Order within a key is kept."""
+    """A changelog batch by segment, expired windows left out. Order within a key is kept. Raises `StartRefused`."""
     lengths = {len(value) for value in batch.values if value is not None} if job.value_bytes is not None else set()
     if wrong := lengths - {job.value_bytes}:
-        raise StartRefused(
-            f"{job.changelog} holds values of {min(wrong)} bytes, the topology's store {job.spec.name} wants "
-            f"{job.value_bytes}: bring the old aggregates back, or give the store another name"
+        raise _foreign(
+            job, f"values of {min(wrong)} bytes, the topology's store {job.spec.name} wants {job.value_bytes}"
         )
     if job.value_bytes is None and job.layout is not None:
         try:
             job.layout.decode(batch.values)
         except TaskCorrupted as error:
-            raise StartRefused(
-                f"{job.changelog} does not hold what the topology's store {job.spec.name} keeps: {error}; bring the old "
-                f"aggregates back, or give the store another name"
-            ) from error
+            raise _foreign(job, f"values that the topology's store {job.spec.name} does not keep: {error}") from error
     if job.spec.segment_ms is None:
         return [Writes(WHOLE, batch.keys, batch.values)]
-    segments = segments_of(job.spec, batch.keys)
+    segments = changelog_segments(job, batch.keys)
     writes: list[Writes] = []
     for segment in np.unique(segments).tolist():
         if job.first_live_segment is not None and segment < job.first_live_segment:
@@ -179,3 +176,18 @@ def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
             return [Writes(segment, batch.keys, batch.values)]
         writes.append(Writes(segment, [batch.keys[i] for i in rows], [batch.values[i] for i in rows]))
     return writes
+
+
+def changelog_segments(job: RestoreJob, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    """The segment of each key of a changelog. Raises `StartRefused` where one is no key of the store's."""
+    try:
+        return segments_of(job.spec, keys)
+    except TaskCorrupted as error:
+        raise _foreign(job, str(error)) from error
+
+
+def _foreign(job: RestoreJob, what: str) -> StartRefused:
+    return StartRefused(
+        f"{job.changelog} holds {what}: bring the old aggregates back, or give the store another name; where somebody else has "
+        f"written to the changelog, `tidemark changelog repair NAME --store {job.spec.name}` writes the store to a new one"
+    )

@@ -36,6 +36,7 @@ from tidemark.start.witnesses import TaskFacts, stalled_after
 from tidemark.stores.directory import folder_of
 
 REWINDS_FOLDER = ".rewinds"
+_FILE = "rewind.json"
 TRANSACTION_TIMEOUT_MS = 600_000
 _QUEUED_RECORDS = 500_000
 
@@ -262,16 +263,28 @@ class Rewind:
                 shutil.rmtree(workspace.folder.with_name(name), ignore_errors=True)
 
     def _progress(self) -> RewindProgress | None:
-        try:
-            body = json.loads((self.workspace.folder / "rewind.json").read_text())
-        except FileNotFoundError:
-            return None
-        body["state"] = RewindState(body["state"])
-        body["moves"] = tuple(Move(**move) for move in body["moves"])
-        return RewindProgress(**body)
+        return _read(self.workspace.folder)
 
     def _write(self, progress: RewindProgress) -> None:
-        replace_file(self.workspace.folder / "rewind.json", json.dumps(asdict(progress), indent=1), synced=True)
+        replace_file(self.workspace.folder / _FILE, json.dumps(asdict(progress), indent=1), synced=True)
+
+
+def finished_rewinds(state_dir: Path, application_id: str) -> list[RewindProgress]:
+    """Rewinds of an application whose state is verified and in place, the newest first."""
+    folder = state_dir / REWINDS_FOLDER / application_id
+    found = (_read(folder / name) for name in _names(state_dir, application_id))
+    return [progress for progress in found if progress is not None and progress.state is RewindState.DONE]
+
+
+def _read(folder: Path) -> RewindProgress | None:
+    """The progress of the rewind whose workspace this is; None before there is anything to be finished."""
+    try:
+        body = json.loads((folder / _FILE).read_text())
+    except FileNotFoundError:
+        return None
+    body["state"] = RewindState(body["state"])
+    body["moves"] = tuple(Move(**move) for move in body["moves"])
+    return RewindProgress(**body)
 
 
 def _names(state_dir: Path, application_id: str) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.names import TopicPartition
+from tidemark.errors import PreflightFailed
+from tidemark.names import TaskId, TopicPartition
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.plans import StoreRestore
 from tidemark.start.evidence import SourceOfState
-from tidemark.store_sizes import TopicBytes, folder_bytes
+from tidemark.start.witnesses import TaskFacts
+from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
 ASSUMED_BYTES_PER_OFFSET = 100
 """Of a changelog whose size no broker tells."""
@@ -65,6 +69,43 @@ def bytes_needed(stores: Sequence[StoreRoom], side_by_side: int) -> int:
     """Of all stores, when so many are compared at a time: the largest ones, at worst."""
     comparing = sorted((store.to_compare for store in stores), reverse=True)[: max(1, side_by_side)]
     return sum(store.to_build for store in stores) + sum(comparing)
+
+
+def require_room(
+    kit: RestoreKit,
+    facts: Mapping[TaskId, TaskFacts],
+    planned: Sequence[StoreRestore] | None,
+    scratch: Sequence[Path] = (),
+) -> None:
+    """There must be room for what is built, on the file system that it is built on. Raises `PreflightFailed`.
+
+    `planned` are the stores that a restore is yet to build; None is a rewind, which builds both states of every store, in the
+    folders `scratch`, too. What lies there already says nothing of it: it may be gone. Blocks: the sizes of topics are asked
+    for.
+    """
+    settings, witnesses = kit.settings, kit.witnesses
+    changelogs = {
+        (str(task), spec.name): Changelog(witnesses.changelog_of(task, spec), marks.low, marks.end)
+        for task, found in facts.items()
+        for spec in witnesses.logged_stores(task)
+        if spec.source_topic is None
+        for marks in [found.changelogs[spec.name]]
+    }
+    known = topic_bytes(sorted({changelog.partition.topic for changelog in changelogs.values()}), settings)
+    if planned is None:
+        stores = [room_of_both_states(f"{task}/{name}", log, known) for (task, name), log in changelogs.items()]
+    else:
+        # A store that there is not is refused when it is to be built.
+        known_stores = (store for store in planned if (store.task, store.store) in changelogs)
+        stores = [room_of(store, changelogs[store.task, store.store], known) for store in known_stores]
+    needed = bytes_needed(stores, settings.restore_threads)
+    for folder in (*scratch, settings.state_dir):
+        free = shutil.disk_usage(existing_part(folder)).free
+        if free < needed:
+            raise PreflightFailed(
+                f"about {needed} bytes are built and compared in {folder}, beside what lies there, and {free} are free: free "
+                "its disk"
+            )
 
 
 def existing_part(folder: Path) -> Path:

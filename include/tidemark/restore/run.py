@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.drill.history import DrillHistory, drill_history
 from tidemark.errors import CopyUnusable, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
@@ -20,24 +21,38 @@ from tidemark.restore.local_copies import read_marker
 from tidemark.restore.plans import RestorePlan, StoreRestore
 from tidemark.restore.recompute import Recomputation, recompute
 from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.selection import EVERYTHING, Selection
 from tidemark.restore.side_by_side import side_by_side
 from tidemark.restore.unlogged import carry_over
 from tidemark.restore.verify import Verdict
-from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, workspaces
+from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, task_of, workspaces
 from tidemark.start.evidence import SourceOfState, Standing
 from tidemark.start.plan import standing_of
 from tidemark.start.ways import Way
 from tidemark.stores.directory import folder_of
 from tidemark.topology.plan import TopologyPlan
 
+_NOTHING = "there is nothing that a restore rebuilds"
 
-def make_plan(kit: RestoreKit, restore_id: str, asked: SourceOfState | None) -> RestorePlan:
-    """Weigh everything, change nothing. Raises `StartRefused` where a store has no source of state."""
+
+def make_plan(
+    kit: RestoreKit, restore_id: str, asked: SourceOfState | None, selection: Selection = EVERYTHING
+) -> RestorePlan:
+    """Weigh everything that is selected, change nothing.
+
+    Raises `StartRefused` where a store has no source of state, a name is unknown, or there is nothing to restore.
+    """
+    history = drill_history(kit)
+    evidence = _evidence(kit, asked, history)
+    selection.require_known(kit.plan, {task: kit.buildable(task) for task in evidence})
     stores: list[StoreRestore] = []
     standing: dict[str, dict[str, int]] = {}
     source_lag = 0
-    for task, found in kit.evidence().items():
-        ways = kit.ways(found, asked)
+    for task, found in evidence.items():
+        selected = [store for store in kit.buildable(task) if selection.takes_store(store)]
+        if not selection.takes_task(task) or (selection.stores and not selected):
+            continue
+        ways = kit.ways(found, asked, stores=selected, rates=history.rates)
         if ways is None:
             continue
         standing[str(task)] = dict(ways.standing.next_offsets)
@@ -47,7 +62,12 @@ def make_plan(kit: RestoreKit, restore_id: str, asked: SourceOfState | None) -> 
         )
         stores += [_store_restore(task, name, way, ways.passed_over[name]) for name, way in ways.ways.items()]
     if not standing:
-        raise StartRefused(f"{kit.plan.application_id} has never committed anything here: there is nothing to restore")
+        raise StartRefused(
+            f"{kit.plan.application_id} has never committed anything here of {selection.told}: there is nothing to restore"
+        )
+    not_rebuilt = _not_rebuilt(kit.plan, selection, {task.subtopology for task in map(TaskId.parse, standing)})
+    if not stores:
+        raise StartRefused(f"{_NOTHING} of {kit.plan.application_id} ({'; '.join(not_rebuilt) or 'it keeps no state'})")
     return RestorePlan(
         restore_id=restore_id,
         application_id=kit.plan.application_id,
@@ -55,10 +75,30 @@ def make_plan(kit: RestoreKit, restore_id: str, asked: SourceOfState | None) -> 
         created_ms=kit.clock(),
         asked=asked,
         stores=tuple(stores),
-        not_rebuilt=tuple(_not_rebuilt(kit.plan)),
+        not_rebuilt=tuple(not_rebuilt),
         standing=standing,
         source_lag=source_lag,
+        selection=selection,
+        rates=history.rates,
+        rates_from=history.told,
     )
+
+
+def _evidence(kit: RestoreKit, asked: SourceOfState | None, history: DrillHistory) -> dict[TaskId, Found]:
+    """All that is known of each task. What a person asks for by its kind is not suspected."""
+    found = kit.evidence()
+    if asked is not None:
+        return found
+    return {
+        task: replace(
+            one,
+            copies={
+                store: [replace(copy, suspected=history.suspicion(task, store, copy)) for copy in copies]
+                for store, copies in one.copies.items()
+            },
+        )
+        for task, one in found.items()
+    }
 
 
 def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, ...]) -> StoreRestore:
@@ -68,10 +108,14 @@ def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, .
     )  # fmt: skip
 
 
-def _not_rebuilt(plan: TopologyPlan) -> list[str]:
+def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collection[int]) -> list[str]:
+    """Stores of the tasks that are replaced as a whole, and are not built with them."""
+    if selection.stores:
+        return []
     fate = "kept where it is custom and stands where Kafka stands, else rebuilt by the instance that opens it"
     lost = "kept where it stands where Kafka stands, else it begins empty: nobody can restore it"
-    return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in plan.stores if s.uncopied is not None]
+    stores = [spec for number in sorted(subtopologies) for spec in plan.subtopologies[number].stores]
+    return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in stores if s.uncopied is not None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +136,7 @@ class RestoreRun:
         """
         plan = self.workspace.plan()
         with self._held(plan) as held:
-            return self._swap(self._prepared(plan, held))
+            return self._swap(self._prepared(plan, held), held)
 
     def prepare(self) -> RestoreProgress:
         """The first part of `run`: build and verify, so that `swap` is all that is left. May be repeated after a crash."""
@@ -103,11 +147,11 @@ class RestoreRun:
     def swap(self) -> RestoreProgress:
         """The rest of `run`. Raises `StartRefused` where nothing is prepared. May be repeated after a crash."""
         plan = self.workspace.plan()
-        with self._held(plan):
+        with self._held(plan) as held:
             progress = self.workspace.progress()
             if progress.state is not RestoreState.SWAPPING:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: there is nothing to swap in")
-            return self._swap(progress)
+            return self._swap(progress, held)
 
     def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> RestoreProgress:
         progress = self.workspace.progress()
@@ -115,15 +159,26 @@ class RestoreRun:
             raise StartRefused(f"restore {plan.restore_id} is {progress.state}; make a new plan")
         if progress.state is RestoreState.SWAPPING:
             return progress
+        if not plan.stores:
+            raise StartRefused(f"{_NOTHING} in plan {plan.restore_id}; make another one with `tidemark restore plan`")
         progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.kit.clock())
         return self._build_all(plan, progress, held)
 
-    def _swap(self, progress: RestoreProgress) -> RestoreProgress:
+    def _swap(self, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
         self.say("swapping the verified state in")
+        progress = self._with_their_tasks(progress, held)
         self.workspace.swap(progress.moves, self.probe)
         done = self.workspace.finish(progress, RestoreState.DONE)
         self._forget_earlier()
         return done
+
+    def _with_their_tasks(self, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
+        """The progress, kept, with moves to where the tasks are by now: an instance that ran meanwhile may have taken one."""
+        moves = self.workspace.with_their_tasks(progress.moves, held)
+        if moves != progress.moves:
+            progress = replace(progress, moves=moves)
+            self.workspace.write(progress)
+        return progress
 
     def roll_back(self) -> RestoreProgress:
         """Bring the folders back that a finished or interrupted swap replaced.
@@ -148,6 +203,7 @@ class RestoreRun:
                         f"restore {plan.restore_id}: there was no folder before it, what it put in place is the only "
                         "state here and verified; go on with it"
                     )
+                progress = self._with_their_tasks(progress, held)
                 aside = workspace.moves_aside(progress.moves, held)
                 progress = replace(progress, state=RestoreState.ROLLING_BACK, aside=aside)
                 if kept := workspace.kept_forward(progress.moves):
@@ -172,14 +228,15 @@ class RestoreRun:
         """Build and verify every store; the progress that says what to move. Nothing old is touched."""
         self.workspace.write(progress)
         try:
-            found = self.kit.evidence()
+            found = _evidence(self.kit, plan.asked, drill_history(self.kit))
             verdicts = self._build_and_verify(plan, found, dict(progress.verdicts or {}))
             moves = tuple(
                 move
-                for task in plan.tasks
-                for move in self.workspace.moves_of(task, held, found[TaskId.parse(task)].facts.last_instance)
+                for unit in plan.units
+                for move in self.workspace.moves_of(unit, held, found[task_of(unit)].facts.last_instance)
             )
-            self._carry_over([found[TaskId.parse(task)] for task in plan.tasks], held)
+            if not plan.selection.stores:
+                self._carry_over([found[TaskId.parse(task)] for task in plan.tasks], held)
         except RestoreSuspended:
             self.workspace.drop_built()
             self.workspace.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
@@ -219,7 +276,7 @@ class RestoreRun:
             return not failed.is_set() and not self.workspace.abort_file.exists()
 
         if plan.asked is SourceOfState.SOURCE:
-            self._recompute({task: found[task] for task in wanted}, recomputed, go_on)
+            self._recompute(plan, found, recomputed, go_on)
 
         def verified(planned: StoreRestore, verdict: Verdict) -> None:
             verdicts[f"{planned.task}/{planned.store}"] = verdict
@@ -227,7 +284,7 @@ class RestoreRun:
 
         try:
             side_by_side(
-                lambda planned: self._one(builder, found[TaskId.parse(planned.task)], planned, known, go_on),
+                lambda planned: self._one(builder, found[TaskId.parse(planned.task)], plan, planned, known, go_on),
                 plan.stores,
                 self.kit.settings.restore_threads,
                 on_failure=failed.set,
@@ -239,10 +296,18 @@ class RestoreRun:
             raise RestoreSuspended("aborted")
         return verdicts
 
-    def _recompute(self, found: Mapping[TaskId, Found], folder: Path, go_on: Callable[[], bool]) -> None:
+    def _recompute(
+        self, plan: RestorePlan, found: Mapping[TaskId, Found], folder: Path, go_on: Callable[[], bool]
+    ) -> None:
         """Compute the tasks' state again, up to where each stands."""
         self.say("processing the source topics from their start")
-        ways = {task: self.kit.ways(one, SourceOfState.SOURCE) for task, one in found.items()}
+        ways = {
+            task: self.kit.ways(
+                found[task], SourceOfState.SOURCE, stores=[s.store for s in plan.stores if s.task == name]
+            )
+            for name in plan.tasks
+            for task in [TaskId.parse(name)]
+        }
         ends = {task: one.standing.next_offsets for task, one in ways.items() if one is not None}
         recompute(Recomputation(self.kit.plan, ends, folder), self.kit.settings, self.listener, go_on)
         self.probe("restore-recomputed")
@@ -251,6 +316,7 @@ class RestoreRun:
         self,
         builder: StoreBuilder,
         found: Found,
+        plan: RestorePlan,
         planned: StoreRestore,
         known: Mapping[str, Verdict],
         go_on: Callable[[], bool],
@@ -258,24 +324,31 @@ class RestoreRun:
         """Build one store and compare it with its changelog. Raises `StartRefused` naming the first key that differs."""
         name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = folder_of(self.workspace.built, facts.task, planned.store)
-        spec = self.kit.buildable(facts.task)[planned.store]
-        ways = self.kit.ways(found, planned.source)
+        spec = self.kit.buildable(facts.task).get(planned.store)
+        if spec is None:
+            raise StartRefused(
+                f"task {facts.task} has no store {planned.store} any more since the plan was made; plan again"
+            )
+        ways = self.kit.ways(found, planned.source, stores=[planned.store], rates=plan.rates)
         if ways is None:
             raise StartRefused(f"task {facts.task} has lost its history since the plan was made; plan again")
         if name in known and _stands(folder, ways.standing):
             return known[name]
 
         def pass_over(error: CopyUnusable) -> None:
-            if self.workspace.plan().asked is not None:
+            if plan.asked is not None:
                 raise StartRefused(f"store {name}: {error}; plan again without --from") from error
             self.say(f"store {name}: {error}; the next source of state is taken")
 
-        job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over)
+        job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over, rates=plan.rates)
         self.probe("restore-built")
         self.say(f"verifying {name} against its changelog")
         verdict = self.kit.verify(facts.task, job, folder, go_on)
         if not verdict.is_equal:
-            raise StartRefused(f"{verdict.told}; the old state is in place; run with --from changelog")
+            raise StartRefused(
+                f"{verdict.told}; the old state is in place; run with --from changelog, or where that is the wrong one: "
+                f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
+            )
         return verdict
 
     def _forget_earlier(self) -> None:

@@ -7,7 +7,7 @@ part in it except the reader, which rule 1 fixes. Which keys the changelog can b
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,17 @@ from tidemark.checks import verdict as checks
 from tidemark.errors import StoreFailed
 from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
 from tidemark.restore.changelog import larger, read_committed_until
-from tidemark.restore.restore import RestoreJob, RestoreSuspended
+from tidemark.restore.restore import RestoreJob, RestoreSuspended, changelog_segments
 from tidemark.stores.protocol import Store, in_chunks
 from tidemark.stores.rocksdb import opened
-from tidemark.tasks.values import segments_of
 
 _ROWS_AT_ONCE = 100_000
 _EXAMPLES = 5
+_COMPARED = f"evidence in ('present', '{Absence.DIFFERENCE}')"
+_DIFFERS = f"{_COMPARED} and expected is distinct from found"
+
+Differing = Callable[[Sequence[tuple[bytes, bytes | None]]], None]
+"""Is given the keys that differ, each with what the store holds of it, None where that is nothing; many at a time."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def verify_folder(
     stalled_after_s: float,
     memory_bytes: int,
     go_on: Callable[[], bool],
+    differing: Differing | None = None,
 ) -> Verdict:
     """`verify_store` of a RocksDB folder that nobody has open. Raises `TaskCorrupted`, too."""
     scratch = folder.with_name(f"{folder.name}.verify")
@@ -108,7 +113,7 @@ def verify_folder(
         with opened(folder) as store:
             return verify_store(
                 client_config, task, job, bounds, store, scratch,
-                stalled_after_s=stalled_after_s, memory_bytes=memory_bytes, go_on=go_on,
+                stalled_after_s=stalled_after_s, memory_bytes=memory_bytes, go_on=go_on, differing=differing,
             )  # fmt: skip
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -125,13 +130,16 @@ def verify_store(
     stalled_after_s: float,
     memory_bytes: int,
     go_on: Callable[[], bool],
+    differing: Differing | None = None,
 ) -> Verdict:
     """Fold the changelog up to `job.target.changelog_offset` and compare.
 
-    Blocks. What needs more than `memory_bytes` is written to `scratch`, which exists.
+    Blocks. What needs more than `memory_bytes` is written to `scratch`, which exists. `differing` is told the keys that
+    differ, in the order of the keys.
 
-    Raises `OutcomeUnknown` where the changelog cannot be read to its end, `RestoreSuspended` when `go_on` says no, and
-    `StoreFailed` where the disk is full or that memory is too little.
+    Raises `OutcomeUnknown` where the changelog cannot be read to its end, `StartRefused` where it holds keys that are none
+    of this store's, `RestoreSuspended` when `go_on` says no, and `StoreFailed` where the disk is full or that memory is too
+    little.
     """
     try:
         with scratch_database(scratch, memory_bytes) as database:
@@ -143,7 +151,12 @@ def verify_store(
             for rows in _store_rows(store):
                 database.register("rows", rows)
                 database.execute("insert into store select * from rows")
-            return _compare(database, task, job, bounds)
+            verdict = _compare(database, task, job, bounds)
+            if differing is not None and not verdict.is_equal:
+                rows = database.execute(f"select key, found from pairs where {_DIFFERS} order by key")  # noqa: S608
+                while found := rows.fetchmany(_ROWS_AT_ONCE):
+                    differing(found)
+            return verdict
     except duckdb.OutOfMemoryException as error:
         raise StoreFailed(
             f"store {job.spec.name} of task {task} cannot be verified in {memory_bytes} bytes of memory: raise "
@@ -185,7 +198,7 @@ def _changelog_rows(
         yield pa.table(
             {
                 "position": pa.array(range(position, position + count), pa.int64()),
-                "segment": pa.array(segments_of(job.spec, batch.keys)),
+                "segment": pa.array(changelog_segments(job, batch.keys)),
                 "key": pa.array(batch.keys, pa.binary()),
                 "value": pa.array(batch.values, pa.binary()),
             }
@@ -232,18 +245,16 @@ def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bo
         where f.last.v is not null or s.value is not null
         """
     )
-    compared = f"evidence in ('present', '{Absence.DIFFERENCE}')"
-    differs = f"{compared} and expected is distinct from found"
     keys, checksum, counted, left_out, deleted, different = database.execute(
         f"""
         select count(*) filter (found is not null), sum(hash(key, found)::hugeint) filter (found is not null),
-               count(*) filter ({compared}), count(*) filter (not ({compared})),
-               count(*) filter (evidence = '{Absence.DELETED}'), count(*) filter ({differs})
+               count(*) filter ({_COMPARED}), count(*) filter (not ({_COMPARED})),
+               count(*) filter (evidence = '{Absence.DELETED}'), count(*) filter ({_DIFFERS})
         from pairs
         """  # noqa: S608
     ).fetchall()[0]
     examples = database.execute(
-        f"select key, expected, found from pairs where {differs} order by key limit {_EXAMPLES}"  # noqa: S608
+        f"select key, expected, found from pairs where {_DIFFERS} order by key limit {_EXAMPLES}"  # noqa: S608
     ).fetchall()
     return Verdict(
         task=task,

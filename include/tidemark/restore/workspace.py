@@ -1,8 +1,9 @@
 """Where a restore keeps its plan, what it builds, and what it replaced: `<state_dir>/.restores/<app>/<restore id>/`.
 
 `plan.json` is the plan; `progress.json` says how far it is, rewritten atomically before and after each step, so that a run
-that was killed goes on where it was. `built/<task>` is swapped in; `previous/<holder>/<task>` is what it replaced, and
-`aside/<holder>/<task>` what a rollback takes out, until the replaced folders are back.
+that was killed goes on where it was. `built/<unit>` is swapped in; `previous/<holder>/<unit>` is what it replaced, and
+`aside/<holder>/<unit>` what a rollback takes out, until the replaced folders are back. A unit is what is replaced as one: a
+task's folder, or a store's folder in it where a restore was asked for single stores.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,9 +21,10 @@ from pathlib import Path
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
 from tidemark.files import replace_file
+from tidemark.names import TaskId
 from tidemark.restore.plans import RestorePlan
 from tidemark.restore.verify import Difference, Verdict
-from tidemark.stores.directory import FolderLock
+from tidemark.stores.directory import STORES_FOLDER, FolderLock
 
 RESTORES_FOLDER = ".restores"
 _ID = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
@@ -44,10 +47,11 @@ class RestoreState(StrEnum):
 class Move:
     """One folder that is replaced, or removed where it does not take what was built.
 
-    Both paths are relative to the state folder; `previous` is empty where none was.
+    `unit` is the path of what is replaced in a holder's folder of the application. The other two are relative to the state
+    folder; `previous` is empty where none was.
     """
 
-    task: str
+    unit: str
     live: str
     previous: str
     takes_built: bool
@@ -85,12 +89,12 @@ class Workspace:
 
     @property
     def built(self) -> Path:
-        """Task folders in the making."""
+        """Folders in the making."""
         return self.folder / "built"
 
     @property
     def previous(self) -> Path:
-        """Task folders that were replaced."""
+        """Folders that were replaced."""
         return self.folder / "previous"
 
     @property
@@ -100,7 +104,7 @@ class Workspace:
 
     @property
     def set_aside(self) -> Path:
-        """Task folders that a rollback takes out."""
+        """Folders that a rollback takes out."""
         return self.folder / "aside"
 
     def create(self, plan: RestorePlan) -> None:
@@ -166,43 +170,67 @@ class Workspace:
             self.finish(progress, RestoreState.ABORTED, "aborted; the old state is in place")
         return f"restore {self.folder.name} aborted; the old state is in place"
 
-    def moves_of(self, task: str, held: Sequence[Path], owner: int | None) -> tuple[Move, ...]:
-        """Every folder in `held` that has the task (rule 31): one takes what is built, the others are removed.
+    def moves_of(self, unit: str, held: Sequence[Path], owner: int | None) -> tuple[Move, ...]:
+        """Every folder in `held` that has the unit (rule 31): one takes what is built, the others are removed.
 
         `held` are folders of the application by holder, an instance's at least. What is built goes to the instance that
-        committed last (`owner`) where it has the task, else to the first that has it, else to an instance without.
+        committed last (`owner`) where it has the task, else to the first that has it, else to an instance without. A single
+        store goes where the other stores of its task are, be that a standby's folder.
         """
+        task = str(task_of(unit))
         having = [folder for folder in held if (folder / task).exists()]
         instances = [folder for folder in held if folder.parent.name.isdigit()]
-        places = [folder for folder in instances if folder in having] or instances
+        places = [folder for folder in instances if folder in having] or (having if unit != task else []) or instances
         place = next((folder for folder in places if folder.parent.name == str(owner)), places[0])
-        others = [folder for folder in having if folder != place]
+        others = [folder for folder in having if folder != place and (folder / unit).exists()]
         return (
-            self._move_of(task, place, takes_built=True),
-            *(self._move_of(task, folder, takes_built=False) for folder in others),
+            self._move_of(unit, place, takes_built=True),
+            *(self._move_of(unit, folder, takes_built=False) for folder in others),
         )
 
-    def _move_of(self, task: str, holder: Path, *, takes_built: bool) -> Move:
-        live = holder / task
-        previous = self._relative(self.previous / holder.parent.name / task) if live.exists() else ""
-        return Move(task, self._relative(live), previous, takes_built)
+    def _move_of(self, unit: str, holder: Path, *, takes_built: bool) -> Move:
+        live = holder / unit
+        previous = self._relative(self.previous / holder.parent.name / unit) if live.exists() else ""
+        return Move(unit, self._relative(live), previous, takes_built)
+
+    def with_their_tasks(self, moves: Sequence[Move], held: Sequence[Path]) -> tuple[Move, ...]:
+        """The moves, those of single stores in the folder in `held` that has their task now, where it was taken over."""
+        return tuple(self._with_its_task(move, held) for move in moves)
+
+    def _with_its_task(self, move: Move, held: Sequence[Path]) -> Move:
+        task = str(task_of(move.unit))
+        if move.unit == task or not move.takes_built or self._task_folder(move).exists():
+            return move
+        folder = next((folder for folder in held if (folder / task).exists()), None)
+        return move if folder is None else replace(move, live=self._relative(folder / move.unit))
+
+    def _task_folder(self, move: Move) -> Path:
+        """The live folder of the task that a move is of."""
+        return self.state_dir / Path(move.live).parents[len(Path(move.unit).parts) - 1] / str(task_of(move.unit))
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self.state_dir))
 
     def swap(self, moves: Sequence[Move], probe: Callable[[str], None]) -> None:
-        """Each old task folder aside, each new one in its place. May be repeated after a crash in the middle."""
+        """Each old folder aside, each new one in its place. May be repeated after a crash in the middle."""
         for move in moves:
-            live, built = self.state_dir / move.live, self.built / move.task
+            live, built = self.state_dir / move.live, self.built / move.unit
             if move.takes_built and not built.exists():
                 continue
-            if self._previous_of(move) is None and live.exists() and move.previous:
-                _move(live, self.state_dir / move.previous)
+            if self._previous_of(move) is None:
+                if live.exists() and move.previous:
+                    _move(live, self.state_dir / move.previous)
+            elif not move.takes_built:
+                continue  # Removed before: what is there was made or taken over since, and holds what Kafka does.
             # An instance that ran between a crash and its repair has made a folder anew; Kafka holds what is in it.
             shutil.rmtree(live, ignore_errors=True)
             if move.takes_built:
                 probe("swap-between")
                 _move(built, live)
+            elif live.parent.name == STORES_FOLDER:
+                # A task's folder without a store keeps its holder from taking over the one that has them.
+                with suppress(OSError):
+                    live.parent.rmdir()
             probe("swap-one")
 
     def lost(self, moves: Sequence[Move]) -> list[Move]:
@@ -210,27 +238,27 @@ class Workspace:
         return [
             m
             for m in moves
-            if m.takes_built and m.previous and self._previous_of(m) is None and not (self.built / m.task).exists()
+            if m.takes_built and m.previous and self._previous_of(m) is None and not (self.built / m.unit).exists()
         ]
 
     def replaced(self, moves: Sequence[Move]) -> set[str]:
-        """Tasks of which a replaced folder is kept."""
-        return {move.task for move in moves if self._previous_of(move) is not None}
+        """Units of which a replaced folder is kept."""
+        return {move.unit for move in moves if self._previous_of(move) is not None}
 
     def kept_forward(self, moves: Sequence[Move]) -> list[str]:
-        """Tasks whose folder in place is the only one there is: nothing was there before."""
-        swapped = {m.task for m in moves if m.takes_built and not (self.built / m.task).exists()}
+        """Units whose folder in place is the only one there is: nothing was there before."""
+        swapped = {m.unit for m in moves if m.takes_built and not (self.built / m.unit).exists()}
         return sorted(swapped - self.replaced(moves))
 
     def moves_aside(self, moves: Sequence[Move], held: Sequence[Path]) -> tuple[Move, ...]:
-        """What a rollback takes out: every folder of a task that is brought back, but those that still are the old ones."""
+        """What a rollback takes out: every folder of a unit that is brought back, but those that still are the old ones."""
         untouched = {m.live for m in moves if not m.takes_built and self._previous_of(m) is None}
         return tuple(
-            Move(task, live, self._relative(self.set_aside / folder.parent.name / task), takes_built=False)
-            for task in sorted(self.replaced(moves))
+            Move(unit, live, self._relative(self.set_aside / folder.parent.name / unit), takes_built=False)
+            for unit in sorted(self.replaced(moves))
             for folder in held
-            for live in [self._relative(folder / task)]
-            if (folder / task).exists() and live not in untouched
+            for live in [self._relative(folder / unit)]
+            if (folder / unit).exists() and live not in untouched
         )
 
     def swap_back(self, moves: Sequence[Move], aside: Sequence[Move]) -> None:
@@ -242,12 +270,19 @@ class Workspace:
             live, kept = self.state_dir / move.live, self.state_dir / move.previous
             if live.exists() and not kept.exists():
                 _move(live, kept)
+        places = {move.live for move in moves if move.takes_built}
         for move in moves:
             previous = self._previous_of(move)
+            if not move.takes_built and (move.live in places or not self._has_place(move)):
+                continue  # An instance that ran since has taken the task over: a stale store has no place any more.
             if previous is not None:
                 # What an instance that ran after a crash has made anew; Kafka holds what is in it.
                 shutil.rmtree(self.state_dir / move.live, ignore_errors=True)
                 _move(previous, self.state_dir / move.live)
+
+    def _has_place(self, move: Move) -> bool:
+        """Whether a folder can come back without making one of its task that holds nothing else."""
+        return move.unit == str(task_of(move.unit)) or self._task_folder(move).exists()
 
     def _previous_of(self, move: Move) -> Path | None:
         """The folder that was replaced, where it is kept."""
@@ -270,6 +305,11 @@ class Workspace:
 def new_id(at: datetime | None = None) -> str:
     """Of a restore, a rewind or a drill: a time in UTC, now unless given, so that names sort by it."""
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+
+
+def task_of(unit: str) -> TaskId:
+    """The task that a unit is, or is of."""
+    return TaskId.parse(Path(unit).parts[0])
 
 
 def is_id(text: str) -> bool:

@@ -35,12 +35,16 @@ class SourceOfState(Enum):
 
 @dataclass(frozen=True)
 class StateCopy:
-    """A copy of one store and its marker. `location` names it; `bytes_to_copy` must be fetched before it can be opened."""
+    """A copy of one store and its marker. `location` names it; `bytes_to_copy` must be fetched before it can be opened.
+
+    `suspected` says why it is not to be taken unless a person asks for it, in words that follow its location.
+    """
 
     kind: SourceOfState
     marker: Marker
     location: str
     bytes_to_copy: int = 0
+    suspected: str | None = None
 
 
 @dataclass(frozen=True)

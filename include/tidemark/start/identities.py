@@ -36,9 +36,8 @@ BEGIN_AGAIN = (
 """The remedy that needs nothing but the sources."""
 
 CHANGELOG_REMEDY = (
-    "`tidemark restore plan NAME` shows which copies still hold the state; where the local store, a standby or a savepoint is "
-    "level with the commits, `tidemark offsets reset NAME --to offsets --state keep` with the committed offsets (`tidemark lag "
-    f"NAME`) writes it to a new changelog; else {BEGIN_AGAIN}"
+    "`tidemark changelog repair NAME` writes the store to a new changelog, from the local store, a standby or a savepoint that "
+    f"is level with the last commit, or with `--from source` computed again; else {BEGIN_AGAIN}"
 )
 
 BEGIN_WITHOUT_STATE = (

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.commit.record import CommitRecord
 from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
 from tidemark.start.identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
-from tidemark.start.ways import MEASURED, Rates, Way, changelog_fault, is_ahead, told, weigh
+from tidemark.start.ways import MEASURED, Rates, Way, changelog_fault, is_ahead, level_batches, told, weigh
 from tidemark.stores.marker import Marker
 from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
@@ -199,16 +199,15 @@ def unlogged_fault(
 ) -> str | None:
     """Why a store without a changelog cannot go on with what its folder holds; None where it is level with the last commit.
 
-    Offsets do not tell: a tick leaves them where they are, and so may a new life of the application. The batch does. An
-    upgrade's own commit is a batch that changes no store.
+    Offsets do not tell: a tick leaves them where they are, and so may a new life of the application. The batch does.
     """
     if marker is None:
         return "its folder holds nothing that was committed"
     if marker.value_layout != value_layout:
         return f"its folder holds values {marker.value_layout}, the topology wants {value_layout}"
-    is_upgraded = record is not None and record.kind is CommitKind.UPGRADE and record.batch == standing.batch
-    level = {standing.batch, standing.batch - 1} if is_upgraded else {standing.batch}
-    if marker.batch not in level or dict(marker.source_offsets) != dict(standing.next_offsets):
+    if marker.batch not in level_batches(record, standing) or dict(marker.source_offsets) != dict(
+        standing.next_offsets
+    ):
         last = f"the last commit is batch {standing.batch}" if standing.batch >= 0 else "nothing was ever committed"
         return f"its folder holds batch {marker.batch}, while {last}"
     return None

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
 from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 
+_CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
+
 
 @dataclass(frozen=True)
 class Rates:
-    """What this machine has been measured to do, of one store; see docs/restore.md for where the figures come from."""
+    """What a machine does, of one store."""
 
     changelog_offsets_per_s: float
     copied_bytes_per_s: float
@@ -26,6 +29,7 @@ class Rates:
 
 
 MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000)
+"""As `make restore-bench` measured it once, see docs/restore.md: of applications that no drill has measured."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,16 @@ def is_ahead(marker: Marker, standing: Standing) -> bool:
     return any(marker.source_offsets.get(topic, 0) > offset for topic, offset in standing.next_offsets.items())
 
 
+def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
+    """The batches that what an instance holds may be of, to stand where its task stands; `record` is the task's last.
+
+    The own commit of an upgrade or a repair is a batch that changes no store. What follows the changelog is held to it, as a
+    repair may have written to that.
+    """
+    changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == standing.batch
+    return {standing.batch, standing.batch - 1} if changes_none else {standing.batch}
+
+
 def told(offsets: Mapping[str, int]) -> str:
     """Offsets for a message."""
     return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
@@ -87,7 +101,8 @@ def told(offsets: Mapping[str, int]) -> str:
 def _by_copy(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, copy: StateCopy) -> Way:
     end = store.changelog_watermarks.end
     # The batch tells two lives of the same offsets apart: before and after a rewind.
-    level = copy.marker.batch == standing.batch and all(
+    record = found.last_record if copy.kind is SourceOfState.LOCAL else None
+    level = copy.marker.batch in level_batches(record, standing) and all(
         copy.marker.source_offsets.get(topic) == offset for topic, offset in standing.next_offsets.items()
     )
     start = end if level else copy.marker.changelog_offset
@@ -103,6 +118,8 @@ def _fault_of(
         return f"{copy.location} belongs to {marker.application_id}/{marker.store}"
     if marker.value_layout != store.value_layout:
         return f"{copy.location} holds values {marker.value_layout}, the topology wants {store.value_layout}"
+    if copy.suspected is not None:
+        return f"{copy.location} {copy.suspected}"
     if is_ahead(marker, standing):
         return f"{copy.location} is ahead of the committed offset"
     if is_level:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.errors import TaskCorrupted
 from tidemark.stores.layout import SCHEMA_VERSION, WINDOW_START_BYTES, ValueLayout, slots_of
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.plan import StoreKind, StoreSpec, SubTopology
@@ -39,11 +40,18 @@ def generation_of(signature: str) -> int:
 
 
 def event_times(kind: StoreKind, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """Start of each window key's window, end of each session key's session: epoch milliseconds."""
+    """Start of each window key's window, end of each session key's session: epoch milliseconds.
+
+    Raises `TaskCorrupted` where one is too short to be such a key.
+    """
     if kind is StoreKind.SESSION:
         joined = b"".join([key[-2 * WINDOW_START_BYTES : -WINDOW_START_BYTES] for key in keys])
     else:
         joined = b"".join([key[-WINDOW_START_BYTES:] for key in keys])
+    if len(joined) < WINDOW_START_BYTES * len(keys):
+        raise TaskCorrupted(
+            f"keys too short to be those of a {kind.value} store, the shortest 0x{min(keys, key=len).hex()}"
+        )
     return np.frombuffer(joined, dtype=">i8").astype(np.int64)
 
 

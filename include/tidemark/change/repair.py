@@ -1,0 +1,407 @@
+"""Repairing changelogs: what a right copy of a store holds is written to its changelog, or to a new one (rules 5, 27 and 30).
+
+Steps, with all instances fenced: take each task's copy that is level with the last commit, or compute it again; compare it with
+the changelog; then one transaction with the keys that differ and a commit record of kind repair. Where the changelog was
+deleted, made again or truncated, holds records that are none of the store's, or differs in too many keys, the whole store is
+written to a new changelog first and compared there, and the transaction has the description that names it. Before that
+transaction nothing has changed, after it everything has: a second run finds that nothing differs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.change.copying import Copier, live_items
+from tidemark.change.description import Description
+from tidemark.change.generations import with_new_changelogs
+from tidemark.change.moving import moved_records
+from tidemark.change.recorded import named, settled
+from tidemark.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
+from tidemark.change.repaired import REPAIRS_FOLDER, note_repaired
+from tidemark.change.stood import Stood, kit_of, output_ends, stood
+from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.commit.record import CommitKind
+from tidemark.commit.transaction import BatchProducer
+from tidemark.drill.history import drill_history
+from tidemark.drill.verdicts import DrillVerdict, Name
+from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
+from tidemark.names import TaskId
+from tidemark.probe import Probe
+from tidemark.restore.building import StoreBuilder
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import RestoreListener
+from tidemark.restore.recompute import Recomputation, recompute
+from tidemark.restore.restore import RestoreJob, changelog_writes
+from tidemark.settings import Settings
+from tidemark.start.evidence import SourceOfState, Standing, StoreEvidence, TaskEvidence
+from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
+from tidemark.start.opening import restore_job
+from tidemark.start.plan import Refuse, best_way
+from tidemark.start.ways import MEASURED, Way, changelog_fault, weigh
+from tidemark.stores.directory import folder_of
+from tidemark.stores.rocksdb import opened
+from tidemark.tasks.task import changelog_of
+from tidemark.tasks.update import Message
+from tidemark.topology.plan import StoreSpec, TopologyPlan
+
+_COPIES = (SourceOfState.LOCAL, SourceOfState.STANDBY, SourceOfState.SAVEPOINT)
+"""What may be right where a changelog is damaged. Held against one that is whole, only the first: the others follow it."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One task's part of a store, and the way to its contents. `values` are what the changelog lacks."""
+
+    task: TaskId
+    spec: StoreSpec
+    way: Way
+    told: TaskRepair
+    values: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One repair of the application that `plan`, its module's, describes.
+
+    `stores` are those that are asked for; without any, those whose changelog is damaged, or differed from the store in the last
+    drill. `source` is the only source of state that may say what is right; without it, a changelog that is whole is held to
+    the store that processes, and one that is damaged is written from any copy that is level with the last commit.
+    """
+
+    plan: TopologyPlan
+    settings: Settings
+    clock: Callable[[], int]
+    stores: Sequence[str]
+    source: SourceOfState | None
+    listener: RestoreListener
+    probe: Probe
+    say: Callable[[str], None]
+
+    def show(self) -> RepairPlan:
+        """What it would do now, nothing compared yet; the application may run. Raises `StartRefused`."""
+        before = stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True)
+        own = self._kit(before)
+        parts = self._parts(before, own, may_run=True)
+        if not parts:
+            raise self._nothing(own)
+        return self._planned(parts)
+
+    def run(self, approve: Callable[[RepairPlan], bool]) -> bool:
+        """Compare with all instances fenced, ask, write; False where `approve` said no. Blocks.
+
+        Nobody is asked where nothing differs. Raises `TaskLocked` or `PreflightFailed` while the application runs,
+        `StartRefused`, and what a commit raises: after `OutcomeUnknown` a second run finds out.
+        """
+        kit = kit_of(self.plan, self.settings, self.clock)
+        with standstill(kit, REPAIRS_FOLDER, self.say) as (producer, folder, _):
+            before = fenced_stood(kit, may_be_gone=True)
+            own = self._kit(before)
+            parts = self._parts(before, own)
+            if parts:
+                return self._run(before, own, parts, producer, folder, approve)
+            if any(_repaired(before, task) for task in before.found):
+                self.say(f"the changelogs of {self.plan.application_id} are repaired already, and it has not run since")
+                return True
+            raise self._nothing(own)
+
+    def _run(
+        self,
+        before: Stood,
+        own: RestoreKit,
+        parts: Sequence[_Part],
+        producer: BatchProducer,
+        folder: Path,
+        approve: Callable[[RepairPlan], bool],
+    ) -> bool:
+        parts = self._compared(before, own, parts, folder)
+        plan = self._planned(parts)
+        if plan.changes_nothing:
+            self.say(
+                f"{', '.join(s.changelog for s in plan.stores)}: nothing differs from the stores, nothing was changed"
+            )
+            return True
+        if not approve(plan):
+            return False
+        anew = [store.store for store in plan.stores if store.is_new]
+        counts: dict[TaskId, dict[str, int]] = {}
+        after, description = own, None
+        if anew:
+            description = self._new_changelogs(before, own, anew)
+            after = kit_of(named(self.plan, description), self.settings, self.clock)
+            copier = Copier(after, producer, folder / "new", self.probe)
+            self._copy([part for part in parts if part.spec.name in anew], before, copier, folder, counts)
+            self.probe("copied")
+        stay = [part for part in parts if part.values and part.spec.name not in anew]
+        values = {own.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
+        for part in stay:
+            changelog = own.witnesses.changelog_of(part.task, part.spec)
+            counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
+        standing = {task: _stood_on(before, task) for task in counts}
+        ends = output_ends(after, list(standing))
+        records = moved_records(CommitKind.REPAIR, after.plan, standing, counts, ends, self.clock())
+        Switch(after, producer, self.probe, "tidemark changelog repair").commit(records, description, values=values)
+        self._verify(stay, before, own, folder)
+        self._note(parts)
+        return True
+
+    def _note(self, parts: Sequence[_Part]) -> None:
+        right = [(part.task, part.spec.name) for part in parts if part.told.is_judge]
+        note_repaired(self.settings.state_dir, self.plan.application_id, right, self.clock())
+
+    def _kit(self, before: Stood) -> RestoreKit:
+        """Of the deployed topology with the names in use. Raises `StartRefused` where it keeps another state."""
+        reads = (TopicUse.SOURCE, TopicUse.REPARTITION)
+        if gone := [each for each in before.lost.values() if each.use in reads and each.found_id is None]:
+            raise StartRefused(format_lost(self.plan.application_id, gone))
+        plan = settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
+        return kit_of(plan, self.settings, self.clock, before.description.topic_ids)
+
+    def _parts(self, before: Stood, own: RestoreKit, *, may_run: bool = False) -> list[_Part]:
+        """Each task's part of each store, and where its contents come from. Raises `StartRefused`.
+
+        `may_run`: the store of an instance that runs will be level once it is stopped.
+        """
+        parts: list[_Part] = []
+        verdicts = drill_history(own).verdicts
+        for name in self._chosen(before, own, verdicts):
+            number = before.description.subtopology_of(name)
+            found = [
+                self._part(before, own, task, name, may_run=may_run)
+                for task in sorted(before.standing)
+                if task.subtopology == number
+            ]
+            if self.source is None:
+                _require_unsuspected(found, verdicts)
+            if not any(part.told.is_judge for part in found):
+                if all(_repaired(before, part.task) for part in found):
+                    continue
+                wanted = f"{self.source.value} copy" if self.source else "copy"
+                raise StartRefused(
+                    f"store {name}: no {wanted} of it here is level with the last commit, so nothing says what its changelog "
+                    f"should hold; `tidemark changelog repair NAME --store {name} --from source` computes it again"
+                )
+            parts += found
+        return parts
+
+    def _changelogs(self, own: RestoreKit) -> dict[str, str]:
+        """The changelogs that are the application's own, by store."""
+        return {
+            spec.name: changelog_of(self.plan.application_id, spec)
+            for spec in own.plan.stores
+            if spec.is_logged and spec.source_topic is None
+        }
+
+    def _nothing(self, own: RestoreKit) -> StartRefused:
+        return StartRefused(
+            f"no changelog of {self.plan.application_id} is damaged, and no drill has found one that differs from its store: "
+            f"name the stores that should be compared with --store: {', '.join(self._changelogs(own))}"
+        )
+
+    def _chosen(self, before: Stood, own: RestoreKit, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
+        """The stores to repair. Raises `StartRefused` where one cannot be repaired."""
+        known = {spec.name: spec for spec in own.plan.stores}
+        if unknown := [name for name in self.stores if name not in known]:
+            raise StartRefused(f"there is no store {unknown[0]}; the topology has {', '.join(known)}")
+        damaged = before.damaged_changelogs()
+        own_changelog = self._changelogs(own)
+        suspected = {name for (_, name), verdict in verdicts.items() if verdict.is_suspect}
+        faulty = [name for name, topic in own_changelog.items() if topic in damaged or name in suspected]
+        chosen = list(dict.fromkeys(self.stores)) or faulty
+        for name in chosen:
+            spec = known[name]
+            if name not in own_changelog:
+                why = (
+                    "is not logged" if spec.source_topic is None else f"is kept by its source topic {spec.source_topic}"
+                )
+                raise StartRefused(f"store {name} {why}: it has no changelog that could be repaired")
+            if spec.uncopied is not None:
+                raise StartRefused(
+                    f"store {name} is {spec.uncopied}, so only its changelog can be copied, and that is damaged: {BEGIN_AGAIN}"
+                )
+        return chosen
+
+    def _part(self, before: Stood, own: RestoreKit, task: TaskId, name: str, *, may_run: bool) -> _Part:
+        found, standing, spec = before.found[task], before.standing[task], own.buildable(task)[name]
+        evidence = own.weighed(found, self.source)
+        store = next(each for each in evidence.stores if each.store == name)
+        damaged = changelog_fault(evidence, store)
+        way = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
+        is_judge = way is not None
+        if way is None:
+            other = best_way(own.weighed(found, None), store, standing, MEASURED, None)
+            if isinstance(other, Refuse):
+                raise StartRefused(
+                    f"{other.reason}; `tidemark changelog repair NAME --store {name} --from source` computes it again, or "
+                    f"{BEGIN_AGAIN}"
+                )
+            way = other
+        return _Part(task, spec, way, TaskRepair(str(task), way.kind, way.location, is_judge, damaged))
+
+    def _judge(
+        self, evidence: TaskEvidence, store: StoreEvidence, before: Stood, *, is_damaged: bool, may_run: bool
+    ) -> Way | None:
+        """What says what the changelog should hold; None where nothing here does. Raises `StartRefused`."""
+        standing = before.standing[evidence.task]
+        if self.source is SourceOfState.SOURCE:
+            way = weigh(evidence, store, standing, MEASURED, SourceOfState.SOURCE)[0]
+            if way.fault is not None:
+                raise StartRefused(f"task {evidence.task}: store {store.store}: {way.fault}")
+            return way
+        kinds = [self.source] if self.source else _COPIES if is_damaged else [SourceOfState.LOCAL]
+        ways = [way for way in weigh(evidence, store, standing, MEASURED) if way.copy is not None and way.kind in kinds]
+        level = next((way for way in ways if way.fault is None and way.is_ready), None)
+        if level is not None or not may_run:
+            return level
+        running = before.found[evidence.task].facts.last_instance
+        held = (way for way in ways if way.kind is SourceOfState.LOCAL)
+        return next((way for way in held if _is_of(way, running, self.settings.state_dir)), None)
+
+    def _planned(self, parts: Sequence[_Part]) -> RepairPlan:
+        stores: list[StoreRepair] = []
+        for name in dict.fromkeys(part.spec.name for part in parts):
+            own = [part for part in parts if part.spec.name == name]
+            changelog = changelog_of(self.plan.application_id, own[0].spec)
+            told = tuple(part.told for part in own)
+            stores.append(StoreRepair(name, changelog, told, _becomes(told)))
+        return RepairPlan(self.plan.application_id, self.source, tuple(stores))
+
+    def _compared(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> list[_Part]:
+        """Each part built in the folder, and what its changelog lacks."""
+        recomputed = folder / "recomputed"
+        if self.source is SourceOfState.SOURCE:
+            self.say("processing the source topics from their start")
+            ends = {part.task: before.standing[part.task].next_offsets for part in parts}
+            recompute(Recomputation(own.plan, ends, recomputed), self.settings, self.listener, lambda: True)
+        builder = own.builder(self.listener, self.probe, own.copies, recomputed)
+        compared = [self._one(before, own, builder, part, folder) for part in parts]
+        shutil.rmtree(recomputed, ignore_errors=True)
+        self.probe("repair-compared")
+        return compared
+
+    def _one(self, before: Stood, own: RestoreKit, builder: StoreBuilder, part: _Part, folder: Path) -> _Part:
+        task, name = part.task, part.spec.name
+        job = restore_job(own.plan, before.found[task].facts, part.spec, before.standing[task], self.clock())
+        built = folder_of(folder / "old", task, name)
+        try:
+            builder.build(task, job, part.way, built, lambda: True)
+        except CopyUnusable as error:
+            raise StartRefused(
+                f"store {task}/{name}: {error}; nothing was changed; choose another with --from"
+            ) from error
+        self.probe("repair-built")
+        if part.told.damaged is not None:
+            self.say(f"{task}/{name} is taken from {part.way.location}; nothing was compared: {part.told.damaged}")
+            return part
+        values: list[Message] = []
+
+        def differing(rows: Sequence[tuple[bytes, bytes | None]]) -> None:
+            if len(values) <= MOST_IN_PLACE:
+                values.extend({"key": key, "value": value} for key, value in rows)
+
+        try:
+            _require_readable(own, job)
+            verdict = own.verify(task, job, built, lambda: True, differing)
+        except StartRefused as error:
+            if not part.told.is_judge:
+                raise
+            self.say(f"{task}/{name}: {error}")
+            return replace(part, told=replace(part.told, damaged=str(error)))
+        self.say(verdict.told)
+        if not part.told.is_judge and not verdict.is_equal:
+            raise StartRefused(
+                f"{verdict.told}; and {part.way.location} is no witness against it: choose one with --from"
+            )
+        return replace(part, told=replace(part.told, differing=verdict.different), values=tuple(values))
+
+    def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str]) -> Description:
+        """The description with the changelogs that the stores have from now on, which are made."""
+        existing = partition_counts(own.admin, self.settings)
+        description = with_new_changelogs(self.plan, before.description, anew, existing)
+        # What else was lost stays so, until somebody decides what becomes of it.
+        description = replace(description, topic_ids=before.description.topic_ids)
+        ensure_internal_topics(named(self.plan, description), self.settings, own.admin, existing)
+        self.probe("topics-made")
+        return description
+
+    def _copy(
+        self,
+        parts: Sequence[_Part],
+        before: Stood,
+        copier: Copier,
+        folder: Path,
+        counts: dict[TaskId, dict[str, int]],
+    ) -> None:
+        """Write whole stores to their new changelogs, compared there; adds the records written per task and changelog."""
+        specs = {spec.name: spec for spec in copier.kit.plan.stores}
+        for part in parts:
+            task, at, spec = part.task, before.standing[part.task], specs[part.spec.name]
+            changelog = copier.kit.witnesses.changelog_of(task, spec)
+            self.say(f"writing {task}/{spec.name} to {changelog}")
+            with opened(folder_of(folder / "old", task, spec.name)) as store, copier.store(task, spec) as loaded:
+                items = live_items(store, part.spec, at)
+                counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)
+            copier.verify(task, spec, at)
+
+    def _verify(self, parts: Sequence[_Part], before: Stood, own: RestoreKit, folder: Path) -> None:
+        """Compare once more what was written into changelogs that stay. Raises `PreflightFailed`."""
+        facts = own.witnesses.facts([part.task for part in parts])
+        for part in parts:
+            job = restore_job(own.plan, facts[part.task], part.spec, before.standing[part.task], self.clock())
+            verdict = own.verify(part.task, job, folder_of(folder / "old", part.task, part.spec.name), lambda: True)
+            self.say(verdict.told)
+            if not verdict.is_equal:
+                raise PreflightFailed(
+                    f"{verdict.told}: somebody writes to {job.changelog}; find out who, then repair it again"
+                )
+        self.probe("repair-verified")
+
+
+def _stood_on(before: Stood, task: TaskId) -> Standing:
+    """Where the repair's record follows: one that follows another repair takes its place, so that the stores stay level."""
+    at = before.standing[task]
+    return replace(at, batch=at.batch - 1) if _repaired(before, task) else at
+
+
+def _repaired(before: Stood, task: TaskId) -> bool:
+    """Whether a repair is the last thing that was committed of it."""
+    record = before.found[task].facts.record
+    return record is not None and record.kind is CommitKind.REPAIR
+
+
+def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVerdict]) -> None:
+    """Raises `StartRefused` where the last drill found that a store and its changelog differ: one of them is wrong."""
+    for part in parts:
+        verdict = verdicts.get((part.task, part.spec.name))
+        if part.told.is_judge and verdict is not None and verdict.is_suspect:
+            raise StartRefused(
+                f"{part.way.location} {verdict.told}, and the two alone do not tell which is right: `--from source` computes "
+                "the store again; give `--from local` where you know that somebody else has written to the changelog "
+                "(`tidemark audit NAME` finds records that no task wrote)"
+            )
+
+
+def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:
+    """Whether all is written to a new changelog; None where that is not known yet."""
+    if any(task.damaged for task in tasks):
+        return True
+    if any(task.differing is None for task in tasks):
+        return None
+    differing = sum(task.differing or 0 for task in tasks)
+    # Local stores go on with the tail of a changelog that stays; where another copy was right, they may be wrong in more.
+    by_local = all(task.source is SourceOfState.LOCAL for task in tasks if task.is_judge)
+    return differing > 0 and (not by_local or differing > MOST_IN_PLACE)
+
+
+def _require_readable(own: RestoreKit, job: RestoreJob) -> None:
+    """Raises `StartRefused` where the changelog holds records, overwritten ones included, that a restore could not read."""
+    for batch in own.read(job.changelog, job.low_offset, job.target.changelog_offset):
+        changelog_writes(job, batch)
+
+
+def _is_of(way: Way, instance: int | None, state_dir: Path) -> bool:
+    """Whether a local copy is an instance's own."""
+    return instance is not None and Path(way.location).is_relative_to(state_dir / str(instance))

@@ -1,0 +1,394 @@
+"""Removing what an application has left on this disk, where the state is safe without it (`tidemark clean`).
+
+A leftover may go when the next start and the next restore would do the same without it. What else could be lost with it (the
+only contents of a store that is not logged, the only copy with the last commit's batch) is kept, and said. Everything is moved
+to `<state_dir>/.removed/<app>` by one rename before it is deleted: killed in the middle, a folder is whole or it is no store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from tidemark.broker.topics import partition_counts
+from tidemark.commit.history import last_commit_records
+from tidemark.drill.drill import DRILLS_FOLDER
+from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
+from tidemark.hold import holding
+from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held, store_of
+from tidemark.names import TaskId, commits_topic
+from tidemark.probe import Probe
+from tidemark.restore.fence import fenced, holders
+from tidemark.restore.kit import Found, RestoreKit
+from tidemark.restore.local_copies import read_marker
+from tidemark.restore.workspace import RESTORES_FOLDER, Workspace, new_id
+from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.plan import Resume, StartPlan, plan_start
+from tidemark.start.witnesses import stalled_after
+from tidemark.stores.directory import STORES_FOLDER, FolderLock, folder_of, is_locked
+from tidemark.topology.plan import StoreSpec
+
+_NO_BATCH, _UNREADABLE = -2, -1
+_BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A leftover, and why it may go (`is_removed`) or stays."""
+
+    leftover: Leftover
+    is_removed: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class CleanPlan:
+    """What would be removed and what is kept."""
+
+    application_id: str
+    judged: tuple[Judged, ...]
+
+    @property
+    def removed(self) -> list[Leftover]:
+        """What may go."""
+        return [each.leftover for each in self.judged if each.is_removed]
+
+    @property
+    def bytes(self) -> int:
+        """Of what may go."""
+        return sum(each.bytes for each in self.removed)
+
+
+@dataclass(frozen=True)
+class Clean:
+    """Cleans up after one application. `previous`: also what restores and rewinds have replaced. `say` is told each step."""
+
+    kit: RestoreKit
+    previous: bool
+    probe: Probe
+    say: Callable[[str], None]
+
+    def show(self) -> CleanPlan:
+        """What would be removed now; the application may run. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+        return self._plan(
+            self._running_here(), is_held=is_held(self.kit.settings.var_dir, self.kit.plan.application_id)
+        )
+
+    def run(self, approve: Callable[[CleanPlan], bool]) -> CleanPlan | None:
+        """Plan, ask, then hold the application, judge again and remove; None where `approve` said no.
+
+        Only what was approved and is still safe is removed; the plan of that is given. An instance that runs keeps its
+        folders. Blocks. Raises `TaskLocked` where another command or a case works on the application, else as `show`.
+        """
+        settings, app = self.kit.settings, self.kit.plan.application_id
+        asked = self.show()
+        if not approve(asked):
+            return None
+        if not asked.removed:
+            return CleanPlan(app, ())
+        approved = {leftover.path for leftover in asked.removed}
+        with holding(settings.var_dir, app, self.say), self._fenced_if_stopped() as (runs, own):
+            now = self._plan(runs, is_held=False, own=own)
+            judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
+            removed = tuple(each for each in judged if self._remove(each.leftover))
+        # The hold that was stale is this command's by now, and released.
+        holds = tuple(each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD)
+        return CleanPlan(app, holds + removed)
+
+    @contextmanager
+    def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
+        """Lock all folders for as long as the block runs, where nothing runs. Gives why it could not, and the folders."""
+        kit = self.kit
+        with ExitStack() as locks:
+            # A lock taken for a moment would keep an instance from adopting the folder of one that has ended.
+            runs = self._running_here()
+            own: Sequence[Path] = ()
+            if runs is None:
+                try:
+                    own = locks.enter_context(fenced(kit.settings, kit.admin, kit.plan.application_id, self.say))
+                except (TaskLocked, PreflightFailed) as error:
+                    runs = str(error)
+            yield runs, own
+
+    def _running_here(self) -> str | None:
+        """Why folders of instances cannot be touched; None where none runs here. The group is asked when they are locked."""
+        kit = self.kit
+        found = [
+            folder.parent.name
+            for folder in holders(kit.settings.state_dir, kit.plan.application_id)
+            if is_locked(folder)
+        ]
+        return f"instance {', '.join(found)} runs" if found else None
+
+    def _plan(self, runs: str | None, *, is_held: bool, own: Sequence[Path] = ()) -> CleanPlan:
+        kit = self.kit
+        judge = _Judge(kit, kit.evidence(), runs, own, self.previous)
+        known = Known(kit.plan.application_id, kit.plan, judge.found.keys())
+        found = find_leftovers(kit.settings, known, judge.keeper, is_held=is_held, own=own)
+        return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
+
+    def _remove(self, leftover: Leftover) -> bool:
+        """Move a folder away and delete it; False where somebody has begun to work with it."""
+        try:
+            self._remove_locked(leftover)
+        except TaskLocked as error:
+            self.say(f"{leftover.path} is kept: {error}")
+            return False
+        self.say(f"removed {leftover.path}")
+        return True
+
+    def _remove_locked(self, leftover: Leftover) -> None:
+        state_dir = self.kit.settings.state_dir
+        away = state_dir / REMOVED_FOLDER / leftover.application_id
+        with ExitStack() as locks:
+            lock = _lock_of(leftover, state_dir)
+            if lock is not None:
+                locks.enter_context(lock)
+            if leftover.kind is not LeftoverKind.REMOVED:
+                away.mkdir(parents=True, exist_ok=True)
+                path = away / new_id()
+                self.probe("clean-before-rename")
+                leftover.path.rename(path)
+            else:
+                path = leftover.path
+            self.probe("clean-renamed")
+            shutil.rmtree(path)
+
+
+def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
+    """Take the lock of the restore or of the drills that a leftover belongs to. Raises `TaskLocked`."""
+    drills = state_dir / DRILLS_FOLDER / leftover.application_id
+    if leftover.path.is_relative_to(drills):
+        return FolderLock(drills)
+    restores = state_dir / RESTORES_FOLDER / leftover.application_id
+    if not leftover.path.is_relative_to(restores):
+        return None
+    name = leftover.path.relative_to(restores).parts[0]
+    return Workspace(state_dir, leftover.application_id, name).lock()
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Decides on evidence that was gathered once. `runs`: why folders of instances are somebody's; `own` are locked here."""
+
+    kit: RestoreKit
+    found: Mapping[TaskId, Found]
+    runs: str | None
+    own: Sequence[Path]
+    previous: bool
+    _plans: dict[tuple[TaskId, tuple[Path, ...]], StartPlan] = field(default_factory=dict)
+
+    def judge(self, leftover: Leftover) -> Judged:
+        """Whether a leftover may go."""
+        kept = self._kept_because(leftover)
+        return Judged(leftover, kept is None, self._safe_because(leftover) if kept is None else kept)
+
+    def keeper(self, task: TaskId, folders: Sequence[Path]) -> Path | None:
+        """The folder that by itself gives each store of a task the way that all of them together give it; None where none does.
+
+        Where the instance that committed last has the task, no other's will do.
+        """
+        owner = [folder for folder in folders if folder.parent.name == str(self.found[task].facts.last_instance)]
+        whole = self._ways(task, self._folders(task))
+        if whole is None:
+            return None
+        return next((folder for folder in owner or folders if self._ways(task, (folder,)) == whole), None)
+
+    def _kept_because(self, leftover: Leftover) -> str | None:
+        kind, task = leftover.kind, leftover.task
+        if kind in _BESIDE_STATE:
+            return None
+        if kind is LeftoverKind.UNFINISHED:
+            return (
+                "it can be gone on with: run that command again (`restore run --resume`), or `tidemark restore abort`"
+            )
+        if leftover.holder is not None and self.runs is not None:
+            return f"{self.runs}: stop the application first"
+        if leftover.holder is not None and leftover.holder not in self.own and is_locked(leftover.holder):
+            return f"{leftover.holder.parent.name} runs"
+        if kind is LeftoverKind.GONE_TASK and task is not None:
+            return self._gone_kept_because(leftover, task)
+        if kind is LeftoverKind.PREVIOUS:
+            return self._previous_kept_because(leftover)
+        tasks = [task] if task is not None else self._tasks_in(leftover.path)
+        for each in tasks:
+            refused = self._refused_because(each)
+            if refused is not None:
+                return refused
+        if kind is LeftoverKind.CORRUPT and task is not None:
+            spec = self._specs(task).get(leftover.store or "")
+            if spec is not None and not spec.is_logged:
+                return f"store {spec.name} is not logged: this is all that is left of it; remove it by hand"
+            if self._ways(task, ()) is None:
+                return f"task {task} could be restored from the folders here alone, and this may hold what they lack"
+        if kind is LeftoverKind.STALE_TASK and task is not None and leftover.holder is not None:
+            return self._stale_kept_because(task, leftover.holder)
+        return None
+
+    def _safe_because(self, leftover: Leftover) -> str:
+        return {
+            LeftoverKind.STALE_HOLD: "nobody works under it",
+            LeftoverKind.CORRUPT: "nothing reads it, and the store has another source of state",
+            LeftoverKind.HALF_BUILT: "nothing reads it, and it is built again where it is needed",
+            LeftoverKind.STALE_TASK: "the other folder gives every store the same start and restore without it",
+            LeftoverKind.GONE_TASK: "no start opens it, and no commit record names it",
+            LeftoverKind.BUILT: "nothing reads it, the state is in place",
+            LeftoverKind.PREVIOUS: "asked for by --previous; the state in place has everything that it has",
+            LeftoverKind.REMOVED: "it was approved then",
+        }[leftover.kind]
+
+    def _refused_because(self, task: TaskId) -> str | None:
+        """A task that cannot start keeps everything: whoever repairs it may need it."""
+        if task not in self.found:
+            return None
+        plan = self._start_plan(task, self._folders(task))
+        if isinstance(plan, Resume):
+            return None
+        why = getattr(plan, "reason", f"task {task} has never committed anything")
+        return f"a start is refused as things are, repair that first: {why}"
+
+    def _stale_kept_because(self, task: TaskId, holder: Path) -> str | None:
+        folders = self._folders(task)
+        keeper = self.keeper(task, folders)
+        if keeper is None or keeper == holder:
+            return f"no other folder is as good for every store of task {task}"
+        others = tuple(folder for folder in folders if folder != holder)
+        if self._ways(task, others) != self._ways(task, folders):
+            return f"the next restore of task {task} would take another way without it"
+        if self._ways(task, ()) is None:
+            return f"with {keeper} it is all that task {task} could be restored from"
+        return self._only_contents(task, holder / str(task), [keeper / str(task)])
+
+    def _gone_kept_because(self, leftover: Leftover, task: TaskId) -> str | None:
+        if task in self._committed:
+            return f"{commits_topic(leftover.application_id)} has a record of task {task}: its topic may have lost partitions"
+        return self._only_contents(task, leftover.path, [])
+
+    def _previous_kept_because(self, leftover: Leftover) -> str | None:
+        if not self.previous:
+            return "`tidemark restore rollback` could bring it back; --previous removes it, too"
+        for folder in sorted(leftover.path.glob("*/*_*")):
+            task = TaskId.parse(folder.name)
+            if task not in self.found:
+                continue
+            refused = self._refused_because(task)
+            live = [holder / str(task) for holder in self._folders(task)]
+            kept = refused or self._only_level(task, folder, live) or self._only_contents(task, folder, live)
+            if kept is not None:
+                return kept
+        return None
+
+    def _only_level(self, task: TaskId, folder: Path, others: Sequence[Path]) -> str | None:
+        """Whether a folder alone holds a store as it was after the last commit."""
+        record = self.found[task].facts.record
+        if record is None:
+            return None
+        for name in self._specs(task):
+            here = _batch(folder, name)
+            if here >= record.batch > max((_batch(other, name) for other in others), default=_NO_BATCH):
+                return f"it is the only copy of {task}/{name} with the last commit's batch {record.batch}"
+        return None
+
+    def _only_contents(self, task: TaskId, folder: Path, others: Sequence[Path]) -> str | None:
+        """Whether a folder alone holds what a store without a changelog holds, which nobody could restore."""
+        for name, spec in self._specs(task).items():
+            place = _store(folder, name)
+            if spec.is_logged or spec.in_memory:
+                continue
+            for path in place.parent.glob("*"):
+                if store_of(path.name, self._specs(task)) == (LeftoverKind.CORRUPT, name):
+                    return f"store {task}/{name} is not logged, and {path} is all that is left of it; remove it by hand"
+            if not place.exists():
+                continue
+            told = f"store {task}/{name} is not logged, and {place} holds all that there is of it; remove it by hand"
+            if spec.custom is not None:
+                if not any(_store(other, name).exists() for other in others):
+                    return told
+                continue
+            here = _batch(folder, name, unreadable=_UNREADABLE)
+            if here > max((_batch(other, name) for other in others), default=_NO_BATCH):
+                return told
+        return None
+
+    def _specs(self, task: TaskId) -> dict[str, StoreSpec]:
+        subtopologies = self.kit.plan.subtopologies
+        if task.subtopology >= len(subtopologies):
+            return {}
+        return {spec.name: spec for spec in subtopologies[task.subtopology].stores}
+
+    def _folders(self, task: TaskId) -> tuple[Path, ...]:
+        """Instances' folders of the application that have the task."""
+        state_dir, app = self.kit.settings.state_dir, self.kit.plan.application_id
+        return tuple(
+            holder for holder in holders(state_dir, app) if any((holder / str(task) / STORES_FOLDER).glob("*"))
+        )
+
+    def _ways(self, task: TaskId, folders: tuple[Path, ...]) -> dict[str, tuple[object, ...]] | None:
+        """How each logged store comes level with these folders alone, wherever its copy lies; None where a start refuses."""
+        plan = self._start_plan(task, folders)
+        if not isinstance(plan, Resume):
+            return None
+        return {
+            store: (way.kind, way.from_offset, way.end_offset, way.bytes_to_copy) for store, way in plan.stores.items()
+        }
+
+    def _start_plan(self, task: TaskId, folders: tuple[Path, ...]) -> StartPlan:
+        """Of a task that finds its stores in these folders, and copies elsewhere."""
+        if (task, folders) not in self._plans:
+            found = self.found[task]
+
+            def is_there(copy: StateCopy) -> bool:
+                return copy.kind is not SourceOfState.LOCAL or any(
+                    Path(copy.location).is_relative_to(folder) for folder in folders
+                )
+
+            copies = {store: [copy for copy in held if is_there(copy)] for store, held in found.copies.items()}
+            self._plans[task, folders] = plan_start(self.kit.witnesses.evidence(found.facts, copies))
+        return self._plans[task, folders]
+
+    @staticmethod
+    def _tasks_in(folder: Path) -> list[TaskId]:
+        """Tasks that something was built for, which lie directly below a folder or a holder's below it."""
+        found = set()
+        for path in [*folder.glob("*_*"), *folder.glob("*/*_*")]:
+            try:
+                found.add(TaskId.parse(path.name))
+            except ValueError:
+                continue
+        return sorted(found)
+
+    @cached_property
+    def _committed(self) -> frozenset[TaskId]:
+        """Tasks beyond those of the topology that have a commit record all the same."""
+        kit, app = self.kit, self.kit.plan.application_id
+        count = partition_counts(kit.admin, kit.settings).get(commits_topic(app), 0)
+        gone = {
+            task
+            for path in kit.settings.state_dir.glob(f"[!.]*/{app}")
+            for task in self._tasks_in(path)
+            if task not in self.found and task.partition < count
+        }
+        if not gone:
+            return frozenset()
+        after_s = stalled_after(kit.settings)
+        return frozenset(last_commit_records(kit.client_config, kit.ends, app, gone, stalled_after_s=after_s))
+
+
+def _store(task_folder: Path, store: str) -> Path:
+    return folder_of(task_folder.parent, TaskId.parse(task_folder.name), store)
+
+
+def _batch(task_folder: Path, store: str, *, unreadable: int = _NO_BATCH) -> int:
+    """The batch that a store holds; `_NO_BATCH` where there is no store, or nothing was committed to it."""
+    folder = _store(task_folder, store)
+    if not (folder / "CURRENT").exists():
+        return _NO_BATCH
+    try:
+        marker = read_marker(folder)
+    except TaskCorrupted:
+        return unreadable
+    return _NO_BATCH if marker is None else marker.batch

@@ -1,0 +1,59 @@
+"""What a restore plan takes from the drills of its application: which copies are suspected, and how fast state is rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from tidemark.drill.rates import last_rates, newest_rates
+from tidemark.drill.verdicts import DrillVerdict, Name, last_verdicts
+from tidemark.errors import FactsUnavailable
+from tidemark.names import TaskId
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.start.ways import Rates
+
+
+@dataclass(frozen=True)
+class DrillHistory:
+    """The verdicts by task and store, and the rates with where they come from."""
+
+    verdicts: Mapping[Name, DrillVerdict]
+    rates: Rates
+    told: str
+
+    def suspicion(self, task: TaskId, store: str, copy: StateCopy) -> str | None:
+        """Why a copy is not to be taken unless a person asks for its kind, in words that follow its name; None where it may be.
+
+        The last drill found the live store differing: then that is every local copy, and every savepoint that was taken of it
+        since it was last known to be right. Standbys are filled from the changelog.
+        """
+        verdict = self.verdicts.get((task, store))
+        if verdict is None:
+            return None
+        if copy.kind is SourceOfState.LOCAL:
+            suspected = verdict.is_suspect
+        else:
+            is_savepoint = copy.kind is SourceOfState.SAVEPOINT
+            suspected = is_savepoint and verdict.suspects_savepoint(PurePosixPath(copy.location).parent.name)
+        if not suspected:
+            return None
+        return (
+            f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source, and where the changelog is "
+            "the wrong one, repair that first: `tidemark changelog repair NAME`"
+        )
+
+
+def drill_history(kit: RestoreKit) -> DrillHistory:
+    """That of the kit's application. Blocks.
+
+    Where the database of facts does not answer, nothing is suspected and the rates are assumed, which `told` says: what is
+    restored is compared with its changelog all the same.
+    """
+    try:
+        rates = last_rates(kit.settings, kit.plan.application_id)
+        return DrillHistory(last_verdicts(kit.settings, kit.plan), rates.rates, rates.told)
+    except FactsUnavailable as error:
+        assumed = newest_rates([])
+        return DrillHistory({}, assumed.rates, f"{assumed.told}; drills are not taken into account: {error}")

@@ -1,0 +1,161 @@
+"""What drills found of each live store: whether it equals its changelog, and since when that is in doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.change.repaired import repaired_ms
+from tidemark.checks.verdict import Verdict
+from tidemark.drill.report import Way
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.drills import past_drills
+from tidemark.names import TaskId
+from tidemark.restore.rewind import finished_rewinds
+from tidemark.restore.when import told_time
+from tidemark.restore.workspace import RestoreState, workspaces
+from tidemark.savepoints.manifest import begun_ms
+from tidemark.settings import Settings
+from tidemark.tasks.values import value_layouts, value_signature
+from tidemark.topology.plan import TopologyPlan
+
+Name = tuple[TaskId, str]
+"""A task and a store of it."""
+
+_JUDGING = (Way.CHANGELOG, Way.FOLLOWED)
+"""Ways that begin with the changelog alone, in the order in which a drill compares. What an older savepoint comes to may be
+that savepoint's fault."""
+
+
+@dataclass(frozen=True)
+class DrillVerdict:
+    """What the newest drill that could judge a live store found of it. Times are in epoch milliseconds.
+
+    `verdict` is OK where no key differs between the live store and its changelog, else FAILED with the number of `differing`
+    keys: one of the two is wrong, and a drill cannot say which. `savepoints` are those of the drill that it judged, copies of
+    the live store, the oldest first. `right_ms` is the last time at which the store is known to have been right: the beginning
+    of the newest savepoint that a drill found equal, or the end of the last restore that verified it; None where there was
+    none.
+    """
+
+    drill_id: str
+    ended_ms: int
+    verdict: Verdict
+    differing: int
+    savepoints: tuple[str, ...]
+    right_ms: int | None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the live store is not to be copied from without a person's word."""
+        return self.verdict is Verdict.FAILED
+
+    def suspects_savepoint(self, savepoint_id: str) -> bool:
+        """Whether a savepoint was taken of a suspected store: any that was begun after the store was last known to be right."""
+        if not self.is_suspect or self.right_ms is None:
+            return self.is_suspect
+        began_ms = begun_ms(savepoint_id)
+        return began_ms is None or began_ms > self.right_ms
+
+    @property
+    def told(self) -> str:
+        """The reason, in words that follow a copy's name."""
+        return (
+            f"is suspected: the drill {self.drill_id} ({told_time(self.ended_ms)}) found {self.differing} keys that differ "
+            "between it and its changelog"
+        )
+
+
+def last_verdicts(settings: Settings, topology: TopologyPlan) -> dict[Name, DrillVerdict]:
+    """The newest drill's verdict on the live store of every task and store.
+
+    `topology` is the plan with the stores' generations, as `RestoreKit.plan` has it: a drill of an earlier generation says
+    nothing of the store that is there now. A drill that could not compare a store (it could not be rebuilt, or the changelog
+    was read too late) is passed over for an older one. Not in the result is a store that no drill of the last 20 has judged,
+    and one that a restore has verified and replaced, a rewind has replaced, or a repair has written to its changelog, since
+    its drill ended. Blocks, and reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
+    """
+    facts = FactsDatabase(settings)
+    try:
+        reports = [drill.report for drill in past_drills(facts, topology.application_id)]
+    finally:
+        facts.close()
+    layouts = _layouts(topology)
+    return verdicts_of(reports, layouts, _replaced_ms(settings, topology.application_id, layouts))
+
+
+def verdicts_of(
+    reports: Iterable[Mapping[str, Any]],
+    layouts: Mapping[tuple[int, str], str],
+    replaced_ms: Mapping[Name, Iterable[int]],
+) -> dict[Name, DrillVerdict]:
+    """`last_verdicts` of drill reports as JSON, in any order. Reads nothing.
+
+    `layouts` are the value signatures of the stores as they are now, by sub-topology and store; `replaced_ms` when a store
+    was replaced by what is known to be right.
+    """
+    found: dict[Name, DrillVerdict] = {}
+    for report in sorted(reports, key=lambda report: int(report["ended_ms"])):
+        for name, judged in _judged(report, layouts).items():
+            differing = int(judged[-1]["differing"])
+            savepoints: dict[bool, list[str]] = {bool(store["differing"]): [] for store in judged}
+            for store in judged:
+                savepoints[bool(store["differing"])].append(str(store["savepoint_id"]))
+            known = [at_ms for at_ms in replaced_ms.get(name, ()) if at_ms <= report["started_ms"]]
+            if name in found and (earlier := found[name].right_ms) is not None:
+                known.append(earlier)
+            known += [at_ms for at_ms in map(begun_ms, savepoints.get(False, ())) if at_ms is not None]
+            found[name] = DrillVerdict(
+                drill_id=report["drill_id"],
+                ended_ms=report["ended_ms"],
+                verdict=Verdict.FAILED if differing else Verdict.OK,
+                differing=differing,
+                savepoints=tuple(savepoints[bool(differing)]),
+                right_ms=max(known, default=None),
+            )
+    return {
+        name: verdict
+        for name, verdict in found.items()
+        if all(at_ms <= verdict.ended_ms for at_ms in replaced_ms.get(name, ()))
+    }
+
+
+def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -> dict[Name, list[Mapping[str, Any]]]:
+    """The comparisons that say something of a store, by store, the last one last."""
+    judged: dict[Name, list[Mapping[str, Any]]] = {}
+    for store in report["stores"]:
+        task = TaskId.parse(store["task"])
+        is_now = store.get("value_layout") == layouts.get((task.subtopology, store["store"]))
+        differs = store["verdict"] == Verdict.FAILED and store["differing"] > 0
+        if store["way"] in _JUDGING and is_now and (differs or store["verdict"] == Verdict.OK):
+            judged.setdefault((task, store["store"]), []).append(store)
+    return {name: sorted(stores, key=lambda store: _JUDGING.index(store["way"])) for name, stores in judged.items()}
+
+
+def _layouts(topology: TopologyPlan) -> dict[tuple[int, str], str]:
+    return {
+        (number, spec.name): value_signature(spec, value_layouts(subtopology)[spec.name])
+        for number, subtopology in enumerate(topology.subtopologies)
+        for spec in subtopology.stores
+    }
+
+
+def _replaced_ms(settings: Settings, application_id: str, stores: Iterable[tuple[int, str]]) -> dict[Name, list[int]]:
+    """When restores have verified and replaced a store, rewinds all `stores` of a task, and repairs have compared one."""
+    found: dict[Name, list[int]] = {
+        name: [at_ms] for name, at_ms in repaired_ms(settings.state_dir, application_id).items()
+    }
+    for workspace in workspaces(settings.state_dir, application_id):
+        progress = workspace.progress()
+        if progress.state is not RestoreState.DONE:
+            continue
+        for verdict in (progress.verdicts or {}).values():
+            if verdict.is_equal and verdict.is_proven:
+                found.setdefault((TaskId.parse(verdict.task), verdict.store), []).append(progress.ended_ms)
+    for done in finished_rewinds(settings.state_dir, application_id):
+        for task in map(TaskId.parse, done.batches):
+            for number, store in stores:
+                if number == task.subtopology:
+                    found.setdefault((task, store), []).append(done.commit_time_ms)
+    return found

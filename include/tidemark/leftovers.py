@@ -1,0 +1,352 @@
+"""What applications have left on this disk and nobody works with any more. Reads the disk alone, and changes nothing.
+
+Killed commands leave holds and half-built stores, changed assignments leave task folders, restores keep what they replaced.
+`tidemark status` lists it; `tidemark.clean` decides what of it is safe to remove.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.change.repaired import REPAIRS_FOLDER
+from tidemark.change.rescale import RESCALES_FOLDER
+from tidemark.change.reset import RESETS_FOLDER
+from tidemark.change.upgrade import CHANGES_FOLDER
+from tidemark.clock import wall_clock_ms
+from tidemark.drill.drill import DRILLS_FOLDER
+from tidemark.errors import InvalidTopology, TaskCorrupted, TidemarkError
+from tidemark.hold import hold_path, read_hold, stale_because
+from tidemark.names import TaskId
+from tidemark.restore.fence import holders
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.local_copies import read_marker
+from tidemark.restore.rewind import REWINDS_FOLDER
+from tidemark.restore.workspace import RestoreState, Workspace, is_id, workspaces
+from tidemark.settings import Settings
+from tidemark.store_sizes import folder_bytes
+from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER, is_locked
+from tidemark.topology.load import load, names
+from tidemark.topology.plan import TopologyPlan
+
+log = logging.getLogger(__name__)
+
+_ANSWER_S = 1.0
+REMOVED_FOLDER = ".removed"
+_CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER, REPAIRS_FOLDER)
+_CORRUPT = re.compile(r"(?P<store>.+)\.corrupt-\d+")
+_RESTORING = re.compile(r"(?P<store>.+)\.restoring")
+
+
+class LeftoverKind(StrEnum):
+    """What a leftover is, in the words of tables."""
+
+    STALE_HOLD = "stale hold"
+    CORRUPT = "corrupt store"
+    HALF_BUILT = "half-built store"
+    STALE_TASK = "stale task folder"
+    GONE_TASK = "folder of a task that is gone"
+    GONE_APPLICATION = "folder of an application that is gone"
+    UNFINISHED = "unfinished restore"
+    BUILT = "built by a command that ended"
+    PREVIOUS = "replaced state"
+    REMOVED = "taken out by `tidemark clean`"
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """One file or folder. `why` says what left it; `since_ms` is when it was last written.
+
+    `holder` is the folder of the application that it lies in, an instance's or a standby's; None where it lies beside them.
+    """
+
+    kind: LeftoverKind
+    application_id: str
+    path: Path
+    bytes: int
+    since_ms: int
+    why: str
+    holder: Path | None = None
+    task: TaskId | None = None
+    store: str | None = None
+
+
+Keeper = Callable[[TaskId, Sequence[Path]], Path | None]
+"""Which of several instances' folders of a task is not stale; None where that cannot be said."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of an application from elsewhere. `tasks` is None where Kafka was not asked."""
+
+    application_id: str
+    plan: TopologyPlan
+    tasks: Collection[TaskId] | None
+
+
+def applications(state_dir: Path) -> list[str]:
+    """Ids of the applications that have a folder of an instance or a standby here."""
+    folders = (path for path in state_dir.glob("[!.]*/*") if path.is_dir())
+    return sorted({path.name for path in folders if _is_holder(path.parent.name)})
+
+
+def find_leftovers(
+    settings: Settings, known: Known, keeper: Keeper, *, is_held: bool, own: Collection[Path] = ()
+) -> list[Leftover]:
+    """Everything that an application has left here, whatever becomes of it.
+
+    While somebody holds the application (`is_held`), half-done work is that one's and not listed; nor is what a process may
+    be building in a folder that it has locked, unless that is one's `own`.
+    """
+    state_dir, app = settings.state_dir, known.application_id
+    found = [*_hold(settings.var_dir, app), *_task_folders(state_dir, known, keeper, own)]
+    beside = [
+        *_restores(state_dir, app),
+        *_rewinds(state_dir, app),
+        *_changes(state_dir, app),
+        *_drills(state_dir, app),
+    ]
+    beside += [
+        _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while it removed it")
+        for path in sorted((state_dir / REMOVED_FOLDER / app).glob("*"))
+    ]
+    return found + [each for each in beside if each.kind is LeftoverKind.PREVIOUS or not is_held]
+
+
+def is_held(var_dir: Path, application_id: str) -> bool:
+    """Whether somebody who lives holds the application."""
+    hold = read_hold(var_dir, application_id)
+    return hold is not None and stale_because(var_dir, application_id, hold) is None
+
+
+def all_leftovers(settings: Settings) -> list[Leftover]:
+    """Of every application with state here, the deployed ones' by the names of their modules.
+
+    Which task folder is stale is judged by the batches that the stores hold, as Kafka is asked for no more than the tasks that
+    there are, and for a second.
+    """
+    deployed: dict[str, TopologyPlan] = {}
+    is_whole = True
+    for name in names():
+        try:
+            topology = load(name)
+            deployed[topology.application_id] = topology.plan()
+        except InvalidTopology as error:
+            log.warning("what its application has left is not shown: %s", error)
+            is_whole = False
+    here = applications(settings.state_dir)
+    # Without an answer, nothing is said of tasks that are gone.
+    answers = any(app in here for app in deployed) and _answers(settings)
+    found: list[Leftover] = []
+    for app, plan in deployed.items():
+        known = Known(app, plan, _tasks_of(plan, settings) if answers and app in here else None)
+        found += find_leftovers(settings, known, furthest, is_held=is_held(settings.var_dir, app))
+    for app in here:
+        if app not in deployed and is_whole:
+            found += gone_application(settings.state_dir, app)
+    return found
+
+
+def _answers(settings: Settings) -> bool:
+    try:
+        AdminClient({**librdkafka_config(settings), "log_level": 0}).list_topics(timeout=_ANSWER_S)
+    except (KafkaException, TidemarkError):
+        return False
+    return True
+
+
+def _tasks_of(plan: TopologyPlan, settings: Settings) -> list[TaskId] | None:
+    """The tasks that an application has now; None where it cannot be said."""
+    try:
+        return RestoreKit.of(plan, settings, (), wall_clock_ms).tasks()
+    except TidemarkError as error:
+        log.warning("the tasks of %s are not known: %s", plan.application_id, error)
+        return None
+
+
+def gone_application(state_dir: Path, application_id: str) -> list[Leftover]:
+    """The folders of an application that no deployed topology has."""
+    why = "no topology in include/topologies has this application id"
+    return [
+        _leftover(LeftoverKind.GONE_APPLICATION, application_id, path, why, holder=path)
+        for path in sorted(state_dir.glob(f"[!.]*/{application_id}"))
+        if _is_holder(path.parent.name)
+    ]
+
+
+def furthest(task: TaskId, folders: Sequence[Path]) -> Path | None:
+    """The folder whose stores hold the newest batch; None where two are as far."""
+    batches = {folder: newest_batch(folder / str(task)) for folder in folders}
+    first = max(batches.values(), default=-1)
+    ahead = [folder for folder, batch in batches.items() if batch == first]
+    return ahead[0] if len(ahead) == 1 else None
+
+
+def newest_batch(task_folder: Path) -> int:
+    """The newest batch that a task's stores hold; -1 where none can be read."""
+    batches = [-1]
+    for folder in (task_folder / STORES_FOLDER).glob("*"):
+        if (folder / "CURRENT").exists():
+            try:
+                marker = read_marker(folder)
+            except TaskCorrupted:
+                continue
+            batches += [marker.batch] if marker is not None else []
+    return max(batches)
+
+
+def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | None:
+    """What the folder beside a task's stores is left from, and of which store; None for a store itself."""
+    for kind, pattern in ((LeftoverKind.CORRUPT, _CORRUPT), (LeftoverKind.HALF_BUILT, _RESTORING)):
+        match = pattern.fullmatch(name)
+        if match is not None and name not in stores:
+            return kind, match["store"]
+    return None
+
+
+def _is_holder(name: str) -> bool:
+    return name.isdigit() or name.startswith(STANDBY_PREFIX)
+
+
+def _hold(var_dir: Path, application_id: str) -> Iterator[Leftover]:
+    hold = read_hold(var_dir, application_id)
+    stale = None if hold is None else stale_because(var_dir, application_id, hold)
+    if stale is not None:
+        yield _leftover(LeftoverKind.STALE_HOLD, application_id, hold_path(var_dir, application_id), stale)
+
+
+def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection[Path]) -> Iterator[Leftover]:
+    """Of every instance and standby: tasks that are gone, tasks that another instance has, and what lies beside stores."""
+    app, plan = known.application_id, known.plan
+    instances = holders(state_dir, app)
+    standbys = sorted(path for path in state_dir.glob(f"{STANDBY_PREFIX}*/{app}") if path.is_dir())
+    having: dict[TaskId, list[Path]] = {}
+    for holder in [*instances, *standbys]:
+        works = holder not in own and is_locked(holder)
+        for task, folder in _tasks(holder):
+            if _is_gone(task, known):
+                why = f"the topology has no task {task} any more"
+                yield _leftover(LeftoverKind.GONE_TASK, app, folder, why, holder, task)
+                continue
+            if holder in instances:
+                having.setdefault(task, []).append(holder)
+            stores = {spec.name for spec in plan.subtopologies[task.subtopology].stores}
+            for path in sorted((folder / STORES_FOLDER).glob("*")):
+                left = store_of(path.name, stores)
+                if left is not None and not (works and left[0] is LeftoverKind.HALF_BUILT):
+                    why = (
+                        "RocksDB could not read it, and it was moved aside"
+                        if left[0] is LeftoverKind.CORRUPT
+                        else "a start or a restore was killed while it built it"
+                    )
+                    yield _leftover(left[0], app, path, why, holder, task, left[1])
+    for task, folders in sorted(having.items()):
+        kept = keeper(task, folders) if len(folders) > 1 else None
+        for holder in folders if kept is not None else ():
+            if holder != kept:
+                why = f"instance {kept.parent.name} has gone on with task {task}" if kept is not None else ""
+                yield _leftover(LeftoverKind.STALE_TASK, app, holder / str(task), why, holder, task)
+
+
+def _tasks(holder: Path) -> Iterator[tuple[TaskId, Path]]:
+    """Tasks with stores in a holder's folder."""
+    for folder in sorted(holder.glob("*_*")):
+        try:
+            task = TaskId.parse(folder.name)
+        except ValueError:
+            continue
+        if any((folder / STORES_FOLDER).glob("*")):
+            yield task, folder
+
+
+def _is_gone(task: TaskId, known: Known) -> bool:
+    return task.subtopology >= len(known.plan.subtopologies) or (known.tasks is not None and task not in known.tasks)
+
+
+def _restores(state_dir: Path, application_id: str) -> Iterator[Leftover]:
+    for workspace in workspaces(state_dir, application_id):
+        name = workspace.folder.name
+        if is_locked(workspace.folder):
+            continue
+        progress = workspace.progress()
+        state = progress.state
+        if state in (RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK):
+            why = f"restore {name} was left while it was {state}"
+            yield _leftover(LeftoverKind.UNFINISHED, application_id, workspace.folder, why)
+        elif state is not RestoreState.PLANNED:
+            for path in (workspace.built, workspace.set_aside, workspace.folder / "recomputed"):
+                if any(path.glob("*")):
+                    yield _leftover(LeftoverKind.BUILT, application_id, path, f"restore {name} is {state}")
+            if state is RestoreState.DONE and workspace.replaced(progress.moves):
+                why = f"restore {name} replaced it"
+                yield _leftover(LeftoverKind.PREVIOUS, application_id, workspace.previous, why)
+
+
+def _rewinds(state_dir: Path, application_id: str) -> Iterator[Leftover]:
+    for folder in sorted((state_dir / REWINDS_FOLDER / application_id).glob("*")):
+        if not is_id(folder.name):
+            continue
+        try:
+            state = json.loads((folder / "rewind.json").read_text())["state"]
+        except FileNotFoundError:
+            why = "a rewind was killed before it committed anything"
+            yield _leftover(LeftoverKind.BUILT, application_id, folder, why)
+            continue
+        workspace = Workspace(state_dir, application_id, folder.name, REWINDS_FOLDER)
+        if state != "done":
+            why = f"rewind {folder.name} was left while it was {state}"
+            yield _leftover(LeftoverKind.UNFINISHED, application_id, folder, why)
+        elif any(workspace.previous.glob("*/*")):
+            yield _leftover(
+                LeftoverKind.PREVIOUS, application_id, workspace.previous, f"rewind {folder.name} replaced it"
+            )
+
+
+def _changes(state_dir: Path, application_id: str) -> Iterator[Leftover]:
+    """A change has its folder for as long as it works, under a hold."""
+    for name in _CHANGES:
+        folder = state_dir / name / application_id
+        if folder.exists():
+            why = "an upgrade, a rescale, a reset or a repair was killed"
+            yield _leftover(LeftoverKind.BUILT, application_id, folder, why)
+
+
+def _drills(state_dir: Path, application_id: str) -> Iterator[Leftover]:
+    folder = state_dir / DRILLS_FOLDER / application_id
+    if is_locked(folder):
+        return
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):
+        yield _leftover(LeftoverKind.BUILT, application_id, path, "a drill was killed")
+
+
+def _leftover(
+    kind: LeftoverKind,
+    application_id: str,
+    path: Path,
+    why: str,
+    holder: Path | None = None,
+    task: TaskId | None = None,
+    store: str | None = None,
+) -> Leftover:
+    size, since_ms = _measure(path)
+    return Leftover(kind, application_id, path, size, since_ms, why, holder, task, store)
+
+
+def _measure(path: Path) -> tuple[int, int]:
+    """Bytes below a path, and when it was last written, in epoch milliseconds; zeros where it is gone by now."""
+    try:
+        stat = path.stat()
+        if not path.is_dir():
+            return stat.st_size, int(stat.st_mtime * 1000)
+        return folder_bytes(path), int(stat.st_mtime * 1000)
+    except FileNotFoundError:
+        return 0, 0

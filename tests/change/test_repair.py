@@ -1,0 +1,342 @@
+"""Changelogs repaired on a real broker: what a stranger wrote taken back, and a changelog that was lost written anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from tests.change.changing import ChangingApp
+from tests.change.test_reset import reset_of
+from tests.change.test_upgrade import description
+from tests.instance.test_topic_identity import delete, lose_the_disk, make_again, seen
+from tests.purging import purge
+from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
+from tests.restore.test_restore_run import counts_of
+from tests.truth.topics import read_all
+from typer.testing import CliRunner
+
+from tidemark.change.recorded import settled_plan
+from tidemark.change.repair import Repair
+from tidemark.change.reset_plan import ResetTo, StateAfter
+from tidemark.checks.verdict import Verdict
+from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.record import CommitKind
+from tidemark.drill.history import drill_history
+from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.names import TopicPartition
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.settings import project_root
+from tidemark.start.evidence import SourceOfState
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+YES = lambda _plan: True  # noqa: E731
+
+
+@pytest.fixture
+def app(settings, admin, unique, said):
+    """1000 records of 200 keys counted. Nothing runs."""
+    made = ChangingApp(settings, admin, unique("repair"))
+    made.said = said
+    made.feed(1000)
+    made.run()
+    assert made.counts() == made.expected
+    return made
+
+
+def changelog_of(app):
+    return f"{app.name}-n-changelog"
+
+
+def repair_of(app, stores=(), source=None, probe=NO_PROBE):
+    return Repair(
+        app.plan, app.settings, wall_clock_ms, stores, source, LoggingRestoreListener(), probe, app.said.append
+    )
+
+
+@pytest.fixture
+def said():
+    """What a repair told."""
+    return []
+
+
+def records(app):
+    """The changelog's, by key: partition and last value."""
+    rows = read_all(app.settings.bootstrap_servers, [changelog_of(app)])
+    return {row.key: (number, row.value) for (_, number), found in rows.items() for row in found}
+
+
+def strange(app, *written):
+    """Records that no task has written: partition, key, value."""
+    producer = Producer({"bootstrap.servers": app.settings.bootstrap_servers})
+    for partition, key, value in written:
+        producer.produce(changelog_of(app), value, key, partition=partition)
+    assert producer.flush(20) == 0
+
+
+def poison(app, chance):
+    """Keys altered, deleted, added and moved, as drawn; how many differ by that."""
+    known = records(app)
+    keys = sorted(known)
+    altered, deleted = chance.sample(keys, chance.randint(1, 20)), chance.sample(keys, chance.randint(1, 20))
+    added = [f"x{number}".encode() for number in range(chance.randint(1, 20))]
+    value = known[keys[0]][1]
+    wrong = [(known[key][0], key, bytes(len(value))) for key in altered]
+    wrong += [(known[key][0], key, None) for key in deleted]
+    wrong += [(chance.randrange(PARTITIONS), key, value) for key in added]
+    chance.shuffle(wrong)
+    strange(app, *wrong)
+    return len({(partition, key) for partition, key, _ in wrong})
+
+
+def keeps_counting_after_a_lost_disk(app):
+    app.feed(100)
+    app.run()
+    assert app.counts() == app.expected
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def not_asked(plan):
+    raise AssertionError(f"asked to approve {plan}")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_should_take_back_what_a_stranger_wrote(app, seed):
+    differing, before = poison(app, random.Random(seed)), committed(app)
+    work, asked = repair_of(app, ["n"]), []
+    shown = work.show().stores[0]
+    assert (shown.is_new, {task.source for task in shown.tasks}) == (None, {SourceOfState.LOCAL})
+    assert work.run(lambda plan: asked.append(plan) or True)
+    (store,) = asked[0].stores
+    assert (store.differing, store.is_new) == (differing, False)
+    assert committed(app) == before
+    assert {record.kind for record in app.last_records().values()} == {CommitKind.REPAIR}
+    assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
+    assert work.run(not_asked), "a second run finds that nothing differs"
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
+    keeps_counting_after_a_lost_disk(app)
+
+
+def test_should_go_on_with_the_local_store_and_the_repaired_tail(app):
+    """The start after a repair reads what the stranger wrote, and what the repair wrote behind it."""
+    poison(app, random.Random(7))
+    assert repair_of(app, ["n"]).run(YES)
+    keeps_counting_after_a_lost_disk(app)
+
+
+def test_should_write_to_a_new_changelog_where_the_old_one_cannot_be_read(app):
+    key, (partition, _) = next(iter(records(app).items()))
+    strange(app, (partition, key, b"no aggregate"))
+    asked = []
+    assert repair_of(app, ["n"]).run(lambda plan: asked.append(plan) or True)
+    (store,) = asked[0].stores
+    assert store.is_new
+    assert "holds values of 12 bytes" in store.damaged
+    assert any("savepoints of before are of no use" in warning for warning in asked[0].warnings)
+    keeps_counting_after_a_lost_disk(app)
+
+
+@pytest.mark.parametrize("fault", ["deleted", "made again", "truncated", "lost its beginning"])
+def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost(app, fault):
+    app.feed(500)
+    app.run()
+    topic, before = changelog_of(app), committed(app)
+    if fault == "deleted":
+        delete(app, topic)
+    elif fault == "made again":
+        make_again(app, topic, **{"cleanup.policy": "compact"})
+    else:
+        low = {"truncated": -1, "lost its beginning": 5}[fault]
+        purge(app.admin, app.settings, {TopicPartition(topic, 0): low})
+    work = repair_of(app)
+    assert work.show().stores[0].is_new
+    assert work.run(YES)
+    assert committed(app) == before
+    assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 1
+    assert work.run(not_asked), "a second run finds that it is done"
+    keeps_counting_after_a_lost_disk(app)
+    found = seen(app)
+    assert found["topic identities"].verdict is Verdict.OK
+    with pytest.raises(StartRefused, match=r"name the stores that should be compared with --store: n"):
+        repair_of(app).run(not_asked)
+
+
+def test_should_name_the_repair_where_a_start_is_refused(app):
+    delete(app, changelog_of(app))
+    with pytest.raises(StartRefused, match="tidemark changelog repair NAME"):
+        app.run()
+    lose_the_disk(app)
+    with pytest.raises(StartRefused, match="--from source` computes it again"):
+        repair_of(app).run(not_asked)
+
+
+def test_should_leave_to_a_reset_what_else_was_lost(app):
+    source = f"{app.name}-in"
+    known = description(app).topic_ids
+    make_again(app, source)
+    delete(app, changelog_of(app))
+    before, app.expected = app.expected, Counter()
+    app.feed(2000)
+    with pytest.raises(StartRefused, match="tidemark changelog repair NAME"):
+        reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(not_asked)
+    assert repair_of(app).run(YES)
+    assert description(app).topic_ids[source] == known[source]
+    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and made again"):
+        app.run()
+    assert reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(YES)
+    app.run()
+    assert app.counts() == before + app.expected
+
+
+@pytest.mark.parametrize(
+    ("stores", "source", "why"),
+    [
+        (["m"], None, "there is no store m; the topology has n"),
+        ([], None, "no changelog of .* is damaged, and no drill has found one that differs"),
+        (["n"], SourceOfState.STANDBY, "no standby copy of it here is level with the last commit"),
+    ],
+)
+def test_should_refuse_what_cannot_be_repaired(app, stores, source, why):
+    before = description(app)
+    for attempt in (repair_of(app, stores, source).show, lambda: repair_of(app, stores, source).run(not_asked)):
+        with pytest.raises(StartRefused, match=why):
+            attempt()
+    assert description(app) == before
+
+
+def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, monkeypatch):
+    differing = poison(app, random.Random(11))
+
+    class Suspect:
+        is_suspect = True
+        told = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
+
+    def suspected(kit):
+        found = drill_history(kit)
+        assert found.verdicts == {}
+        return replace(found, verdicts={(task, "n"): Suspect() for task in app.last_records()})
+
+    monkeypatch.setattr("tidemark.change.repair.drill_history", suspected)
+    with pytest.raises(
+        StartRefused, match=r"the drill of today found 9 keys .*`--from source` computes the store again"
+    ):
+        repair_of(app).run(not_asked)
+    asked = []
+    assert repair_of(app, source=SourceOfState.LOCAL).run(lambda plan: asked.append(plan) or True)
+    assert asked[0].stores[0].differing == differing
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_should_notice_who_goes_on_writing_to_the_changelog(app):
+    poison(app, random.Random(5))
+
+    def write_again(point):
+        if point == "switch-committed":
+            strange(app, (0, b"x-later", next(iter(records(app).values()))[1]))
+
+    with pytest.raises(PreflightFailed, match=r"differs from its changelog in 1 keys.*somebody writes to"):
+        repair_of(app, ["n"], probe=write_again).run(YES)
+    assert repair_of(app, ["n"]).run(YES)
+    lose_the_disk(app)
+    app.run()
+    assert app.counts() == app.expected
+
+
+def test_should_have_changed_nothing_before_its_commit(app):
+    poison(app, random.Random(3))
+    before, offsets = description(app), committed(app)
+    for point in ("repair-built", "switch-before-commit"):
+        with pytest.raises(Crash):
+            repair_of(app, ["n"], probe=crash_at(point)).run(YES)
+        assert (description(app), committed(app)) == (before, offsets)
+        assert CommitKind.REPAIR not in {record.kind for record in app.last_records().values()}
+    assert not repair_of(app, ["n"]).run(lambda _: False)
+    with pytest.raises(Crash):
+        repair_of(app, ["n"], probe=crash_at("switch-committed")).run(YES)
+    assert repair_of(app, ["n"]).run(not_asked)
+    keeps_counting_after_a_lost_disk(app)
+
+
+@pytest.mark.spark
+def test_should_compute_a_store_again_where_no_copy_is_left(settings, admin, unique, spark_jars, said):
+    app = CountingApp(settings, admin, unique("again"))
+    app.said = said
+    app.feed(500)
+    app.run()
+    delete(app, changelog_of(app))
+    lose_the_disk(app)
+    asked = []
+    assert repair_of(app, source=SourceOfState.SOURCE).run(lambda plan: asked.append(plan) or True)
+    assert {task.source for task in asked[0].stores[0].tasks} == {SourceOfState.SOURCE}
+    app.run()
+    assert counts_of(app) == app.expected
+    lose_the_disk(app)
+    app.feed(100)
+    app.run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path, monkeypatch):
+    """SIGKILL of the real command, again and again."""
+    name = app.for_commands(tmp_path, monkeypatch)
+    (tmp_path / f"{name}.py").write_text(
+        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+    )
+    arm = tmp_path / "arm.json"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(project_root() / "include"), str(project_root())]),
+        "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
+        "TIDEMARK_PROBE": "tests.crash.probe:kill",
+        "TIDEMARK_CRASH_ARM": str(arm),
+    }
+    delete(app, changelog_of(app))
+    command = [sys.executable, "-m", "tidemark.cli.main", "changelog", "repair", name, "--run", "--yes"]
+    for point in ("topics-made", "copied", "switch-before-commit", "switch-committed"):
+        arm.write_text(json.dumps({"point": point, "skip": 0, "signal": "SIGKILL"}))
+        killed = subprocess.run(command, env=environment, capture_output=True, timeout=90, check=False)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "are repaired" in done.stdout
+    keeps_counting_after_a_lost_disk(app)
+
+
+def test_the_command_should_show_then_do_it(app, tmp_path, monkeypatch):
+    name = app.for_commands(tmp_path, monkeypatch)
+    (tmp_path / f"{name}.py").write_text(
+        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+    )
+
+    def command(*options):
+        return CliRunner().invoke(build(["changelog", "up"]), ["changelog", "repair", name, *options])
+
+    delete(app, changelog_of(app))
+    before = description(app)
+    shown = command()
+    assert shown.exit_code == 0, shown.output
+    assert "nothing was compared or changed" in shown.stdout
+    assert "was deleted" in shown.stdout.replace("\n", " ")
+    assert description(app) == before
+    assert command("--yes").exit_code != 0
+    assert command("--from", "changelog").exit_code != 0
+    done = command("--run", "--yes", "--store", "n")
+    assert done.exit_code == 0, done.output
+    assert description(app) != before
+    shutil.rmtree(app.settings.var_dir, ignore_errors=True)
+    keeps_counting_after_a_lost_disk(app)

@@ -1,0 +1,198 @@
+"""`tidemark status`: holds and what was left behind, read from the disk alone while no broker answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+import topologies
+from tidemark.change.upgrade import CHANGES_FOLDER
+from tidemark.cli.main import build
+from tidemark.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
+from tidemark.leftovers import REMOVED_FOLDER
+from tidemark.local.ports import free_port
+from tidemark.names import TaskId
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.rewind import REWINDS_FOLDER
+from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.settings import Settings
+from tidemark.stores.directory import FolderLock, folder_of
+from tidemark.stores.marker import Marker
+from tidemark.stores.protocol import Writes
+from tidemark.stores.rocksdb import RocksStore
+
+APP = "looked-at"
+_MODULE = f"""
+from tidemark.topology.builder import Topology
+def topology():
+    made = Topology({APP!r})
+    made.stream("{APP}-in", schema="id STRING").group_by_key().count(name="n", store="n").to("{APP}-out")
+    return made
+"""
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    """One topology is deployed, no broker answers."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "looked_at.py").write_text(_MODULE)
+    monkeypatch.setattr(topologies, "__path__", [str(modules)])
+    monkeypatch.delitem(sys.modules, "topologies.looked_at", raising=False)
+    made = Settings.load(
+        bootstrap_servers=f"127.0.0.1:{free_port()}", var_dir=tmp_path / "var", state_dir=tmp_path / "state"
+    )
+    for name, value in made.as_environment().items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+def status(as_json=True):
+    said = CliRunner().invoke(build(["status"]), ["status", *(["--json"] if as_json else [])], env={"COLUMNS": "300"})
+    assert said.exit_code == 1, "no stack is recorded"
+    return json.loads(said.stdout) if as_json else said.stdout
+
+
+def left(settings):
+    return {
+        (each["kind"], each["path"].removeprefix(f"{settings.state_dir}/"))
+        for each in status()["leftovers"]
+        if each["application"] == APP
+    }
+
+
+def holder(settings, name: object):
+    return settings.state_dir / str(name) / APP
+
+
+def store(folder, batch: int) -> None:
+    """A store of task 0_0, as after a batch."""
+    made = RocksStore(folder_of(folder, TaskId(0, 0), "n"), write_buffer_bytes=1 << 20)
+    made.put_many([Writes(0, [b"k"], [b"v" * 100])], Marker(APP, "1", "n", "1:", batch, 1, {}, 1, 1), None)
+    made.close()
+
+
+def restore(settings, state: RestoreState, **told) -> Workspace:
+    made = Workspace(settings.state_dir, APP, new_id())
+    made.create(RestorePlan(made.folder.name, APP, "1", 1, None, (), (), {}, 0))
+    made.write(RestoreProgress(state, **told))
+    return made
+
+
+def test_should_show_nothing_where_nothing_is_left(settings):
+    assert status()["leftovers"] == []
+    store(holder(settings, 0), 3)
+    (holder(settings, 1) / "0_1").mkdir(parents=True)
+    assert status()["leftovers"] == []
+    assert "left behind" not in status(as_json=False)
+
+
+def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_ages(settings):
+    for number, batch in ((0, 3), (1, 9), (2, 3)):
+        store(holder(settings, number), batch)
+    beside = folder_of(holder(settings, 1), TaskId(0, 0), "n")
+    for name in ("n.corrupt-17", "n.restoring"):
+        beside.with_name(name).mkdir()
+        (beside.with_name(name) / "file").write_text("x" * 1000)
+    (folder_of(holder(settings, "standby-0"), TaskId(4, 0), "n")).mkdir(parents=True)
+    base = {
+        ("stale task folder", f"0/{APP}/0_0"),
+        ("stale task folder", f"2/{APP}/0_0"),
+        ("corrupt store", f"1/{APP}/0_0/rocksdb/n.corrupt-17"),
+        ("folder of a task that is gone", f"standby-0/{APP}/4_0"),
+    }
+    building = ("half-built store", f"1/{APP}/0_0/rocksdb/n.restoring")
+    os.utime(beside.with_name("n.corrupt-17"), (1_700_000_000,) * 2)
+    assert left(settings) == {*base, building}
+    corrupt = next(each for each in status()["leftovers"] if each["kind"] == "corrupt store")
+    assert (corrupt["bytes"], corrupt["since_ms"]) == (1000, 1_700_000_000_000)
+    shown = status(as_json=False)
+    assert "left behind" in shown
+    assert "instance 1 has gone on with task 0_0" in shown
+    with FolderLock(holder(settings, 1)):
+        assert left(settings) == base, "an instance that runs may be building it"
+
+
+def test_should_not_say_which_of_two_that_are_as_far_is_stale(settings):
+    store(holder(settings, 0), 3)
+    store(holder(settings, 1), 3)
+    assert left(settings) == set()
+
+
+def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_works(settings):
+    replaced = f".restores/{APP}"
+    done = restore(settings, RestoreState.DONE, moves=(Move("0_0", f"0/{APP}/0_0", "", takes_built=True),))
+    kept = restore(settings, RestoreState.DONE)
+    previous = kept.previous / "0" / "0_0"
+    previous.mkdir(parents=True)
+    move = Move("0_0", f"0/{APP}/0_0", str(previous.relative_to(settings.state_dir)), takes_built=True)
+    kept.write(RestoreProgress(RestoreState.DONE, moves=(move,)))
+    left_half = restore(settings, RestoreState.SWAPPING)
+    aborted = restore(settings, RestoreState.ABORTED)
+    (aborted.built / "0_0").mkdir(parents=True)
+    restore(settings, RestoreState.PLANNED)
+    (settings.state_dir / CHANGES_FOLDER / APP).mkdir(parents=True)
+    rewinds = settings.state_dir / REWINDS_FOLDER / APP
+    never, begun, over = new_id(), new_id(), new_id()
+    (rewinds / never).mkdir(parents=True)
+    for name, state in ((begun, "committing"), (over, "done")):
+        (rewinds / name / "previous" / "0" / "0_0").mkdir(parents=True)
+        (rewinds / name / "rewind.json").write_text(json.dumps({"state": state}))
+    drill = settings.state_dir / ".drills" / APP / new_id()
+    drill.mkdir(parents=True)
+    (settings.state_dir / REMOVED_FOLDER / APP / new_id()).mkdir(parents=True)
+    found = {
+        ("replaced state", f"{replaced}/{kept.folder.name}/previous"),
+        ("replaced state", f".rewinds/{APP}/{over}/previous"),
+    }
+    half_done = {
+        ("unfinished restore", f"{replaced}/{left_half.folder.name}"),
+        ("built by a command that ended", f"{replaced}/{aborted.folder.name}/built"),
+        ("built by a command that ended", f"{CHANGES_FOLDER}/{APP}"),
+        ("built by a command that ended", f".rewinds/{APP}/{never}"),
+        ("built by a command that ended", f".drills/{APP}/{drill.name}"),
+        ("unfinished restore", f".rewinds/{APP}/{begun}"),
+    }
+    seen = left(settings)
+    assert found | half_done < seen
+    assert {kind for kind, _ in seen - found - half_done} == {"taken out by `tidemark clean`"}
+    assert done.folder.name not in str(seen)
+    with left_half.lock():
+        assert ("unfinished restore", f"{replaced}/{left_half.folder.name}") not in left(settings)
+    take_hold(settings.var_dir, APP, Hold(left_half.folder.name, "a case", 5))
+    assert left(settings) == found
+
+
+def test_should_show_every_hold_and_which_is_stale(settings):
+    own = HoldingProcess.own()
+    take_hold(settings.var_dir, APP, Hold(own.name, "tidemark restore run x", 5, process=own))
+    assert status()["holds"] == [
+        {"application": APP, "by": own.name, "reason": "tidemark restore run x", "since_ms": 5, "stale": None}
+    ]
+    assert own.name in status(as_json=False)
+    release_hold(settings.var_dir, APP, own.name)
+    settings.state_dir.mkdir()
+    dead = replace(own, pid=2**22 + 1)
+    take_hold(settings.var_dir, APP, Hold(dead.name, "tidemark restore run x", 5, process=dead))
+    assert "was killed" in status()["holds"][0]["stale"]
+    assert [(each["kind"], each["path"]) for each in status()["leftovers"]] == [
+        ("stale hold", str(hold_path(settings.var_dir, APP)))
+    ]
+    shown = status(as_json=False)
+    assert "holds: nothing is launched" in shown
+    assert "stale" in shown.split("left behind")[0]
+
+
+def test_should_show_applications_that_no_topology_has_but_not_while_one_does_not_load(settings, tmp_path):
+    store(settings.state_dir / "0" / "forgotten", 3)
+    shown = status()["leftovers"]
+    assert [(each["application"], each["kind"]) for each in shown] == [
+        ("forgotten", "folder of an application that is gone")
+    ]
+    (tmp_path / "modules" / "broken.py").write_text("def topology():\n    raise ValueError\n")
+    assert status()["leftovers"] == [], "it may be that one's"

@@ -1,0 +1,150 @@
+"""Restores after drills on a real broker: a store that a drill found differing is not copied from, its rates are used."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import PurePosixPath
+
+import pytest
+from tests.drill.running import batches, running, tamper
+from tests.oncall.test_oncall_steps import call_of
+from tests.restore.counting import NO_PROBE, CountingApp
+from typer.testing import CliRunner
+
+from tidemark.cli.main import build
+from tidemark.clock import wall_clock_ms
+from tidemark.drill.verdicts import last_verdicts
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.drills import past_drills
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.plans import RestorePlan
+from tidemark.restore.run import RestoreRun, make_plan
+from tidemark.restore.sources import copy_sources
+from tidemark.restore.workspace import RestoreState, Workspace, new_id
+from tidemark.savepoints.manifest import begun_ms
+from tidemark.start.evidence import SourceOfState
+from tidemark.start.ways import MEASURED
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+LOCAL, SAVEPOINT = SourceOfState.LOCAL, SourceOfState.SAVEPOINT
+KEYS = 12_000
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    made = CountingApp(settings, admin, unique("counting"))
+    made.settings = made.settings.model_copy(update={"commit_interval_ms": 100})
+    return made
+
+
+def kit_of(app):
+    return RestoreKit.of(app.plan, app.settings, copy_sources(app.plan, app.settings), wall_clock_ms)
+
+
+def drill(name):
+    """By command, which keeps it; whether it passed."""
+    return CliRunner().invoke(build(["drill"]), ["drill", name, "--follow-batches", "1"]).exit_code == 0
+
+
+def drills(app):
+    facts = FactsDatabase(app.settings)
+    try:
+        return [past.report for past in past_drills(facts, app.name)]
+    finally:
+        facts.close()
+
+
+def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, tmp_path, monkeypatch):
+    app.feed(2000)
+    app.run()
+    name = app.for_commands(tmp_path, monkeypatch)
+    with running(app):
+        assert drill(name)
+        tamper(app, {"k00150": 999}, partial(batches, app))
+        assert not drill(name)
+    failed, passed = drills(app)
+    (wrong,) = {store["task"] for store in failed["stores"] if store["differing"]}
+    kit = kit_of(app)
+    suspects = {str(task): verdict for (task, _), verdict in last_verdicts(app.settings, kit.plan).items()}
+    assert {task: verdict.is_suspect for task, verdict in suspects.items()} == {
+        task: task == wrong for task in ("0_0", "0_1")
+    }
+
+    made = make_plan(kit, new_id(), None)
+    assert RestorePlan.from_json(made.to_json()) == made
+    for store in made.stores:
+        told = [line for line in store.passed_over if "is suspected" in line]
+        assert (store.source is LOCAL) == (store.task != wrong)
+        assert bool(told) == (store.task == wrong)
+        if store.task == wrong:
+            assert any(
+                f"the drill {failed['drill_id']} (" in line and "found 1 keys that differ" in line for line in told
+            )
+            assert any(str(app.store_folder(int(wrong[-1]))) in line for line in told)
+            assert all(one in "".join(told) for one in failed["savepoints"])
+            if store.source is SAVEPOINT:
+                assert begun_ms(PurePosixPath(store.location).parent.name) <= begun_ms(passed["savepoints"][-1])
+    # A person may know better, and on-call is told the same.
+    assert {store.source for store in make_plan(kit, new_id(), LOCAL).stores} == {LOCAL}
+    call = call_of(app)
+    assert "is suspected: the drill" in call.plan().told
+    assert f"| {wrong} | n | local |" not in call.plan().told
+
+    # Until a restore has replaced it: the record of the stranger is then in both.
+    workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
+    workspace.create(made)
+    done = RestoreRun(kit, workspace, LoggingRestoreListener(), NO_PROBE, [].append).run()
+    assert done.state is RestoreState.DONE
+    assert {store.source for store in make_plan(kit, new_id(), None).stores} == {LOCAL}
+
+
+def test_should_read_the_changelog_where_every_savepoint_is_suspected_too(app, tmp_path, monkeypatch):
+    app.feed(600)
+    app.run()
+    name = app.for_commands(tmp_path, monkeypatch)
+    with running(app):
+        tamper(app, {"k00150": 999}, partial(batches, app))
+        assert not drill(name)
+    shutil.rmtree(app.settings.state_dir / "0")
+    made = make_plan(kit_of(app), new_id(), None)
+    (wrong,) = {store["task"] for store in drills(app)[0]["stores"] if store["differing"]}
+    assert {store.source for store in made.stores if store.task == wrong} == {SourceOfState.CHANGELOG}
+    assert {store.source for store in make_plan(kit_of(app), new_id(), SAVEPOINT).stores} == {SAVEPOINT}
+
+
+def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkeypatch):
+    app.feed(KEYS, keys=KEYS)
+    app.run()
+    name = app.for_commands(tmp_path, monkeypatch)
+    before = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)
+    assert before.rates == MEASURED
+    assert "assumed, no drill has measured it" in before.rates_from
+    with running(app):
+        assert drill(name)
+    (report,) = drills(app)
+    rate = report["rates"]["changelog_offsets_per_s"]
+    whole = [store for store in report["stores"] if store["way"] == "whole changelog"]
+    offsets = sum(store["end_offset"] - store["from_offset"] for store in whole)
+    assert rate == pytest.approx(offsets / sum(store["seconds"] for store in whole), rel=0.01)
+    made = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)
+    assert made.rates.changelog_offsets_per_s == rate
+    for store in made.stores:
+        assert store.eta_s == pytest.approx((store.end_offset - store.from_offset) / rate, abs=0.001)
+    assert made.eta_s(1) == pytest.approx(2 * sum(store.end_offset for store in made.stores) / rate, rel=0.01)
+    assert f"measured by the drill {report['drill_id']}" in made.rates_from
+    shown = CliRunner().invoke(build(["restore"]), ["restore", "plan", name])
+    assert f"measured by the drill {report['drill_id']}" in " ".join(shown.output.split())
+    call = call_of(app)
+    assert f"measured by the drill {report['drill_id']}" in call.plan().told
+
+
+def test_should_plan_without_drills_where_their_history_cannot_be_read(app):
+    app.feed(100)
+    app.run()
+    app.settings = app.settings.model_copy(update={"var_dir": app.settings.state_dir / "0" / app.name / ".lock"})
+    made = make_plan(kit_of(app), new_id(), None)
+    assert {store.source for store in made.stores} == {LOCAL}
+    assert "drills are not taken into account: the database of facts" in made.rates_from

@@ -1,0 +1,187 @@
+"""The hold of a command of the terminal: taken for as long as it works, told apart from one whose process is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from tidemark.errors import ApplicationHeld, TaskLocked
+from tidemark.hold import (
+    Hold,
+    HoldingProcess,
+    acting_for,
+    case_path,
+    describe_hold,
+    hold_path,
+    holding,
+    read_hold,
+    release_hold,
+    require_not_held,
+    stale_because,
+    take_hold,
+)
+
+CASE = "20261122T031500000000Z"
+_HOLDS = """
+import sys
+from pathlib import Path
+from tidemark.hold import holding
+with holding(Path(sys.argv[1]), "app", print):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+_CONTENDS = """
+import os, random, sys
+from pathlib import Path
+from tidemark.errors import TaskLocked
+from tidemark.hold import holding
+folder, rng, had = Path(sys.argv[1]), random.Random(int(sys.argv[2])), 0
+while had < 20:
+    try:
+        with holding(folder, "app", print):
+            # Nobody else is in here.
+            alone = os.open(folder / "alone", os.O_CREAT | os.O_EXCL)
+            os.close(alone)
+            for _ in range(rng.randrange(2000)):
+                pass
+            os.unlink(folder / "alone")
+            had += 1
+    except TaskLocked:
+        pass
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Another process that holds the application, and is gone after the test."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": "include"},
+    )  # fmt: skip
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_should_say_who_holds_and_release_at_the_end(tmp_path):
+    with holding(tmp_path, "app", print):
+        hold = read_hold(tmp_path, "app")
+        assert hold.process.pid == os.getpid()
+        assert hold.by == f"{hold.process.user}@{hold.process.host}:{os.getpid()}"
+        assert hold.reason == hold.process.command
+        assert stale_because(tmp_path, "app", hold) is None
+        with pytest.raises(ApplicationHeld, match="app is held by"):
+            require_not_held(tmp_path, "app")
+    assert read_hold(tmp_path, "app") is None
+    require_not_held(tmp_path, "app")
+    with pytest.raises(ZeroDivisionError), holding(tmp_path, "app", print):
+        _ = 1 / 0
+    assert read_hold(tmp_path, "app") is None
+
+
+def test_should_refuse_beside_a_holder_that_lives(tmp_path, command):
+    before = hold_path(tmp_path, "app").read_text()
+    with pytest.raises(TaskLocked, match=rf"held by .*:{command.pid} "), holding(tmp_path, "app", print):
+        pytest.fail("two at a time")
+    assert hold_path(tmp_path, "app").read_text() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_should_release_when_it_is_told_to_end(tmp_path, command, number):
+    command.send_signal(number)
+    assert command.wait(20) == 128 + number
+    assert read_hold(tmp_path, "app") is None
+
+
+def test_should_take_over_from_a_process_that_was_killed_and_say_so(tmp_path, command):
+    command.kill()
+    command.wait()
+    said = []
+    assert f"process {command.pid} of" in stale_because(tmp_path, "app", read_hold(tmp_path, "app"))
+    assert "stale" in describe_hold(tmp_path, "app", read_hold(tmp_path, "app"))
+    # Nobody launches meanwhile: what was begun may be half done.
+    with pytest.raises(ApplicationHeld, match="was killed"):
+        require_not_held(tmp_path, "app")
+    with holding(tmp_path, "app", said.append):
+        assert read_hold(tmp_path, "app").process.pid == os.getpid()
+    assert [f":{command.pid} " in line and "was killed" in line for line in said] == [True]
+    assert read_hold(tmp_path, "app") is None
+
+
+def test_should_never_take_a_holder_that_cannot_be_looked_up_for_dead(tmp_path):
+    own = HoldingProcess.own()
+    for other, is_stale in (
+        (replace(own, pid=2**22 + 1), True),
+        (replace(own, start_time=own.start_time - 100), True),
+        (replace(own, boot_id="before the restart", pid_namespace="other"), True),
+        (replace(own, host="elsewhere", boot_id="other", pid_namespace="other", pid=2**22 + 1), False),
+        (replace(own, pid_namespace="a container's", pid=2**22 + 1), False),
+        (own, False),
+    ):
+        hold = Hold(other.name + "x", "a restore", 5, process=other)
+        assert (stale_because(tmp_path, "app", hold) is not None) is is_stale, other
+
+
+def test_should_go_on_under_the_hold_of_the_case_that_it_acts_for(tmp_path):
+    take_hold(tmp_path, "app", Hold(CASE, "why", 5, (0, 1)))
+    before = read_hold(tmp_path, "app")
+    with acting_for(CASE), holding(tmp_path, "app", print):
+        assert read_hold(tmp_path, "app") == before
+    assert read_hold(tmp_path, "app") == before
+    with pytest.raises(TaskLocked, match=CASE), holding(tmp_path, "app", print):
+        pytest.fail("that is the case's")
+    other = CASE.replace("2026", "2027")
+    with pytest.raises(TaskLocked, match=CASE), acting_for(other), holding(tmp_path, "app", print):
+        pytest.fail("that is another case's")
+    # A case whose hold somebody has removed holds for as long as it works.
+    release_hold(tmp_path, "app", CASE)
+    with acting_for(CASE), holding(tmp_path, "app", print):
+        assert read_hold(tmp_path, "app").by == CASE
+    assert read_hold(tmp_path, "app") is None
+
+
+def test_should_take_over_from_a_case_that_is_over_alone(tmp_path):
+    hold = take_hold(tmp_path, "app", Hold(CASE, "why", int(time.time() * 1000)))
+    assert stale_because(tmp_path, "app", hold) is None, "a case that nobody has written a report of may go on"
+    report = case_path(tmp_path, "app", CASE) / "report.json"
+    report.parent.mkdir(parents=True)
+    report.write_text("{}")
+    os.utime(report, (hold.since_ms / 1000 - 60,) * 2)
+    assert stale_because(tmp_path, "app", hold) is None, "the report of a try before this hold"
+    os.utime(report, (hold.since_ms / 1000 + 60,) * 2)
+    assert stale_because(tmp_path, "app", hold) == f"case {CASE} is over"
+    with holding(tmp_path, "app", print):
+        assert read_hold(tmp_path, "app").by != CASE
+
+
+def test_should_take_a_file_that_nobody_can_read_for_a_hold_that_lives(tmp_path):
+    path = hold_path(tmp_path, "app")
+    path.parent.mkdir()
+    for text in ("{half", "{}", json.dumps({"by": "x", "reason": "", "since_ms": 1, "instances": [], "process": {}})):
+        path.write_text(text)
+        with pytest.raises(TaskLocked, match=r"remove .*app\.hold\.json"), holding(tmp_path, "app", print):
+            pytest.fail("somebody meant to hold")
+
+
+def test_should_let_one_in_at_a_time(tmp_path):
+    seed = random.randrange(10**6)
+    contenders = [
+        subprocess.Popen(
+            [sys.executable, "-c", _CONTENDS, str(tmp_path), str(seed + n)],
+            env={**os.environ, "PYTHONPATH": "include"},
+        )
+        for n in range(3)
+    ]
+    assert [contender.wait(120) for contender in contenders] == [0, 0, 0], seed
+    assert read_hold(tmp_path, "app") is None
