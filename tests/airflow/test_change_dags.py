@@ -68,7 +68,10 @@ def test_should_plan_hold_change_relaunch_and_report(app):
     assert "- **Reason given**: a \\| &lt;b>" in told
     assert "- **Rename**: `n=total`" in told
     assert "- **Standstill**: about 30 s" in told
-    assert "- **Rates**: 250,000 changelog offsets/s and 200.0 MB/s of a savepoint (assumed, no drill has measured it)." in told
+    assert (
+        "- **Rates**: 250,000 changelog offsets/s and 200.0 MB/s of a savepoint (assumed, no drill has measured it)."
+        in told
+    )
     assert description(app).version == "1"
     assert ask(context)["body"] == told
     answer(context)

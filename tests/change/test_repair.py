@@ -21,9 +21,11 @@ from tests.instance.test_topic_identity import delete, lose_the_disk, make_again
 from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
 from tests.restore.test_restore_run import counts_of
+from tests.standby.test_standby_description import standing_by
 from tests.truth.topics import read_all
 from typer.testing import CliRunner
 
+from tidemark.broker.offsets import EndOffsets
 from tidemark.change.recorded import settled_plan
 from tidemark.change.repair import Repair
 from tidemark.change.reset_plan import ResetTo, StateAfter
@@ -33,9 +35,11 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.drill.history import drill_history
 from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
+from tidemark.standby.copies import StandbyCopies
 from tidemark.start.evidence import SourceOfState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -172,6 +176,30 @@ def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost
     assert found["topic identities"].verdict is Verdict.OK
     with pytest.raises(StartRefused, match=r"name the stores that should be compared with --store: n"):
         repair_of(app).run(not_asked)
+
+
+def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
+    places = [TopicPartition(changelog_of(app), number) for number in range(PARTITIONS)]
+    tasks = list(app.last_records())
+
+    def has_read():
+        ends = EndOffsets(app.admin, 15).of(places)
+        copies = StandbyCopies(app.settings.state_dir, app.name).find(tasks)
+        return all(
+            copies[task].get("n") and copies[task]["n"][0].marker.changelog_offset >= ends[places[task.partition]]
+            for task in tasks
+        )
+
+    with standing_by(app):
+        assert wait_until(has_read, 60)
+        delete(app, changelog_of(app))
+        lose_the_disk(app)
+        asked = []
+        assert repair_of(app).run(lambda plan: asked.append(plan) or True)
+    assert {task.source for task in asked[0].stores[0].tasks} == {SourceOfState.STANDBY}
+    app.run()
+    assert app.counts() == app.expected
+    keeps_counting_after_a_lost_disk(app)
 
 
 def test_should_name_the_repair_where_a_start_is_refused(app):

@@ -21,7 +21,7 @@ from tidemark.start.evidence import (
 )
 from tidemark.start.identities import CHANGELOG_REMEDY, LostTopic, TopicUse
 from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, best_way, plan_start, standing_of, unlogged_fault
-from tidemark.start.ways import MEASURED, Rates
+from tidemark.start.ways import MEASURED, Rates, holds_last_commit
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
@@ -332,6 +332,29 @@ def test_should_keep_a_store_that_is_not_logged_over_a_commit_which_leaves_it_al
 def test_should_take_an_instances_own_store_for_level_behind_a_commit_that_leaves_it_alone(kind, source, expected):
     record = dataclasses.replace(a_record(), kind=kind, batch=8)
     assert way_of(plan_start(found(record=record, copies=(a_copy(kind=source),)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("changelog_offset", "layout", "application_id", "is_whole"),
+    [
+        (63, LAYOUT, "app", True),
+        (64, LAYOUT, "app", True),
+        (62, LAYOUT, "app", False),
+        (63, "other", "app", False),
+        (63, LAYOUT, "another", False),
+    ],
+)
+def test_should_tell_whether_a_standbys_copy_has_read_the_last_commit(
+    changelog_offset, layout, application_id, is_whole
+):
+    copy = a_copy(-1, changelog_offset, kind=SourceOfState.STANDBY, layout=layout, application_id=application_id)
+    record = dataclasses.replace(
+        a_record(), ends_before={CHANGELOG.topic: {2: 60, 1: 99}}, changelogs={CHANGELOG.topic: 3}
+    )
+    evidence = found(record=record, copies=(copy,))
+    assert holds_last_commit(copy, evidence, evidence.stores[0]) is is_whole
+    unknown = dataclasses.replace(evidence, last_record=dataclasses.replace(record, ends_before={}))
+    assert not holds_last_commit(copy, unknown, evidence.stores[0])
 
 
 @pytest.mark.parametrize(("age", "kind"), [(24 * HOUR - 1, TAIL), (24 * HOUR, WHOLE), (24 * HOUR + 1, WHOLE)])

@@ -41,7 +41,7 @@ from tidemark.start.evidence import SourceOfState, Standing, StoreEvidence, Task
 from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Refuse, best_way
-from tidemark.start.ways import MEASURED, Way, changelog_fault, weigh
+from tidemark.start.ways import MEASURED, Way, changelog_fault, holds_last_commit, weigh
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
@@ -254,6 +254,10 @@ class Repair:
         kinds = [self.source] if self.source else _COPIES if is_damaged else [SourceOfState.LOCAL]
         ways = [way for way in weigh(evidence, store, standing, MEASURED) if way.copy is not None and way.kind in kinds]
         level = next((way for way in ways if way.fault is None and way.is_ready), None)
+        if level is None and is_damaged:
+            # A standby knows no batches, but how far it has read.
+            whole = (way for way in ways if way.copy is not None and holds_last_commit(way.copy, evidence, store))
+            level = next((replace(way, from_offset=way.end_offset) for way in whole), None)
         if level is not None or not may_run:
             return level
         running = before.found[evidence.task].facts.last_instance
