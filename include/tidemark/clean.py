@@ -19,7 +19,16 @@ from tidemark.commit.history import last_commit_records
 from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
 from tidemark.hold import holding
-from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held, store_of
+from tidemark.leftovers import (
+    REMOVED_FOLDER,
+    Known,
+    Leftover,
+    LeftoverKind,
+    find_leftovers,
+    has_store,
+    is_held,
+    store_of,
+)
 from tidemark.names import TaskId, commits_topic
 from tidemark.probe import Probe
 from tidemark.restore.fence import fenced, holders
@@ -29,7 +38,7 @@ from tidemark.restore.workspace import RESTORES_FOLDER, Workspace, new_id
 from tidemark.start.evidence import SourceOfState, StateCopy
 from tidemark.start.plan import Resume, StartPlan, plan_start
 from tidemark.start.witnesses import stalled_after
-from tidemark.stores.directory import STORES_FOLDER, FolderLock, folder_of, is_locked
+from tidemark.stores.directory import FolderLock, folder_of, is_locked
 from tidemark.topology.plan import StoreSpec
 
 _NO_BATCH, _UNREADABLE = -2, -1
@@ -321,10 +330,10 @@ class _Judge:
         return {spec.name: spec for spec in subtopologies[task.subtopology].stores}
 
     def _folders(self, task: TaskId) -> tuple[Path, ...]:
-        """Instances' folders of the application that have the task."""
+        """Instances' folders of the application that have a store of the task."""
         state_dir, app = self.kit.settings.state_dir, self.kit.plan.application_id
         return tuple(
-            holder for holder in holders(state_dir, app) if any((holder / str(task) / STORES_FOLDER).glob("*"))
+            holder for holder in holders(state_dir, app) if has_store(holder / str(task), self._specs(task).keys())
         )
 
     def _ways(self, task: TaskId, folders: tuple[Path, ...]) -> dict[str, tuple[object, ...]] | None:

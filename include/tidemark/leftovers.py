@@ -213,6 +213,11 @@ def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | N
     return None
 
 
+def has_store(task_folder: Path, stores: Collection[str]) -> bool:
+    """Whether a task's folder has more than what is left of stores."""
+    return any(store_of(path.name, stores) is None for path in (task_folder / STORES_FOLDER).glob("*"))
+
+
 def _is_holder(name: str) -> bool:
     return name.isdigit() or name.startswith(STANDBY_PREFIX)
 
@@ -237,9 +242,9 @@ def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection
                 why = f"the topology has no task {task} any more"
                 yield _leftover(LeftoverKind.GONE_TASK, app, folder, why, holder, task)
                 continue
-            if holder in instances:
-                having.setdefault(task, []).append(holder)
             stores = {spec.name for spec in plan.subtopologies[task.subtopology].stores}
+            if holder in instances and has_store(folder, stores):
+                having.setdefault(task, []).append(holder)
             for path in sorted((folder / STORES_FOLDER).glob("*")):
                 left = store_of(path.name, stores)
                 if left is not None and not (works and left[0] is LeftoverKind.HALF_BUILT):
