@@ -315,13 +315,15 @@ class Draw:
 
     def _restore_on_a_full_disk(self) -> None:
         step, state = self.drawn.kind.name.partition(": ")[2], self.scene.state
+        # With the first store built, the others are still to be fetched.
         points = {
-            "build": "restore-whole", "tail": "restore-tail", "verify": "restore-built", "swap": "swap-between",
+            "fetch": "restore-built", "build": "restore-whole", "tail": "restore-tail", "verify": "restore-built",
+            "swap": "swap-between",
         }  # fmt: skip
         if step in points:
             self.scene.full_disk_at(points[step])
         else:
-            disk.fill(state, {"plan file": 0, "fetch": 24_000}[step])
+            disk.fill(state)
         said = self.scene.tidemark(*self._command())
         self.tally.expect(said.code in (0, 30), f"on a full disk, {said}")
         self.tally.expect("Traceback" not in said.text, f"on a full disk, {said}")
@@ -422,7 +424,7 @@ class Draw:
             ("changelog repair", self._repair_changelog),
             ("bring a copy of the state folder or a savepoint back", self._bring_savepoint_back),
             ("offsets reset NAME --to offsets --state keep", self._keep_state),
-            ("offsets reset NAME --to earliest --state keep", self._empty_state),
+            ("`--state empty` begins again", self._empty_state),
             ("--to earliest --state empty", self._empty_state),
             ("delete the application's changelogs", self._begin_without_state),
         ]
