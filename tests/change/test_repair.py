@@ -28,6 +28,7 @@ from typer.testing import CliRunner
 from tidemark.broker.offsets import EndOffsets
 from tidemark.change.recorded import settled_plan
 from tidemark.change.repair import Repair
+from tidemark.change.repaired import repaired_ms
 from tidemark.change.reset_plan import ResetTo, StateAfter
 from tidemark.checks.verdict import Verdict
 from tidemark.cli.main import build
@@ -127,7 +128,10 @@ def test_should_take_back_what_a_stranger_wrote(app, seed):
     assert committed(app) == before
     assert {record.kind for record in app.last_records().values()} == {CommitKind.REPAIR}
     assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
+    noted = repaired_ms(app.settings.state_dir, app.name)
+    assert set(noted) == {(task, "n") for task in app.last_records()}
     assert work.run(not_asked), "a second run finds that nothing differs"
+    assert all(at_ms > noted[name] for name, at_ms in repaired_ms(app.settings.state_dir, app.name).items())
     lose_the_disk(app)
     app.run()
     assert app.counts() == app.expected

@@ -123,6 +123,7 @@ class Repair:
             self.say(
                 f"{', '.join(s.changelog for s in plan.stores)}: nothing differs from the stores, nothing was changed"
             )
+            self._note(parts)
             return True
         if not approve(plan):
             return False
@@ -220,7 +221,8 @@ class Repair:
                 raise StartRefused(f"store {name} {why}: it has no changelog that could be repaired")
             if spec.uncopied is not None:
                 raise StartRefused(
-                    f"store {name} is {spec.uncopied}, so only its changelog can be copied, and that is damaged: {BEGIN_AGAIN}"
+                    f"store {name} is {spec.uncopied} and cannot be copied, so nothing says what its changelog should hold: "
+                    f"{BEGIN_AGAIN}"
                 )
         return chosen
 
@@ -318,6 +320,10 @@ class Repair:
         if not part.told.is_judge and not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.told}; and {part.way.location} is no witness against it: choose one with --from"
+            )
+        if verdict.deleted:
+            return replace(
+                part, told=replace(part.told, damaged=f"{job.changelog} has lost records that it should hold")
             )
         return replace(part, told=replace(part.told, differing=verdict.different), values=tuple(values))
 
