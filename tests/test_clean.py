@@ -172,6 +172,20 @@ def test_should_keep_the_only_contents_of_a_store_that_is_not_logged_and_say_so(
     assert not (app.state / "0_1").exists()
 
 
+@pytest.mark.parametrize("theirs_is_whole", [True, False])
+def test_should_keep_what_cannot_be_read_of_a_store_that_is_not_logged_where_nothing_else_can(
+    remembering, theirs_is_whole
+):
+    app = remembering
+    (stores(app) / "seen" / "CURRENT").write_text("no database")
+    if not theirs_is_whole:
+        (folder_of_instance(app, 1) / "0_0" / STORES_FOLDER / "seen" / "CURRENT").write_text("no database")
+    (app.state / "0_1" / STORES_FOLDER / "seen.corrupt-17").mkdir()
+    clean(app)
+    assert (stores(app) / "seen").exists() is not theirs_is_whole
+    assert (app.state / "0_1" / STORES_FOLDER / "seen.corrupt-17").exists(), "nor with the folder that it lies in"
+
+
 def test_should_remove_what_nothing_reads_and_keep_what_is_all_that_is_left_of_a_store(remembering):
     app = remembering
     clean(app)
@@ -466,6 +480,8 @@ def furthest(app) -> dict[tuple[str, str], int]:
     """The newest batch that any folder of an instance holds, by task of the topology and store."""
     batches: dict[tuple[str, str], int] = {}
     for path in app.settings.state_dir.glob(f"[0-9]/{app.name}/0_[01]/{STORES_FOLDER}/*"):
+        if path.name.startswith("seen.corrupt-"):
+            batches[path.parent.parent.name, str(path)] = 0
         if path.name not in ("n", "seen"):
             continue
         try:

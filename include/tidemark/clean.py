@@ -16,9 +16,19 @@ from pathlib import Path
 
 from tidemark.broker.topics import partition_counts
 from tidemark.commit.history import last_commit_records
+from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
 from tidemark.hold import holding
-from tidemark.leftovers import REMOVED_FOLDER, Known, Leftover, LeftoverKind, find_leftovers, is_held
+from tidemark.leftovers import (
+    REMOVED_FOLDER,
+    Known,
+    Leftover,
+    LeftoverKind,
+    find_leftovers,
+    has_store,
+    is_held,
+    store_of,
+)
 from tidemark.names import TaskId, commits_topic
 from tidemark.probe import Probe
 from tidemark.restore.fence import fenced, holders
@@ -28,10 +38,10 @@ from tidemark.restore.workspace import RESTORES_FOLDER, Workspace, new_id
 from tidemark.start.evidence import SourceOfState, StateCopy
 from tidemark.start.plan import Resume, StartPlan, plan_start
 from tidemark.start.witnesses import stalled_after
-from tidemark.stores.directory import STORES_FOLDER, FolderLock, folder_of, is_locked
+from tidemark.stores.directory import FolderLock, folder_of, is_locked
 from tidemark.topology.plan import StoreSpec
 
-_NO_BATCH = -2
+_NO_BATCH, _UNREADABLE = -2, -1
 _BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED)
 
 
@@ -93,11 +103,10 @@ class Clean:
         with holding(settings.var_dir, app, self.say), self._fenced_if_stopped() as (runs, own):
             now = self._plan(runs, is_held=False, own=own)
             judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
-            for each in judged:
-                self._remove(each.leftover)
+            removed = tuple(each for each in judged if self._remove(each.leftover))
         # The hold that was stale is this command's by now, and released.
         holds = tuple(each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD)
-        return CleanPlan(app, holds + judged)
+        return CleanPlan(app, holds + removed)
 
     @contextmanager
     def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
@@ -131,17 +140,23 @@ class Clean:
         found = find_leftovers(kit.settings, known, judge.keeper, is_held=is_held, own=own)
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
 
-    def _remove(self, leftover: Leftover) -> None:
+    def _remove(self, leftover: Leftover) -> bool:
+        """Move a folder away and delete it; False where somebody has begun to work with it."""
+        try:
+            self._remove_locked(leftover)
+        except TaskLocked as error:
+            self.say(f"{leftover.path} is kept: {error}")
+            return False
+        self.say(f"removed {leftover.path}")
+        return True
+
+    def _remove_locked(self, leftover: Leftover) -> None:
         state_dir = self.kit.settings.state_dir
         away = state_dir / REMOVED_FOLDER / leftover.application_id
         with ExitStack() as locks:
-            workspace = _workspace_of(leftover, state_dir)
-            if workspace is not None:
-                try:
-                    locks.enter_context(workspace)
-                except TaskLocked as error:
-                    self.say(f"{leftover.path} is kept: {error}")
-                    return
+            lock = _lock_of(leftover, state_dir)
+            if lock is not None:
+                locks.enter_context(lock)
             if leftover.kind is not LeftoverKind.REMOVED:
                 away.mkdir(parents=True, exist_ok=True)
                 path = away / new_id()
@@ -151,11 +166,13 @@ class Clean:
                 path = leftover.path
             self.probe("clean-renamed")
             shutil.rmtree(path)
-        self.say(f"removed {leftover.path}")
 
 
-def _workspace_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
-    """The lock of the restore that a leftover belongs to, to be taken."""
+def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
+    """Take the lock of the restore or of the drills that a leftover belongs to. Raises `TaskLocked`."""
+    drills = state_dir / DRILLS_FOLDER / leftover.application_id
+    if leftover.path.is_relative_to(drills):
+        return FolderLock(drills)
     restores = state_dir / RESTORES_FOLDER / leftover.application_id
     if not leftover.path.is_relative_to(restores):
         return None
@@ -289,14 +306,19 @@ class _Judge:
         """Whether a folder alone holds what a store without a changelog holds, which nobody could restore."""
         for name, spec in self._specs(task).items():
             place = _store(folder, name)
-            if spec.is_logged or spec.in_memory or not place.exists():
+            if spec.is_logged or spec.in_memory:
+                continue
+            for path in place.parent.glob("*"):
+                if store_of(path.name, self._specs(task)) == (LeftoverKind.CORRUPT, name):
+                    return f"store {task}/{name} is not logged, and {path} is all that is left of it; remove it by hand"
+            if not place.exists():
                 continue
             told = f"store {task}/{name} is not logged, and {place} holds all that there is of it; remove it by hand"
             if spec.custom is not None:
                 if not any(_store(other, name).exists() for other in others):
                     return told
                 continue
-            here = _batch(folder, name)
+            here = _batch(folder, name, unreadable=_UNREADABLE)
             if here > max((_batch(other, name) for other in others), default=_NO_BATCH):
                 return told
         return None
@@ -308,10 +330,10 @@ class _Judge:
         return {spec.name: spec for spec in subtopologies[task.subtopology].stores}
 
     def _folders(self, task: TaskId) -> tuple[Path, ...]:
-        """Instances' folders of the application that have the task."""
+        """Instances' folders of the application that have a store of the task."""
         state_dir, app = self.kit.settings.state_dir, self.kit.plan.application_id
         return tuple(
-            holder for holder in holders(state_dir, app) if any((holder / str(task) / STORES_FOLDER).glob("*"))
+            holder for holder in holders(state_dir, app) if has_store(holder / str(task), self._specs(task).keys())
         )
 
     def _ways(self, task: TaskId, folders: tuple[Path, ...]) -> dict[str, tuple[object, ...]] | None:
@@ -369,13 +391,13 @@ def _store(task_folder: Path, store: str) -> Path:
     return folder_of(task_folder.parent, TaskId.parse(task_folder.name), store)
 
 
-def _batch(task_folder: Path, store: str) -> int:
-    """The batch that a store holds; `_NO_BATCH` where there is no store, or none that can be read."""
+def _batch(task_folder: Path, store: str, *, unreadable: int = _NO_BATCH) -> int:
+    """The batch that a store holds; `_NO_BATCH` where there is no store, or nothing was committed to it."""
     folder = _store(task_folder, store)
     if not (folder / "CURRENT").exists():
         return _NO_BATCH
     try:
         marker = read_marker(folder)
     except TaskCorrupted:
-        return _NO_BATCH
+        return unreadable
     return _NO_BATCH if marker is None else marker.batch

@@ -23,6 +23,7 @@ from tidemark.change.rescale import RESCALES_FOLDER
 from tidemark.change.reset import RESETS_FOLDER
 from tidemark.change.upgrade import CHANGES_FOLDER
 from tidemark.clock import wall_clock_ms
+from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import InvalidTopology, TaskCorrupted, TidemarkError
 from tidemark.hold import hold_path, read_hold, stale_because
 from tidemark.names import TaskId
@@ -108,7 +109,12 @@ def find_leftovers(
     """
     state_dir, app = settings.state_dir, known.application_id
     found = [*_hold(settings.var_dir, app), *_task_folders(state_dir, known, keeper, own)]
-    beside = [*_restores(state_dir, app), *_rewinds(state_dir, app), *_changes(state_dir, app)]
+    beside = [
+        *_restores(state_dir, app),
+        *_rewinds(state_dir, app),
+        *_changes(state_dir, app),
+        *_drills(state_dir, app),
+    ]
     beside += [
         _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while it removed it")
         for path in sorted((state_dir / REMOVED_FOLDER / app).glob("*"))
@@ -207,6 +213,11 @@ def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | N
     return None
 
 
+def has_store(task_folder: Path, stores: Collection[str]) -> bool:
+    """Whether a task's folder has more than what is left of stores."""
+    return any(store_of(path.name, stores) is None for path in (task_folder / STORES_FOLDER).glob("*"))
+
+
 def _is_holder(name: str) -> bool:
     return name.isdigit() or name.startswith(STANDBY_PREFIX)
 
@@ -231,9 +242,9 @@ def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection
                 why = f"the topology has no task {task} any more"
                 yield _leftover(LeftoverKind.GONE_TASK, app, folder, why, holder, task)
                 continue
-            if holder in instances:
-                having.setdefault(task, []).append(holder)
             stores = {spec.name for spec in plan.subtopologies[task.subtopology].stores}
+            if holder in instances and has_store(folder, stores):
+                having.setdefault(task, []).append(holder)
             for path in sorted((folder / STORES_FOLDER).glob("*")):
                 left = store_of(path.name, stores)
                 if left is not None and not (works and left[0] is LeftoverKind.HALF_BUILT):
@@ -310,8 +321,16 @@ def _changes(state_dir: Path, application_id: str) -> Iterator[Leftover]:
     for name in _CHANGES:
         folder = state_dir / name / application_id
         if folder.exists():
-            why = "an upgrade, a rescale or a reset was killed"
+            why = "an upgrade, a rescale, a reset or a repair was killed"
             yield _leftover(LeftoverKind.BUILT, application_id, folder, why)
+
+
+def _drills(state_dir: Path, application_id: str) -> Iterator[Leftover]:
+    folder = state_dir / DRILLS_FOLDER / application_id
+    if is_locked(folder):
+        return
+    for path in sorted(path for path in folder.glob("*") if path.is_dir()):
+        yield _leftover(LeftoverKind.BUILT, application_id, path, "a drill was killed")
 
 
 def _leftover(

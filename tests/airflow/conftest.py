@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
-from stream_bench import Bench
-from stream_task import Task
+from tests.airflow.stream_bench import Bench
+from tests.airflow.stream_task import Task
 
 from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles, InstanceKey

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from approving import answer, approve, ask, run_of
-from test_operations_dags import operations as operations  # The fixture.
+from tests.airflow.approving import answer, approve, ask, run_of
+from tests.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.change.changing import ChangingApp
 from tests.change.test_upgrade import description
 from tests.instance.test_topic_identity import delete
@@ -68,6 +68,10 @@ def test_should_plan_hold_change_relaunch_and_report(app):
     assert "- **Reason given**: a \\| &lt;b>" in told
     assert "- **Rename**: `n=total`" in told
     assert "- **Standstill**: about 30 s" in told
+    assert (
+        "- **Rates**: 250,000 changelog offsets/s and 200.0 MB/s of a savepoint (assumed, no drill has measured it)."
+        in told
+    )
     assert description(app).version == "1"
     assert ask(context)["body"] == told
     answer(context)

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from stream_bench import Bench
-from stream_task import Task
+from tests.airflow.stream_bench import Bench
+from tests.airflow.stream_task import Task
 
 from tidemark.errors import OutcomeUnknown, TaskLocked
 from tidemark.hold import Hold, read_hold, release_hold, take_hold

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from stream_bench import Bench
+from tests.airflow.stream_bench import Bench
 
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode

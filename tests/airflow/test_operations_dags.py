@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from approving import answer, approve, ask
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.airflow.approving import answer, approve, ask
 from tests.alerts.noting import NOTE, NOTES_FILE, noted
 from tests.restore.counting import CountingApp, counting
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from real_airflow import RealAirflow, real_airflow
-from stream_bench import FAKE, Bench
+from tests.airflow.real_airflow import RealAirflow, real_airflow
+from tests.airflow.stream_bench import FAKE, Bench
 from tests.alerts.noting import NOTE, NOTES_FILE, noted
 
 from tidemark.local import processes

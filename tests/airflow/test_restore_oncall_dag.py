@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from approving import answer, approve, ask, run_of
-from test_operations_dags import operations as operations  # The fixture.
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
+from tests.airflow.approving import answer, approve, ask, run_of
+from tests.airflow.test_operations_dags import operations as operations  # The fixture.
 from tests.restore.counting import CountingApp
 
 from tidemark.clock import wall_clock_ms
@@ -63,6 +63,21 @@ def test_should_change_nothing_unless_it_is_told_to(dag: DAG) -> None:
     assert gate.downstream_task_ids == {"approval"}
     assert not gate.ignore_downstream_trigger_rules
     assert upstream(dag, "fence") == {"approval"}
+
+
+@pytest.mark.parametrize(
+    ("name", "legal", "illegal"),
+    [("tasks", ["0_1", "10_23"], ["0", "0_1 ", "a_b", "../0_1"]), ("stores", ["n"], ["", 3])],
+)
+def test_should_restore_everything_unless_tasks_or_stores_are_named(
+    dag: DAG, name: str, legal: list[Any], illegal: list[Any]
+) -> None:
+    assert dag.params[name] == []
+    given = dag.params.get_param(name)
+    assert given.resolve(legal) == legal
+    for refused in (*([value] for value in illegal), legal[0]):
+        with pytest.raises(ParamValidationError):
+            given.resolve(refused)
 
 
 def test_should_roll_back_when_a_step_up_to_the_swap_fails_and_always_release_and_report(dag: DAG) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from stream_bench import Bench
+from tests.airflow.stream_bench import Bench
 from tests.alerts.noting import NOTE, NOTES_FILE, noted
 
 from tidemark.checks.standstill import CHECK, Input

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from stream_bench import Bench
+from tests.airflow.stream_bench import Bench
 
 from tidemark.local.processes import wait_until
 from tidemark_airflow.identity import Place, read_json, write_json

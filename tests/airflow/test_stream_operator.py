@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stream_bench import Bench
-from stream_task import Task
+from tests.airflow.stream_bench import Bench
+from tests.airflow.stream_task import Task
 
 from tidemark.alerts.alert import AlertKind
 from tidemark_airflow import stream_operator, watcher

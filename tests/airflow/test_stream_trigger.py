@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from stream_bench import Bench
+from tests.airflow.stream_bench import Bench
 
 from tidemark.local.processes import wait_until
 from tidemark_airflow import stream_trigger, watcher

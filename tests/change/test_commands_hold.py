@@ -12,6 +12,7 @@ import pytest
 from tests.change.changing import ChangingApp, version
 from tests.restore.counting import NO_PROBE, Crash, committed
 
+from tidemark.change.repair import Repair
 from tidemark.change.rescale import Rescale
 from tidemark.change.reset import Reset
 from tidemark.change.reset_plan import ResetTo, StateAfter
@@ -30,7 +31,7 @@ from tidemark.restore.workspace import Workspace, new_id, workspaces
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "offsets reset")
+COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "offsets reset", "changelog repair")
 
 
 class HeldApp(ChangingApp):
@@ -86,6 +87,9 @@ class HeldApp(ChangingApp):
             builder = PastBuilder(self._kit(past_sources), listener, NO_PROBE, said)
             workspace = Workspace(self.settings.state_dir, self.name, new_id(), REWINDS_FOLDER)
             assert Rewind(builder, workspace, NO_PROBE, said).run(self.then_ms, approve)
+        elif command == "changelog repair":
+            plan, settings = self.plan, self.settings
+            Repair(plan, settings, wall_clock_ms, ["n"], None, listener, NO_PROBE, lambda _line: look()).run(approve)
         else:
             first = (self.plan, self.settings, wall_clock_ms)
             work = {

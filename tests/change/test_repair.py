@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -20,21 +21,26 @@ from tests.instance.test_topic_identity import delete, lose_the_disk, make_again
 from tests.purging import purge
 from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
 from tests.restore.test_restore_run import counts_of
+from tests.standby.test_standby_description import standing_by
 from tests.truth.topics import read_all
 from typer.testing import CliRunner
 
+from tidemark.broker.offsets import EndOffsets
 from tidemark.change.recorded import settled_plan
 from tidemark.change.repair import Repair
+from tidemark.change.repaired import repaired_ms
 from tidemark.change.reset_plan import ResetTo, StateAfter
 from tidemark.checks.verdict import Verdict
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
-from tidemark.drill.verdicts import last_verdicts
+from tidemark.drill.history import drill_history
 from tidemark.errors import PreflightFailed, StartRefused
+from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
+from tidemark.standby.copies import StandbyCopies
 from tidemark.start.evidence import SourceOfState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -122,7 +128,10 @@ def test_should_take_back_what_a_stranger_wrote(app, seed):
     assert committed(app) == before
     assert {record.kind for record in app.last_records().values()} == {CommitKind.REPAIR}
     assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
+    noted = repaired_ms(app.settings.state_dir, app.name)
+    assert set(noted) == {(task, "n") for task in app.last_records()}
     assert work.run(not_asked), "a second run finds that nothing differs"
+    assert all(at_ms > noted[name] for name, at_ms in repaired_ms(app.settings.state_dir, app.name).items())
     lose_the_disk(app)
     app.run()
     assert app.counts() == app.expected
@@ -171,6 +180,30 @@ def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost
     assert found["topic identities"].verdict is Verdict.OK
     with pytest.raises(StartRefused, match=r"name the stores that should be compared with --store: n"):
         repair_of(app).run(not_asked)
+
+
+def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
+    places = [TopicPartition(changelog_of(app), number) for number in range(PARTITIONS)]
+    tasks = list(app.last_records())
+
+    def has_read():
+        ends = EndOffsets(app.admin, 15).of(places)
+        copies = StandbyCopies(app.settings.state_dir, app.name).find(tasks)
+        return all(
+            copies[task].get("n") and copies[task]["n"][0].marker.changelog_offset >= ends[places[task.partition]]
+            for task in tasks
+        )
+
+    with standing_by(app):
+        assert wait_until(has_read, 60)
+        delete(app, changelog_of(app))
+        lose_the_disk(app)
+        asked = []
+        assert repair_of(app).run(lambda plan: asked.append(plan) or True)
+    assert {task.source for task in asked[0].stores[0].tasks} == {SourceOfState.STANDBY}
+    app.run()
+    assert app.counts() == app.expected
+    keeps_counting_after_a_lost_disk(app)
 
 
 def test_should_name_the_repair_where_a_start_is_refused(app):
@@ -223,13 +256,12 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
         is_suspect = True
         told = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
 
-    def suspected(settings, topology):
-        assert (settings, topology.application_id) == (app.settings, app.name)
-        known = last_verdicts(settings, topology)
-        assert known == {}
-        return {(task, "n"): Suspect() for task in app.last_records()}
+    def suspected(kit):
+        found = drill_history(kit)
+        assert found.verdicts == {}
+        return replace(found, verdicts={(task, "n"): Suspect() for task in app.last_records()})
 
-    monkeypatch.setattr("tidemark.change.repair.last_verdicts", suspected)
+    monkeypatch.setattr("tidemark.change.repair.drill_history", suspected)
     with pytest.raises(
         StartRefused, match=r"the drill of today found 9 keys .*`--from source` computes the store again"
     ):

@@ -143,6 +143,8 @@ def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_
     for name, state in ((begun, "committing"), (over, "done")):
         (rewinds / name / "previous" / "0" / "0_0").mkdir(parents=True)
         (rewinds / name / "rewind.json").write_text(json.dumps({"state": state}))
+    drill = settings.state_dir / ".drills" / APP / new_id()
+    drill.mkdir(parents=True)
     (settings.state_dir / REMOVED_FOLDER / APP / new_id()).mkdir(parents=True)
     found = {
         ("replaced state", f"{replaced}/{kept.folder.name}/previous"),
@@ -153,6 +155,7 @@ def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_
         ("built by a command that ended", f"{replaced}/{aborted.folder.name}/built"),
         ("built by a command that ended", f"{CHANGES_FOLDER}/{APP}"),
         ("built by a command that ended", f".rewinds/{APP}/{never}"),
+        ("built by a command that ended", f".drills/{APP}/{drill.name}"),
         ("unfinished restore", f".rewinds/{APP}/{begun}"),
     }
     seen = left(settings)
@@ -180,7 +183,9 @@ def test_should_show_every_hold_and_which_is_stale(settings):
     assert [(each["kind"], each["path"]) for each in status()["leftovers"]] == [
         ("stale hold", str(hold_path(settings.var_dir, APP)))
     ]
-    assert "`tidemark clean` removes it" in status(as_json=False)
+    shown = status(as_json=False)
+    assert "holds: nothing is launched" in shown
+    assert "stale" in shown.split("left behind")[0]
 
 
 def test_should_show_applications_that_no_topology_has_but_not_while_one_does_not_load(settings, tmp_path):

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tidemark.change.repaired import note_repaired
 from tidemark.checks.verdict import Verdict
 from tidemark.drill.report import DrillReport, StoreDrill, Way
 from tidemark.drill.verdicts import last_verdicts, verdicts_of
@@ -179,6 +180,15 @@ def test_should_go_by_drills_until_a_restore_has_verified_and_replaced_the_store
     )  # fmt: skip
     workspace.write(RestoreProgress(state, ended_ms=NOW + HOUR, verdicts={f"{TASK}/n": verdict}))
     assert suspects(settings, plan) == ({OTHER} if clears else {TASK, OTHER})
+    kept_drill(settings, plan, NOW + 2 * HOUR, 1)
+    assert suspects(settings, plan) == {TASK, OTHER}
+
+
+def test_should_go_by_drills_until_a_repair_has_compared_the_store_with_its_changelog(settings, plan):
+    kept_drill(settings, plan, NOW, 3)
+    for at_ms, suspected in ((NOW - HOUR, {TASK, OTHER}), (NOW + HOUR, {OTHER})):
+        note_repaired(settings.state_dir, "app", [(TASK, "n")], at_ms)
+        assert suspects(settings, plan) == suspected
     kept_drill(settings, plan, NOW + 2 * HOUR, 1)
     assert suspects(settings, plan) == {TASK, OTHER}
 

@@ -20,6 +20,7 @@ from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import partition_counts
 from tidemark.change.recorded import recorded, settled_plan
+from tidemark.change.repair import Repair
 from tidemark.change.reset_plan import ResetTo, StateAfter
 from tidemark.change.upgrade import Upgrade
 from tidemark.checks.durability_sampling import check_durability
@@ -232,7 +233,8 @@ def test_should_refuse_a_changelog_that_has_lost_a_part_of_its_beginning_until_i
             app.run()
         assert CHANGELOG_REMEDY in str(no.value)
     assert app.counts() == app.expected
-    assert reset(app, ResetTo.OFFSETS, StateAfter.KEEP, committed_offsets(app))
+    repair = Repair(app.plan, app.settings, wall_clock_ms, (), None, LoggingRestoreListener(), NO_PROBE, print)
+    assert repair.run(YES)
     app.run()
     lose_the_disk(app)
     app.run()

@@ -149,7 +149,7 @@ def test_should_bound_each_batchs_outputs_by_where_the_next_begins():
     ]
 
 
-@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
 def test_should_begin_with_an_upgrade_a_rescale_or_a_reset_and_name_what_came_before(kind):
     known = [START, *history(1, 3), record(4, kind, at=(40, 40)), *history(5, 6)]
     run = ranged(known)

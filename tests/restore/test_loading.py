@@ -22,11 +22,12 @@ from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
 from tidemark.restore import apart
 from tidemark.restore.apart import load_apart
-from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.restore.restore import Restorer, RestoreSuspended, changelog_segments
 from tidemark.restore.table_reader import NoTableReader
 from tidemark.start.evidence import SourceOfState
 from tidemark.start.opening import restore_job
 from tidemark.stores.directory import is_locked
+from tidemark.topology.plan import StoreKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 
@@ -144,6 +145,27 @@ def test_should_raise_what_went_wrong_in_the_process(job, restorer, tmp_path):
     with pytest.raises(StartRefused, match="holds values of"):
         load_apart(restorer, replace(job, value_bytes=3), tmp_path / "n", 1 << 20, lambda: True)
     assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths", "said"),
+    [
+        (StoreKind.WINDOW, (9, 7), "keys too short to be those of a window store, the shortest 0x" + "6b" * 7),
+        (StoreKind.WINDOW, (9, 4, 4), "the shortest 0x6b6b6b6b"),
+        (StoreKind.SESSION, (17, 15), "keys too short to be those of a session store"),
+        (StoreKind.WINDOW, (8, 9), None),
+        (StoreKind.SESSION, (16, 17), None),
+    ],
+)
+def test_should_refuse_keys_that_are_none_of_a_windows_and_name_the_repair(job, kind, lengths, said):
+    windowed = replace(job, spec=replace(job.spec, kind=kind, segment_ms=1000, retention_ms=5000))
+    keys = [b"k" * length for length in lengths]
+    if said is None:
+        assert len(changelog_segments(windowed, keys)) == len(keys)
+        return
+    with pytest.raises(StartRefused, match=said) as refused:
+        changelog_segments(windowed, keys)
+    assert f"`tidemark changelog repair NAME --store {job.spec.name}`" in str(refused.value)
 
 
 def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):

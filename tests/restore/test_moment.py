@@ -100,7 +100,7 @@ def test_should_take_the_later_commit_where_a_clock_was_set_back():
     assert (chosen.record.batch, chosen.successor.batch) == (5, 6)
 
 
-@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET])
+@pytest.mark.parametrize("kind", [CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
 def test_should_not_look_behind_what_has_written_the_state_anew(kind):
     records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
     before = neighbours(records, NOW - 5 * MINUTE)[TASK]

@@ -21,7 +21,7 @@ from tidemark.start.evidence import (
 )
 from tidemark.start.identities import CHANGELOG_REMEDY, LostTopic, TopicUse
 from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, best_way, plan_start, standing_of, unlogged_fault
-from tidemark.start.ways import MEASURED, Rates
+from tidemark.start.ways import MEASURED, Rates, holds_last_commit
 from tidemark.stores.marker import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
@@ -193,7 +193,7 @@ def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, c
     assert isinstance(plan, Refuse) is (said is not None)
     if said:
         assert said in plan.reason
-        assert "tidemark restore plan NAME" in plan.remedy
+        assert "tidemark changelog repair NAME" in plan.remedy
 
 
 @pytest.mark.parametrize("offset", [99, 100])
@@ -248,7 +248,7 @@ def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(fo
     plan = plan_start(with_store(whole, lost=lost))
     assert isinstance(plan, Refuse)
     assert f"changelog {CHANGELOG.topic} {said}" in plan.reason
-    assert "tidemark restore plan NAME" in plan.remedy
+    assert "tidemark changelog repair NAME" in plan.remedy
     assert "tidemark offsets reset NAME" in plan.remedy
 
 
@@ -309,12 +309,52 @@ def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last
     ("kind", "batch", "is_kept"),
     [
         (CommitKind.UPGRADE, 7, True), (CommitKind.UPGRADE, 6, True), (CommitKind.UPGRADE, 5, False),
+        (CommitKind.REPAIR, 7, True), (CommitKind.REPAIR, 6, True), (CommitKind.REPAIR, 5, False),
         (CommitKind.RESET, 6, False), (CommitKind.TICK, 6, False),
     ],
 )  # fmt: skip
-def test_should_keep_a_store_that_is_not_logged_over_an_upgrade_which_leaves_it_alone(kind, batch, is_kept):
+def test_should_keep_a_store_that_is_not_logged_over_a_commit_which_leaves_it_alone(kind, batch, is_kept):
     record = dataclasses.replace(a_record(), kind=kind)
     assert (unlogged_fault(unlogged(batch), LAYOUT, AT_7, record) is None) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "expected"),
+    [
+        (CommitKind.REPAIR, SourceOfState.LOCAL, READY),
+        (CommitKind.UPGRADE, SourceOfState.LOCAL, READY),
+        (CommitKind.REPAIR, SourceOfState.STANDBY, TAIL),  # It may have followed what a stranger wrote.
+        (CommitKind.REPAIR, SourceOfState.SAVEPOINT, TAIL),
+        (CommitKind.RESET, SourceOfState.LOCAL, TAIL),
+        (CommitKind.BATCH, SourceOfState.LOCAL, TAIL),
+    ],
+)
+def test_should_take_an_instances_own_store_for_level_behind_a_commit_that_leaves_it_alone(kind, source, expected):
+    record = dataclasses.replace(a_record(), kind=kind, batch=8)
+    assert way_of(plan_start(found(record=record, copies=(a_copy(kind=source),)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("changelog_offset", "layout", "application_id", "is_whole"),
+    [
+        (63, LAYOUT, "app", True),
+        (64, LAYOUT, "app", True),
+        (62, LAYOUT, "app", False),
+        (63, "other", "app", False),
+        (63, LAYOUT, "another", False),
+    ],
+)
+def test_should_tell_whether_a_standbys_copy_has_read_the_last_commit(
+    changelog_offset, layout, application_id, is_whole
+):
+    copy = a_copy(-1, changelog_offset, kind=SourceOfState.STANDBY, layout=layout, application_id=application_id)
+    record = dataclasses.replace(
+        a_record(), ends_before={CHANGELOG.topic: {2: 60, 1: 99}}, changelogs={CHANGELOG.topic: 3}
+    )
+    evidence = found(record=record, copies=(copy,))
+    assert holds_last_commit(copy, evidence, evidence.stores[0]) is is_whole
+    unknown = dataclasses.replace(evidence, last_record=dataclasses.replace(record, ends_before={}))
+    assert not holds_last_commit(copy, unknown, evidence.stores[0])
 
 
 @pytest.mark.parametrize(("age", "kind"), [(24 * HOUR - 1, TAIL), (24 * HOUR, WHOLE), (24 * HOUR + 1, WHOLE)])

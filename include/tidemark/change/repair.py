@@ -26,7 +26,8 @@ from tidemark.change.stood import Stood, kit_of, output_ends, stood
 from tidemark.change.switch import Switch, fenced_stood, standstill
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer
-from tidemark.drill.verdicts import DrillVerdict, Name, last_verdicts
+from tidemark.drill.history import drill_history
+from tidemark.drill.verdicts import DrillVerdict, Name
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
 from tidemark.names import TaskId
 from tidemark.probe import Probe
@@ -40,7 +41,7 @@ from tidemark.start.evidence import SourceOfState, Standing, StoreEvidence, Task
 from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Refuse, best_way
-from tidemark.start.ways import MEASURED, Way, changelog_fault, weigh
+from tidemark.start.ways import MEASURED, Way, changelog_fault, holds_last_commit, weigh
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
@@ -122,6 +123,7 @@ class Repair:
             self.say(
                 f"{', '.join(s.changelog for s in plan.stores)}: nothing differs from the stores, nothing was changed"
             )
+            self._note(parts)
             return True
         if not approve(plan):
             return False
@@ -165,7 +167,7 @@ class Repair:
         `may_run`: the store of an instance that runs will be level once it is stopped.
         """
         parts: list[_Part] = []
-        verdicts = last_verdicts(self.settings, own.plan)
+        verdicts = drill_history(own).verdicts
         for name in self._chosen(before, own, verdicts):
             number = before.description.subtopology_of(name)
             found = [
@@ -219,7 +221,8 @@ class Repair:
                 raise StartRefused(f"store {name} {why}: it has no changelog that could be repaired")
             if spec.uncopied is not None:
                 raise StartRefused(
-                    f"store {name} is {spec.uncopied}, so only its changelog can be copied, and that is damaged: {BEGIN_AGAIN}"
+                    f"store {name} is {spec.uncopied} and cannot be copied, so nothing says what its changelog should hold: "
+                    f"{BEGIN_AGAIN}"
                 )
         return chosen
 
@@ -253,6 +256,10 @@ class Repair:
         kinds = [self.source] if self.source else _COPIES if is_damaged else [SourceOfState.LOCAL]
         ways = [way for way in weigh(evidence, store, standing, MEASURED) if way.copy is not None and way.kind in kinds]
         level = next((way for way in ways if way.fault is None and way.is_ready), None)
+        if level is None and is_damaged:
+            # A standby knows no batches, but how far it has read.
+            whole = (way for way in ways if way.copy is not None and holds_last_commit(way.copy, evidence, store))
+            level = next((replace(way, from_offset=way.end_offset) for way in whole), None)
         if level is not None or not may_run:
             return level
         running = before.found[evidence.task].facts.last_instance
@@ -313,6 +320,10 @@ class Repair:
         if not part.told.is_judge and not verdict.is_equal:
             raise StartRefused(
                 f"{verdict.told}; and {part.way.location} is no witness against it: choose one with --from"
+            )
+        if verdict.deleted:
+            return replace(
+                part, told=replace(part.told, damaged=f"{job.changelog} has lost records that it should hold")
             )
         return replace(part, told=replace(part.told, differing=verdict.different), values=tuple(values))
 

@@ -39,7 +39,10 @@ class DrillHistory:
             suspected = is_savepoint and verdict.suspects_savepoint(PurePosixPath(copy.location).parent.name)
         if not suspected:
             return None
-        return f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source"
+        return (
+            f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source, and where the changelog is "
+            "the wrong one, repair that first: `tidemark changelog repair NAME`"
+        )
 
 
 def drill_history(kit: RestoreKit) -> DrillHistory:

@@ -23,6 +23,7 @@ from tidemark.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_off
 from tidemark.change.stood import Stood, described, kit_of, stood
 from tidemark.change.upgrade import Upgrade
 from tidemark.change.upgrade_plan import UpgradePlan
+from tidemark.drill.history import drill_history
 from tidemark.errors import StartRefused
 from tidemark.oncall.approval import PlanApproval
 from tidemark.oncall.case import CaseFolder
@@ -35,7 +36,6 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.restore.when import parse_time
 from tidemark.settings import Settings
 from tidemark.start.evidence import SourceOfState
-from tidemark.start.ways import MEASURED
 from tidemark.topology.plan import TopologyPlan
 
 UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "changelog_repair"
@@ -85,13 +85,15 @@ class Changing:
             made = work.show()
         if isinstance(made, UpgradePlan):
             made.require_possible()
-        case, found = self.folder.case(), self._stood(self._kit())
-        eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / MEASURED.changelog_offsets_per_s
+        kit = self._kit()
+        case, found, history = self.folder.case(), self._stood(kit), drill_history(kit)
+        eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / history.rates.changelog_offsets_per_s
         content = self._content(made, found.description)
         lines = [
             *head(case, self.topology),
             f"- **Standstill**: about {eta_s:.0f} s (estimate). {sum(found.waiting.values())} source offsets wait already, and "
             "more come meanwhile.",
+            f"- **Rates**: {history.told}.",
             "- **It cannot be rolled back** once it is committed, in one transaction.",
             "",
             *told(made),

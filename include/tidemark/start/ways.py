@@ -147,6 +147,22 @@ def gap_after(
     return None
 
 
+def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence) -> bool:
+    """Whether a copy has read all that the last commit wrote to the store's changelog, whatever that holds by now.
+
+    Its records lie behind `ends_before` of the commit, in one transaction, so a committed reader has all of them or none.
+    """
+    record, marker = found.last_record, copy.marker
+    if record is None or (marker.application_id, marker.store) != (found.application_id, store.store):
+        return False
+    topic = store.changelog.topic
+    before = record.ends_before.get(topic, {}).get(store.changelog.partition)
+    wrote = record.changelogs.get(topic, 0)
+    return (
+        marker.value_layout == store.value_layout and before is not None and marker.changelog_offset >= before + wrote
+    )
+
+
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
 
