@@ -6,17 +6,16 @@ import shutil
 
 import pytest
 from tests.change.changing import ChangingApp, CountingAndSumming
-from tests.change.test_repair import YES, changelog_of, not_asked, poison, records, repair_of, strange
+from tests.change.test_repair import YES, changelog_of, not_asked, repair_of, strange
 from tests.change.test_upgrade import upgrade_of
 from tests.instance.test_topic_identity import delete, lose_the_disk
 from tests.purging import purge
 from tests.restore.counting import PARTITIONS, CountingApp
-from tests.restore.test_restore_run import SeenTwice, counts_of, items_of
+from tests.restore.test_restore_run import SeenTwice, counts_of
 from tests.restore.test_rewind import TASKS, last_records
 from tests.restore.test_rewind_stores import SecondsSource, in_windows, live_windows, windows_of
 
 from tidemark.clock import wall_clock_ms
-from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
 from tidemark.savepoints.command import SavepointCommand
@@ -99,7 +98,6 @@ def test_should_write_windows_anew_whose_beginning_was_purged(settings, admin, u
     purge(app.admin, app.settings, {TopicPartition(changelog_of(app), t.partition): end for t, end in ends.items()})
     asked = []
     assert repair_of(app, ["n"]).run(lambda plan: asked.append(plan) or True)
-    print(said)
     lose_the_disk(app)
     app.run()
     assert windows_of(app, on_disk) == live()
