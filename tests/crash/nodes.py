@@ -82,7 +82,7 @@ class NodesBench(Bench):
                 folder = self.state_dir(disk) / str(instance) / self.application_id / str(task) / "rocksdb"
                 for store in self.plan.subtopologies[task.subtopology].stores:
                     wanted = replayed.stores.get((task, store.name), {})
-                    there = _contents(folder / store.name)
+                    there = contents(folder / store.name)
                     if there != wanted:
                         keys = sorted(key for key in there.keys() | wanted.keys() if there.get(key) != wanted.get(key))
                         found.note(f"store {store.name} of {task}: {len(keys)} keys differ, the first {keys[0]!r}")
@@ -91,7 +91,8 @@ class NodesBench(Bench):
         return found.lost, found.duplicated, found.wrong, found.report[:20]
 
 
-def _contents(folder: Path) -> dict[bytes, bytes]:
+def contents(folder: Path) -> dict[bytes, bytes]:
+    """All keys of a store that another process may have open."""
     options = Options(raw_mode=True)
     families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
     store = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))

@@ -1,6 +1,7 @@
-"""What the test hangs into the steps of a restore: at a point that the arm file names, the worker dies or the step is refused.
+"""What the test hangs into the steps of a restore or a change: at a point that the arm file names, something happens.
 
-The file is `{point: "kill" | "refuse"}`. A point is taken out before it is acted on, so that the next try passes.
+The worker dies, the step is refused, or another version of the topology is deployed. The file is
+`{point: "kill" | "refuse" | "deploy VERSION"}`. A point is taken out before it is acted on, so that the next try passes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ import os
 import signal
 from pathlib import Path
 
+from tests.oncall.versions import deploy
+
 from tidemark.errors import StartRefused
 
 ARM_FILE = "TIDEMARK_ONCALL_ARM"
+DEPLOYED = "TIDEMARK_ONCALL_DEPLOYED"
+"""The folder that `deploy` writes to."""
 
 
 def act(point: str) -> None:
@@ -28,6 +33,9 @@ def act(point: str) -> None:
     arm(path, armed)
     if how == "refuse":
         raise StartRefused(f"the test refuses {point}")
+    if how.startswith("deploy "):
+        deploy(Path(os.environ[DEPLOYED]), how.removeprefix("deploy "))
+        return
     # The task's process and the worker's that supervises it, so that nobody reports the death.
     os.kill(os.getppid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)

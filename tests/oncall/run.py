@@ -22,14 +22,22 @@ from tests.airflow.real_airflow import real_airflow
 from tests.alerts.noting import NOTE, NOTES_FILE
 from tests.crash.bench import ROOT
 from tests.oncall.changing import a_change_is_done_only_once_approved, a_marked_approval_is_no_answer
+from tests.oncall.clearing import (
+    OTHERS,
+    cleared_changes_do_nothing_twice,
+    cleared_checks_change_nothing,
+    cleared_restores_do_nothing_twice,
+    cleared_topic_settings_are_not_set_twice,
+)
+from tests.oncall.deployed import Clicks
+from tests.oncall.deploying import a_topology_deployed_meanwhile_is_refused
 from tests.oncall.operating import (
-    COMPACTION,
     a_stop_leaves_a_savepoint,
     a_stream_that_stands_still_is_told,
     airflow_is_killed_while_the_stream_runs,
     topic_settings_change_only_once_approved,
 )
-from tests.oncall.probe import ARM_FILE, arm
+from tests.oncall.probe import ARM_FILE, DEPLOYED, arm
 from tests.oncall.restoring import (
     a_restored_state_is_kept,
     airflow_is_killed_meanwhile,
@@ -42,6 +50,7 @@ from tests.oncall.restoring import (
     viewer_is_refused,
 )
 from tests.oncall.scene import RESET, RESPONSE_S, RESTORE, STREAM, Scene, Ward, Wrong
+from tests.oncall.versions import CLICKS, deploy
 from tests.telling import ends_of_logs
 
 from tidemark.local import jars, processes
@@ -58,7 +67,9 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
         viewer_is_refused, dry_run_changes_nothing, rejection_changes_nothing, silence_means_no, approval_restores,
         every_step_is_killed_once, failure_rolls_back, a_restored_state_is_kept, airflow_is_killed_meanwhile,
         airflow_is_killed_while_the_stream_runs, a_stream_that_stands_still_is_told, a_stop_leaves_a_savepoint,
-        topic_settings_change_only_once_approved, a_marked_approval_is_no_answer, a_change_is_done_only_once_approved,
+        topic_settings_change_only_once_approved, a_marked_approval_is_no_answer,
+        a_topology_deployed_meanwhile_is_refused, cleared_restores_do_nothing_twice, cleared_checks_change_nothing,
+        cleared_topic_settings_are_not_set_twice, cleared_changes_do_nothing_twice, a_change_is_done_only_once_approved,
     )
 }  # fmt: skip
 
@@ -66,7 +77,7 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
 def play(scene: Scene, names: list[str]) -> int:
     """Every scenario in turn; how many failed."""
     api, failed = scene.airflow.api, 0
-    for dag_id in (STREAM, RESTORE, COMPACTION, RESET):
+    for dag_id in (STREAM, RESTORE, RESET, *OTHERS):
         api.wait_for_dag(dag_id, 120)
         api.unpause(dag_id)
     scene.await_running(180)
@@ -112,19 +123,24 @@ def main() -> int:
             processes.MARK: mark, ARM_FILE: str(folder / "arm.json"), NOTES_FILE: str(folder / "alerts"),
             "TIDEMARK_PROBE": "tests.oncall.probe:act",
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
+            DEPLOYED: str(folder / "deployed"), "TIDEMARK_TOPOLOGY_PATH": str(folder / "deployed"),
         }  # fmt: skip
+        deploy(folder / "deployed", "1")
         jars.ensure("spark", Settings.load())
         with EmbeddedBroker(folder / "broker", jars.ensure("kafka", Settings.load())) as broker:
             bench = Ward(broker.bootstrap, folder, options.seed, PARTITIONS)
+            clicks = Clicks(broker.bootstrap, folder, options.seed, folder / "deployed")
             settings = _settings(broker.bootstrap, folder)
             with (
                 ends_of_logs(console, settings.var_dir / "log" / "instances", lines=40),
                 real_airflow(settings, ROOT / "dags", mark) as airflow,
             ):
-                scene = Scene(bench, settings, airflow, console)
+                scene = Scene(bench, settings, airflow, console, Scene(clicks, settings, airflow, console))
                 failed = play(scene, names)
-                airflow.api.pause(STREAM)
-                airflow.api.stop_run(STREAM, airflow.newest_run(STREAM)["dag_run_id"])
+                for stream in (STREAM, f"stream__{CLICKS}"):
+                    airflow.api.pause(stream)
+                    if run := airflow.newest_run(stream):
+                        airflow.api.stop_run(stream, run["dag_run_id"])
     print(f"oncall: scenarios={len(names)} ok={len(names) - failed} failed={failed}")
     return 1 if failed else 0
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.console import Console
 from tests.airflow.real_airflow import RealAirflow
 from tests.alerts.noting import NOTES_FILE, noted
 from tests.crash.bench import Bench
+from tests.crash.nodes import contents
 from tests.oncall.probe import ARM_FILE
-from tests.truth.topics import committed_offsets, end_offsets
+from tests.truth.topics import committed_offsets, end_offsets, partitions
 
 from tidemark.alerts.alert import AlertKind
+from tidemark.broker.cluster import topic_configs
+from tidemark.broker.topics import user_topics
 from tidemark.hold import read_hold
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local import airflow_parts, processes
 from tidemark.local.airflow import AirflowApi, AirflowRefused
 from tidemark.local.processes import wait_until
+from tidemark.names import events_topic
 from tidemark.restore.workspace import workspaces
 from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.oncall.deployed import Clicks
 
 RESTORE = "restore_oncall"
 RESET = "offsets_reset"
@@ -66,10 +74,18 @@ class Ward(Bench):
 
 
 class Scene:
-    """The stream, Airflow, its users, and what a scenario asks of them."""
+    """The stream, Airflow, its users, and what a scenario asks of them. `clicks` is the same of another stream."""
 
-    def __init__(self, bench: Ward, settings: Settings, airflow: RealAirflow, console: Console) -> None:
+    def __init__(
+        self,
+        bench: Ward | Clicks,
+        settings: Settings,
+        airflow: RealAirflow,
+        console: Console,
+        clicks: Scene | None = None,
+    ) -> None:
         self.bench = bench
+        self.clicks = clicks
         self.settings = settings
         self.airflow = airflow
         self.console = console
@@ -80,7 +96,7 @@ class Scene:
 
     def trigger(self, user: str = "oncall", dag_id: str = RESTORE, **conf: Any) -> str:
         """Start a restore, or a change, as a user; the run's id."""
-        body = {"topology": "patient_monitoring", "reason": "the test asks for it", "relaunch_timeout_s": 120, **conf}
+        body = {"topology": self.bench.topology, "reason": "the test asks for it", "relaunch_timeout_s": 120, **conf}
         return self.users[user].trigger(dag_id, body)
 
     def asked(self, run_id: str, timeout_s: float = 120, dag_id: str = RESTORE) -> dict[str, Any]:
@@ -150,6 +166,21 @@ class Scene:
             "starts": len(list((self.settings.var_dir / "log" / "instances").glob("*"))),
         }
 
+    def world(self) -> dict[str, Any]:
+        """All of that, and what Kafka and the stores hold; to be asked for while nothing arrives."""
+        app, admin = self.bench.application_id, self.bench.admin
+        own = {t for t in admin.list_topics(timeout=15).topics if t.startswith(f"{app}-")} - {events_topic(app)}
+        topics = sorted(own | set(user_topics(self.bench.plan)))
+        ends = end_offsets(self.bench.bootstrap, partitions(self.bench.bootstrap, topics), "read_uncommitted")
+        configs = topic_configs(admin, topics, self.settings)
+        return {
+            **self.standing(),
+            "committed": self.bench.committed(),
+            "ends": ends,
+            "configs": {topic: _own_settings(found) for topic, found in configs.items()},
+            "contents": {store: _digest(Path(store)) for store in self.standing()["stores"]},
+        }
+
     def drivers(self) -> list[int]:
         """Every living driver of the stream, whoever launched it."""
         found = []
@@ -215,6 +246,27 @@ class Scene:
         self.bench.wait_drained()
         missing, duplicated, wrong, report = self.bench.differences()
         expect((missing, duplicated, wrong) == (0, 0, 0) and not report, f"not exactly once: {report[:5]}")
+
+
+def _own_settings(config: dict[str, str]) -> dict[str, str]:
+    return {
+        name: config[name] for name in sorted(config) if name.split(".")[0] in ("cleanup", "min", "retention", "delete")
+    }
+
+
+def _digest(folder: Path) -> str:
+    """Of the keys and values of a store that its instance has open."""
+    found = hashlib.sha256()
+    for key, value in sorted(contents(folder).items()):
+        found.update(len(key).to_bytes(4) + key + value)
+    return found.hexdigest()
+
+
+def differing(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """What is another in two worlds, in short; empty where nothing is."""
+    return "; ".join(
+        f"{name}: {before[name]} and now {after[name]}"[:600] for name in before if before[name] != after[name]
+    )
 
 
 @contextmanager

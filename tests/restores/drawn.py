@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-APPS = ("patients", "nodes")
+APPS = ("patients", "nodes", "patients")
+"""In turn. Batches of the nodes take Spark the longest."""
 PARTITIONS = (1, 2, 3, 5)
-INSTANCES = (1, 1, 1, 2, 2, 3)
+INSTANCES = (1, 1, 1, 1, 1, 1, 2, 3)
+"""For kinds that do not say how many. Each instance is a start of Spark."""
 DEATHS = ("5-offsets", "6-commit", "7-one-store", "at random", "stopped")
 
 
@@ -136,7 +138,7 @@ def deal(chance: random.Random, n: int, per_application: int, kinds: tuple[Kind,
         kind = next(cards)
         begins = number % per_application == 0 or kind.app not in (None, app)
         if begins:
-            # Each application in turn, so that a short run has both.
+            # In turn, so that a short run has both.
             app = kind.app or apps[number // per_application % len(apps)]
             partitions = chance.choice(PARTITIONS)
         drawn.append(

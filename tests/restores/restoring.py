@@ -91,7 +91,8 @@ class Draw:
         self.tally.expect(first is None, f"before anything was lost, {first}")
         if first is not None:
             return self._outcome()
-        self.bench.feeder.feed(self.bench.batch_records // 2)
+        if not any(self.scene.topics.ends(self.scene.topics.sources).values()):
+            self.bench.feeder.feed(self.bench.batch_records // 2)
         try:
             with self.scene.standby(kind.name == "standby"):
                 self._before_death()
@@ -157,7 +158,7 @@ class Draw:
         scene, death = self.scene, self.drawn.death
         if self.drawn.kind.name == "disk full: commit":
             scene.full_disk_at("6-commit")
-            self.bench.feeder.feed(self.bench.batch_records)
+            self.bench.feeder.feed(self.bench.batch_records // 2)
             # A store that needs no more room ends nobody.
             if scene.wait_any_ended(20):
                 self._hear("an instance ended as its disk was full", 10)
@@ -167,12 +168,12 @@ class Draw:
             self.bench.feeder.feed(1000)
             scene.stop_all()
         elif death == "at random":
-            self.bench.feeder.feed(self.bench.batch_records)
+            self.bench.feeder.feed(self.bench.batch_records // 2)
             time.sleep(self.chance.uniform(0.0, 2.0))  # the random moment itself
             scene.kill_all()
         else:
             self.bench.arm(death)
-            self.bench.feeder.feed(self.bench.batch_records)
+            self.bench.feeder.feed(self.bench.batch_records // 2)
             # One that a fault has ended passes no point.
             self.tally.expect(scene.wait_any_ended() or self.drawn.running, f"{death} was not reached")
             scene.kill_all()
