@@ -37,11 +37,11 @@ from tidemark.restore.listener import RestoreListener
 from tidemark.restore.recompute import Recomputation, recompute
 from tidemark.restore.restore import RestoreJob, changelog_writes
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState, Standing, StoreEvidence, TaskEvidence
+from tidemark.start.evidence import SourceOfState, StoreEvidence, TaskEvidence
 from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.start.opening import restore_job
 from tidemark.start.plan import Refuse, best_way
-from tidemark.start.ways import MEASURED, Way, changelog_fault, holds_last_commit, weigh
+from tidemark.start.ways import MEASURED, Way, changelog_fault, has_lost_beginning, holds_last_commit, weigh
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
@@ -119,6 +119,11 @@ class Repair:
     ) -> bool:
         parts = self._compared(before, own, parts, folder)
         plan = self._planned(parts)
+        for store in plan.stores:
+            if not store.is_new:
+                self._require_right_stores(
+                    before, own, [part for part in parts if part.spec.name == store.store], folder
+                )
         if plan.changes_nothing:
             self.say(
                 f"{', '.join(s.changelog for s in plan.stores)}: nothing differs from the stores, nothing was changed"
@@ -141,7 +146,8 @@ class Repair:
         for part in stay:
             changelog = own.witnesses.changelog_of(part.task, part.spec)
             counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
-        standing = {task: _stood_on(before, task) for task in counts}
+        _remember_repaired(before, counts)
+        standing = {task: before.followed(task) for task in counts}
         ends = output_ends(after, list(standing))
         records = moved_records(CommitKind.REPAIR, after.plan, standing, counts, ends, self.clock())
         Switch(after, producer, self.probe, "tidemark changelog repair").commit(records, description, values=values)
@@ -233,7 +239,14 @@ class Repair:
         damaged = changelog_fault(evidence, store)
         way = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
         is_judge = way is not None
+        whole = weigh(evidence, store, standing, MEASURED, SourceOfState.CHANGELOG)[0]
         if way is None:
+            if damaged is not None and not has_lost_beginning(store):
+                # What a copy would read behind its own place is not what was written there.
+                raise StartRefused(
+                    f"task {task}: {damaged}, and no copy of store {name} here is level with the last commit; "
+                    f"`tidemark changelog repair NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
+                )
             other = best_way(own.weighed(found, None), store, standing, MEASURED, None)
             if isinstance(other, Refuse):
                 raise StartRefused(
@@ -241,7 +254,9 @@ class Repair:
                     f"{BEGIN_AGAIN}"
                 )
             way = other
-        return _Part(task, spec, way, TaskRepair(str(task), way.kind, way.location, is_judge, damaged))
+        local = [each for each in weigh(evidence, store, standing, MEASURED) if _is_level_local(each)]
+        told = TaskRepair(str(task), way.kind, way.location, is_judge, damaged or whole.fault, is_alone=len(local) < 2)
+        return _Part(task, spec, way, told)
 
     def _judge(
         self, evidence: TaskEvidence, store: StoreEvidence, before: Stood, *, is_damaged: bool, may_run: bool
@@ -255,16 +270,16 @@ class Repair:
             return way
         kinds = [self.source] if self.source else _COPIES if is_damaged else [SourceOfState.LOCAL]
         ways = [way for way in weigh(evidence, store, standing, MEASURED) if way.copy is not None and way.kind in kinds]
-        level = next((way for way in ways if way.fault is None and way.is_ready), None)
-        if level is None and is_damaged:
+        last = before.found[evidence.task].facts.last_instance
+        level = [way for way in ways if way.fault is None and way.is_ready]
+        if not level and is_damaged:
             # A standby knows no batches, but how far it has read.
             whole = (way for way in ways if way.copy is not None and holds_last_commit(way.copy, evidence, store))
-            level = next((replace(way, from_offset=way.end_offset) for way in whole), None)
-        if level is not None or not may_run:
-            return level
-        running = before.found[evidence.task].facts.last_instance
-        held = (way for way in ways if way.kind is SourceOfState.LOCAL)
-        return next((way for way in held if _is_of(way, running, self.settings.state_dir)), None)
+            level = [replace(way, from_offset=way.end_offset) for way in whole]
+        own = [way for way in level or ways if _is_of(way, last, self.settings.state_dir)]
+        if own and (level or may_run):
+            return own[0]
+        return next(iter(level), None)
 
     def _planned(self, parts: Sequence[_Part]) -> RepairPlan:
         stores: list[StoreRepair] = []
@@ -321,11 +336,33 @@ class Repair:
             raise StartRefused(
                 f"{verdict.told}; and {part.way.location} is no witness against it: choose one with --from"
             )
-        if verdict.deleted:
-            return replace(
-                part, told=replace(part.told, damaged=f"{job.changelog} has lost records that it should hold")
-            )
-        return replace(part, told=replace(part.told, differing=verdict.different), values=tuple(values))
+        # Windows whose records were deleted before their time: to be written again, though nothing can be compared.
+        damaged = verdict.told if verdict.deleted else None
+        return replace(
+            part, told=replace(part.told, differing=verdict.different, damaged=damaged), values=tuple(values)
+        )
+
+    def _require_right_stores(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> None:
+        """Raises `StartRefused` where a changelog is right as it is, and a local store that goes on without it is not."""
+        builder = own.builder(self.listener, self.probe, own.copies)
+        for part in parts:
+            if not part.told.is_judge or part.way.kind is SourceOfState.LOCAL:
+                continue
+            task, name, standing = part.task, part.spec.name, before.standing[part.task]
+            evidence = own.weighed(before.found[task], SourceOfState.LOCAL)
+            store = next(each for each in evidence.stores if each.store == name)
+            job = restore_job(own.plan, before.found[task].facts, part.spec, standing, self.clock())
+            for way in weigh(evidence, store, standing, MEASURED, SourceOfState.LOCAL):
+                if not _is_level_local(way):
+                    continue
+                built = folder_of(folder / "local", task, name)
+                builder.build(task, job, way, built, lambda: True)
+                verdict = own.verify(task, job, built, lambda: True)
+                if not verdict.is_equal:
+                    raise StartRefused(
+                        f"{job.changelog} holds what {part.way.location} says, and {way.location} does not: {verdict.told}; "
+                        "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store"
+                    )
 
     def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str]) -> Description:
         """The description with the changelogs that the stores have from now on, which are made."""
@@ -370,10 +407,13 @@ class Repair:
         self.probe("repair-verified")
 
 
-def _stood_on(before: Stood, task: TaskId) -> Standing:
-    """Where the repair's record follows: one that follows another repair takes its place, so that the stores stay level."""
-    at = before.standing[task]
-    return replace(at, batch=at.batch - 1) if _repaired(before, task) else at
+def _remember_repaired(before: Stood, counts: Mapping[TaskId, dict[str, int]]) -> None:
+    """Name the changelogs that a repair before this one has written to, as this one's record takes that one's place."""
+    for task, written in counts.items():
+        record = before.found[task].facts.record
+        if record is not None and _repaired(before, task):
+            for topic in record.changelogs:
+                written.setdefault(topic, 0)
 
 
 def _repaired(before: Stood, task: TaskId) -> bool:
@@ -402,7 +442,8 @@ def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:
         return None
     differing = sum(task.differing or 0 for task in tasks)
     # Local stores go on with the tail of a changelog that stays; where another copy was right, they may be wrong in more.
-    by_local = all(task.source is SourceOfState.LOCAL for task in tasks if task.is_judge)
+    # So may a second local copy that is level, which would not read the tail.
+    by_local = all(task.source is SourceOfState.LOCAL and task.is_alone for task in tasks if task.is_judge)
     return differing > 0 and (not by_local or differing > MOST_IN_PLACE)
 
 
@@ -413,5 +454,11 @@ def _require_readable(own: RestoreKit, job: RestoreJob) -> None:
 
 
 def _is_of(way: Way, instance: int | None, state_dir: Path) -> bool:
-    """Whether a local copy is an instance's own."""
-    return instance is not None and Path(way.location).is_relative_to(state_dir / str(instance))
+    """Whether it is the local copy of an instance."""
+    is_local = way.kind is SourceOfState.LOCAL and instance is not None
+    return is_local and Path(way.location).is_relative_to(state_dir / str(instance))
+
+
+def _is_level_local(way: Way) -> bool:
+    """Whether an instance would go on with a local copy without reading the changelog."""
+    return way.kind is SourceOfState.LOCAL and way.fault is None and way.is_ready

@@ -16,6 +16,7 @@ class TaskRepair:
 
     It is None before anything was compared, and where the changelog is `damaged`, in the words of the fault.
     `is_judge`: whether the copy says what is right; where it is none, the changelog of this task stays as it is.
+    `is_alone`: whether no second local copy is level, which would go on as it is.
     """
 
     task: str
@@ -24,6 +25,7 @@ class TaskRepair:
     is_judge: bool
     damaged: str | None = None
     differing: int | None = None
+    is_alone: bool = True
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidemark.broker.topics import partition_counts, task_ids, told_partitions, with_repartition_topics
 from tidemark.change.description import Description
@@ -17,7 +17,7 @@ from tidemark.start.copies import find_copies
 from tidemark.start.evidence import Standing
 from tidemark.start.identities import LostTopic, TopicUse, format_lost
 from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
-from tidemark.start.ways import changelog_fault
+from tidemark.start.ways import changelog_fault, level_batches
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -40,6 +40,14 @@ class Stood:
     def lost(self) -> dict[str, LostTopic]:
         """Topics that were deleted, or deleted and made again, since the last commit, by name."""
         return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
+
+    def followed(self, task: TaskId) -> Standing:
+        """Where the record of a change goes on that leaves the stores as they are.
+
+        Behind another such record it takes its place: the stores are still those of the batch before, and stay level.
+        """
+        at = self.standing[task]
+        return replace(at, batch=min(level_batches(self.found[task].facts.record, at)))
 
     def damaged_changelogs(self) -> frozenset[str]:
         """Changelogs that no store could be rebuilt from: deleted, made again, truncated, or without their beginning."""

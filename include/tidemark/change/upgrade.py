@@ -60,7 +60,8 @@ class Change:
         """Where every task goes on: where it was, its stream times under the stores' names of now."""
         names = {each.was: each.store for each in self.changes if each.was and each.store}
         return {
-            task: replace(at, stream_times=at.stream_times.renamed(names)) for task, at in self.before.standing.items()
+            task: replace(self.before.followed(task), stream_times=at.stream_times.renamed(names))
+            for task, at in self.before.standing.items()
         }
 
     def stores(self, fates: Sequence[Fate]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:

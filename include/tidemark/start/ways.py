@@ -86,8 +86,8 @@ def is_ahead(marker: Marker, standing: Standing) -> bool:
 def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
     """The batches that what an instance holds may be of, to stand where its task stands; `record` is the task's last.
 
-    The own commit of an upgrade or a repair is a batch that changes no store. What follows the changelog is held to it, as a
-    repair may have written to that.
+    The own commit of an upgrade or a repair is a batch that changes no store. A copy that is not an instance's own is held to
+    the changelog where that commit has written to it.
     """
     changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == standing.batch
     return {standing.batch, standing.batch - 1} if changes_none else {standing.batch}
@@ -101,8 +101,9 @@ def told(offsets: Mapping[str, int]) -> str:
 def _by_copy(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, copy: StateCopy) -> Way:
     end = store.changelog_watermarks.end
     # The batch tells two lives of the same offsets apart: before and after a rewind.
-    record = found.last_record if copy.kind is SourceOfState.LOCAL else None
-    level = copy.marker.batch in level_batches(record, standing) and all(
+    record = found.last_record
+    is_held = copy.kind is not SourceOfState.LOCAL and record is not None and store.changelog.topic in record.changelogs
+    level = copy.marker.batch in level_batches(None if is_held else record, standing) and all(
         copy.marker.source_offsets.get(topic) == offset for topic, offset in standing.next_offsets.items()
     )
     start = end if level else copy.marker.changelog_offset

@@ -1,0 +1,158 @@
+"""Repairs beside other state: stores that are not logged, windows, several copies, several stores, other changes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.change.changing import ChangingApp, CountingAndSumming
+from tests.change.test_repair import YES, changelog_of, not_asked, repair_of, strange
+from tests.change.test_upgrade import upgrade_of
+from tests.instance.test_topic_identity import delete, lose_the_disk
+from tests.purging import purge
+from tests.restore.counting import PARTITIONS, CountingApp
+from tests.restore.test_restore_run import SeenTwice, counts_of
+from tests.restore.test_rewind import TASKS, last_records
+from tests.restore.test_rewind_stores import SecondsSource, in_windows, live_windows, windows_of
+
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import StartRefused
+from tidemark.names import TopicPartition
+from tidemark.savepoints.command import SavepointCommand
+from tidemark.start.evidence import SourceOfState
+from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.rocksdb import opened
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+
+class Twice(CountingAndSumming, SeenTwice):
+    """Each batch for two branches."""
+
+
+def twice(name, number="1", **second):
+    """Counts in the store `n`, and the same counts in another one, `m`."""
+    topology = Topology(name, version=number)
+    grouped = topology.stream(f"{name}-in", schema="id STRING, v BIGINT", key="id").group_by_key()
+    grouped.count(name="n", store="n").to(f"{name}-out")
+    grouped.count(name="n", store=Materialized("m", **second))
+    return topology
+
+
+def made(settings, admin, name, said, **second):
+    app = ChangingApp(settings, admin, name)
+    app.source, app.said = Twice, said
+    app.become(twice(name, **second))
+    app.feed(600)
+    app.run()
+    return app
+
+
+@pytest.fixture
+def said():
+    """What a repair told."""
+    return []
+
+
+def second(app, task=0, instance=0):
+    return app.settings.state_dir / str(instance) / app.name / f"0_{task}" / "rocksdb" / "m"
+
+
+@pytest.mark.parametrize("order", ["repair upgrade", "upgrade repair", "upgrade upgrade"])
+def test_should_keep_a_store_that_is_not_logged_through_changes_without_a_run(settings, admin, unique, said, order):
+    app, number = made(settings, admin, unique("unlogged"), said, logging=False), 1
+    for step in order.split():
+        if step == "repair":
+            delete(app, changelog_of(app))
+            assert repair_of(app).run(YES)
+        else:
+            number += 1
+            app.become(twice(app.name, str(number), logging=False))
+            assert upgrade_of(app).run(YES)
+    app.run()
+    assert counts_of(app, lambda task: second(app, task)) == app.expected
+    app.feed(100)
+    app.run()
+    assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
+
+
+def test_should_write_windows_anew_whose_beginning_was_purged(settings, admin, unique, said):
+    app = CountingApp(settings, admin, unique("windows"), topology=in_windows, source=SecondsSource)
+    app.said = said
+    app.feed(1200, keys=40)
+    app.run()
+    app.feed(200, keys=40)
+    app.run()
+
+    def on_disk(task):
+        return app.state / str(task) / "rocksdb" / "n"
+
+    def live():
+        ends = {task: record.end_offsets[f"{app.name}-in"] for task, record in last_records(app).items()}
+        return live_windows(app, ends)
+
+    assert windows_of(app, on_disk) == live()
+    ends = {task: record.ends_before[changelog_of(app)][task.partition] for task, record in last_records(app).items()}
+    purge(app.admin, app.settings, {TopicPartition(changelog_of(app), t.partition): end for t, end in ends.items()})
+    asked = []
+    assert repair_of(app, ["n"]).run(lambda plan: asked.append(plan) or True)
+    lose_the_disk(app)
+    app.run()
+    assert windows_of(app, on_disk) == live()
+
+
+def harm(folder):
+    """Another value for a key, as if it had been read from a changelog with a stranger's record."""
+    with opened(folder) as store:
+        key, value = next(iter(store.items(WHOLE)))
+        store.put_many([Writes(WHOLE, [key], [bytes(len(value))])], store.marker, None)
+        return key, bytes(len(value))
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_should_leave_no_other_level_copy_that_differs(settings, admin, unique, said, last):
+    app = ChangingApp(settings, admin, unique("copies"))
+    app.said = said
+    app.feed(1000)
+    app.run(number=last)
+    right, other = app.settings.state_dir / str(last) / app.name, app.settings.state_dir / str(1 - last) / app.name
+    shutil.copytree(right, other)
+    written = [(task, *harm(other / f"0_{task}" / "rocksdb" / "n")) for task in range(PARTITIONS)]
+    strange(app, *written)
+    assert repair_of(app, ["n"]).run(YES)
+    app.run(number=1 - last)
+    app.feed(300)
+    app.run(number=1 - last)
+
+    def folder(task):
+        return other / f"0_{task}" / "rocksdb" / "n"
+
+    assert counts_of(app, folder) == app.expected
+
+
+def test_should_repair_one_store_after_another_from_a_level_savepoint(settings, admin, unique, said, tmp_path):
+    app = made(settings, admin, unique("saved"), said)
+    app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
+    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    for store in ("n", "m"):
+        delete(app, f"{app.name}-{store}-changelog")
+    lose_the_disk(app)
+    assert repair_of(app, ["n"]).run(YES)
+    assert repair_of(app).run(YES)
+    app.run()
+    assert app.counts() == counts_of(app, lambda task: second(app, task)) == app.expected
+
+
+def test_should_not_call_an_application_repaired_whose_store_is_wrong(settings, admin, unique, said, tmp_path):
+    """What is asked for says that the changelog is right: then it is the store that is not."""
+    app = ChangingApp(settings, admin, unique("wrong"))
+    app.settings = app.settings.model_copy(update={"savepoint_location": str(tmp_path / "savepoints")})
+    app.said = said
+    app.feed(1000)
+    app.run()
+    SavepointCommand(app.plan, app.settings, TASKS, lambda _copied: None, wall_clock_ms).take()
+    harm(app.store_folder(1))
+    with pytest.raises(StartRefused, match="`tidemark restore run NAME --from changelog`"):
+        repair_of(app, ["n"], SourceOfState.SAVEPOINT).run(not_asked)
