@@ -50,6 +50,7 @@ def cleared_changes_do_nothing_twice(scene: Scene) -> None:
     for dag_id, asked in changes:
         if dag_id == UPGRADE:
             deploy(folder, "2")
+            clicks.bench.is_deployed_anew()
         arm(scene.arm_file, {"oncall-relaunch": "refuse"})
         found, run_id = _answered(clicks, dag_id, **asked)
         expect(

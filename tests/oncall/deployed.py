@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tests.change.run import ChangeBench
@@ -24,6 +25,11 @@ class Clicks(ChangeBench):
     def __init__(self, bootstrap: str, folder: Path, seed: int, deployed: Path) -> None:
         self.topology_path = deployed
         super().__init__(bootstrap, folder, seed)
+
+    def is_deployed_anew(self) -> None:
+        """The plan is that of the module as it is now."""
+        sys.modules.pop(f"topologies.{CLICKS}", None)
+        self.plan = self.load()
 
     def committed(self) -> dict[tuple[str, int], int | None]:
         """The group's committed offset in every partition that is read now."""
