@@ -50,7 +50,7 @@ REASONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "changelog deleted": (r"changelog \S+ was deleted:", ("changelog deleted",)),
     "changelog made again": (r"changelog \S+ was deleted and made again", ("changelog made again",)),
     "changelog truncated": (
-        r"and all that was written up to|ends at (offset )?\d+, it has been",
+        r"and all that was written up to|ends at (offset )?\d+, it has been|is too young for retention",
         ("changelog truncated", "changelog's beginning purged"),
     ),
     "purged beginning": (

@@ -321,18 +321,22 @@ def test_should_keep_a_store_that_is_not_logged_over_a_commit_which_leaves_it_al
 
 
 @pytest.mark.parametrize(
-    ("kind", "source", "expected"),
+    ("kind", "written", "source", "expected"),
     [
-        (CommitKind.REPAIR, SourceOfState.LOCAL, READY),
-        (CommitKind.UPGRADE, SourceOfState.LOCAL, READY),
-        (CommitKind.REPAIR, SourceOfState.STANDBY, TAIL),  # It may have followed what a stranger wrote.
-        (CommitKind.REPAIR, SourceOfState.SAVEPOINT, TAIL),
-        (CommitKind.RESET, SourceOfState.LOCAL, TAIL),
-        (CommitKind.BATCH, SourceOfState.LOCAL, TAIL),
+        (CommitKind.REPAIR, True, SourceOfState.LOCAL, READY),
+        (CommitKind.UPGRADE, True, SourceOfState.LOCAL, READY),
+        (CommitKind.REPAIR, True, SourceOfState.STANDBY, TAIL),  # It may have followed what a stranger wrote.
+        (CommitKind.REPAIR, True, SourceOfState.SAVEPOINT, TAIL),
+        (CommitKind.REPAIR, False, SourceOfState.SAVEPOINT, READY),  # The repair was of another store.
+        (CommitKind.UPGRADE, False, SourceOfState.SAVEPOINT, READY),
+        (CommitKind.RESET, False, SourceOfState.LOCAL, TAIL),
+        (CommitKind.BATCH, False, SourceOfState.LOCAL, TAIL),
     ],
 )
-def test_should_take_an_instances_own_store_for_level_behind_a_commit_that_leaves_it_alone(kind, source, expected):
-    record = dataclasses.replace(a_record(), kind=kind, batch=8)
+def test_should_take_a_copy_for_level_behind_a_commit_that_leaves_it_alone(kind, written, source, expected):
+    # With no keys of its own a repair names what the one before it wrote to.
+    changelogs = {CHANGELOG.topic: 0} if written else {}
+    record = dataclasses.replace(a_record(), kind=kind, batch=8, changelogs=changelogs)
     assert way_of(plan_start(found(record=record, copies=(a_copy(kind=source),)))) == expected
 
 
