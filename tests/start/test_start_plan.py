@@ -87,11 +87,13 @@ def found(
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     impure: str | None = None,
     is_source: bool = False,
+    young_offset: int | None = None,
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
         delete_retention_ms=24 * HOUR, store_retention_ms=store_retention_ms,
         changelog_retention_ms=changelog_retention_ms, impure=impure, is_source=is_source,
+        young_offset=young_offset,
     )  # fmt: skip
     return TaskEvidence(
         application_id="app", task=TaskId(0, 2), sources=(SourceEvidence(SOURCE, committed, source, source.low), *more),
@@ -541,3 +543,12 @@ def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_com
     copy = a_copy(99, kind=SourceOfState.STANDBY)
     copy = dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, stream_time_ms=NOW + ahead_ms))
     assert way_of(plan_start(found(record=a_record(), copies=(copy,), store_retention_ms=retention_ms))) == way
+
+
+@pytest.mark.parametrize("copies", [(), (a_copy(99),), (a_copy(100),)], ids=["lost", "behind", "level"])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_should_refuse_a_changelog_that_lost_what_is_too_young_for_its_retention(copies, over):
+    evidence = found(record=a_record(), copies=copies, changelog=Watermarks(40 + over, 90), young_offset=40)
+    plan = plan_start(evidence)
+    assert isinstance(plan, Refuse if over > 0 else Resume)
+    assert over <= 0 or "from offset 40 on is too young" in plan.reason

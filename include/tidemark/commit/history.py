@@ -85,3 +85,38 @@ def commit_history(
             for key, value in zip(batch.keys, batch.values, strict=True):
                 if value is not None and key in wanted:
                     yield CommitRecord.from_bytes(value)
+
+
+def oldest_writes(
+    client_config: Mapping[str, Any],
+    ends: EndOffsets,
+    application_id: str,
+    wanted: Mapping[TopicPartition, TaskId],
+    since_ms: int,
+    *,
+    stalled_after_s: float,
+) -> dict[TopicPartition, int]:
+    """The first offset that each changelog partition was written from at `since_ms` or later, as its task's commits say.
+
+    `wanted` names the task of each. One that was not written since is left out. Blocks: reads commits from that time on until
+    all are found. Raises `OutcomeUnknown`.
+    """
+    found: dict[TopicPartition, int] = {}
+    topic = commits_topic(application_id)
+    partitions = sorted({TopicPartition(topic, task.partition) for task in wanted.values()})
+    from_offsets = ends.at_time(partitions, since_ms)
+    records = commit_history(
+        client_config, ends, application_id, set(wanted.values()),
+        stalled_after_s=stalled_after_s, from_offsets=from_offsets,
+    )  # fmt: skip
+    for record in records:
+        if record.commit_time_ms < since_ms:
+            continue
+        for changelog, task in wanted.items():
+            before = record.ends_before.get(changelog.topic, {}).get(changelog.partition)
+            wrote = record.changelogs.get(changelog.topic, 0)
+            if task == record.task and wrote and before is not None and changelog not in found:
+                found[changelog] = before
+        if len(found) == len(wanted):
+            break
+    return found

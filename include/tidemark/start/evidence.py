@@ -61,7 +61,8 @@ class StoreEvidence:
 
     `changelog_retention_ms` is None where the topic is only compacted. `is_source` where the changelog is a source topic,
     which holds records before the application has ever run. `impure` says why it cannot be computed again from its
-    sources, see `tidemark.start.pure`; None where it can. `lost` says that the changelog was deleted or made again.
+    sources, see `tidemark.start.pure`; None where it can. `lost` says that the changelog was deleted or made again. What
+    was written to it from `young_offset` on is too young for `retention.ms` to have deleted it; None where that is not known.
     """
 
     store: str
@@ -75,6 +76,7 @@ class StoreEvidence:
     is_source: bool = False
     impure: str | None = None
     lost: LostTopic | None = None
+    young_offset: int | None = None
 
 
 @dataclass(frozen=True)

@@ -167,8 +167,8 @@ def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
 
-    It was deleted or made again, ends before what is known of it, has lost all that is known of it sooner than
-    `retention.ms` allows, or any of it where it is only compacted. A source topic that is a changelog is its owner's to
+    It was deleted or made again, ends before what is known of it, has lost something sooner than `retention.ms` allows, or
+    anything where it is only compacted. A source topic that is a changelog is its owner's to
     shorten.
     """
     if store.is_source:
@@ -185,6 +185,11 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
         return (
             f"{store.changelog} begins at offset {low}, and all that was written up to {offset} was deleted, sooner than "
             "retention.ms deletes: the changelog was truncated"
+        )
+    if store.young_offset is not None and low > store.young_offset:
+        return (
+            f"{store.changelog} begins at offset {low}, and what was written from offset {store.young_offset} on is too young "
+            "for retention.ms to have deleted it: the changelog was truncated"
         )
     if has_lost_beginning(store):
         return (

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
 from tidemark.changelog.policy import ChangelogPolicy
-from tidemark.commit.history import last_commit_records
+from tidemark.commit.history import last_commit_records, oldest_writes
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
@@ -22,10 +22,16 @@ from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
+_CLOCKS_MS = 60_000
+"""By which the clocks of instances and brokers may differ."""
+
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What Kafka says of one task; `changelogs` by store, `lost` topics of the application by name."""
+    """What Kafka says of one task; `changelogs` by store, `lost` topics of the application by name.
+
+    `young` by store: the first offset of a changelog without its beginning that is too young to be deleted by age.
+    """
 
     task: TaskId
     committed: Mapping[TopicPartition, ClientPartition]
@@ -33,6 +39,7 @@ class TaskFacts:
     sources: Mapping[TopicPartition, Watermarks]
     changelogs: Mapping[str, Watermarks]
     lost: Mapping[str, LostTopic] = field(default_factory=dict)
+    young: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def last_instance(self) -> int | None:
@@ -85,6 +92,7 @@ class Witnesses:
         there = [partition for partition in asked if partition.topic not in gone]
         lows, ends = self.ends.beginnings(there), self.ends.of(there)
         watermarks = {partition: Watermarks(lows.get(partition, 0), ends.get(partition, 0)) for partition in asked}
+        young = self._young(tasks, watermarks)
         return {
             task: TaskFacts(
                 task,
@@ -93,9 +101,35 @@ class Witnesses:
                 {p: watermarks[p] for p in self.sources_of(task)},
                 {spec.name: watermarks[self.changelog_of(task, spec)] for spec in self.logged_stores(task)},
                 lost,
+                {
+                    spec.name: young[at]
+                    for spec in self.logged_stores(task)
+                    if (at := self.changelog_of(task, spec)) in young
+                },
             )
             for task in tasks
         }
+
+    def _young(
+        self, tasks: Sequence[TaskId], watermarks: Mapping[TopicPartition, Watermarks]
+    ) -> dict[TopicPartition, int]:
+        """Where the records begin that no retention has deleted, of changelogs that have lost their beginning."""
+        by_retention: dict[int, dict[TopicPartition, TaskId]] = {}
+        for task in tasks:
+            for spec in self.logged_stores(task):
+                changelog, retention_ms = self.changelog_of(task, spec), self.policies[spec.name].retention_ms
+                if spec.source_topic is None and retention_ms is not None and watermarks[changelog].low > 0:
+                    by_retention.setdefault(retention_ms, {})[changelog] = task
+        # A record is older than its commit by a transaction's time at most, and clocks differ.
+        margin_ms = self.settings.transaction_timeout_ms + _CLOCKS_MS
+        found: dict[TopicPartition, int] = {}
+        for retention_ms, wanted in by_retention.items():
+            since_ms = self.clock() - retention_ms + margin_ms
+            found |= oldest_writes(
+                self.client_config, self.ends, self.plan.application_id, wanted, since_ms,
+                stalled_after_s=stalled_after(self.settings),
+            )  # fmt: skip
+        return found
 
     def evidence(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> TaskEvidence:
         """Facts and the copies of each store that were found, as the start plan wants them."""
@@ -140,6 +174,7 @@ class Witnesses:
             is_source=spec.source_topic is not None,
             impure=impure(self.plan, subtopology, spec),
             lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
+            young_offset=facts.young.get(spec.name),
         )
 
 

@@ -1,0 +1,74 @@
+"""A changelog of windows that somebody cut sooner than its retention does: the commits that wrote to it tell (rule 27)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests import purging
+from tests.standby.application import count, in_window
+
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.errors import StartRefused
+from tidemark.names import TaskId, commits_topic
+from tidemark.restore.kit import RestoreKit
+from tidemark.start.plan import Refuse, Resume, plan_start
+from tidemark.stream_times import StreamTimes
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+TASK = TaskId(0, 0)
+
+
+@pytest.fixture
+def cut(windowed):
+    """Three batches of two windows each, committed long ago, within the retention, and now; the offset of each."""
+    now = wall_clock_ms()
+    place = windowed.changelog("w")
+    (spec,) = windowed.plan.stores
+    retention_ms = spec.retention_ms + DAY
+    begins = []
+    for number, at_ms in enumerate((now - retention_ms - HOUR, now - retention_ms + HOUR, now)):
+        before = windowed.ends.of([place])[place]
+        begins.append(before)
+        start = now // MINUTE * MINUTE - number * MINUTE
+        windowed.write_at([(in_window(key, start), count(1)) for key in (b"a", b"b")], place, now)
+        record = CommitRecord(
+            kind=CommitKind.BATCH, application_id=windowed.id, topology_version="1", task=TASK, instance=0,
+            batch=number + 1, commit_time_ms=at_ms, sources={windowed.source: {0: (0, 0)}},
+            stream_times=StreamTimes(now, {"w": now}), rows=2, late_rows=0, bad_rows=0, filtered_rows=0, sinks={},
+            changelogs={place.topic: 2}, ends_before={place.topic: {0: before}},
+        )  # fmt: skip
+        commits = replace(place, topic=commits_topic(windowed.id))
+        windowed.write_at([(str(TASK).encode(), record.to_bytes())], commits, at_ms)
+    return windowed, place, begins
+
+
+def planned(app):
+    kit = RestoreKit.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    return plan_start(kit.witnesses.evidence(kit.facts()[TASK], {}))
+
+
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_should_restore_a_changelog_that_age_has_shortened_and_none_that_somebody_has(cut, over):
+    app, place, begins = cut
+    purging.purge(app.admin, app.settings, {place: begins[1] + over})
+    plan = planned(app)
+    if over <= 0:
+        assert isinstance(plan, Resume)
+        return
+    assert isinstance(plan, Refuse)
+    assert (
+        f"begins at offset {begins[1] + 1}, and what was written from offset {begins[1]} on is too young" in plan.reason
+    )
+    assert "tidemark changelog repair NAME" in plan.remedy
+
+
+def test_should_not_plan_a_restore_from_a_changelog_that_somebody_has_shortened(cut):
+    app, place, begins = cut
+    purging.purge(app.admin, app.settings, {place: begins[2]})
+    kit = RestoreKit.exactly(app.plan, app.settings, [], wall_clock_ms, {})
+    with pytest.raises(StartRefused, match=r"too young for retention\.ms to have deleted it"):
+        kit.ways(kit.evidence()[TASK], None)
