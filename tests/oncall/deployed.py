@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 
 from tests.change.run import ChangeBench
@@ -24,6 +26,12 @@ class Clicks(ChangeBench):
     def __init__(self, bootstrap: str, folder: Path, seed: int, deployed: Path) -> None:
         self.topology_path = deployed
         super().__init__(bootstrap, folder, seed)
+
+    def renew(self) -> None:
+        """Take the version that is deployed by now for the application's."""
+        sys.modules.pop(f"topologies.{CLICKS}", None)
+        importlib.invalidate_caches()
+        self.plan = self.load()
 
     def committed(self) -> dict[tuple[str, int], int | None]:
         """The group's committed offset in every partition that is read now."""
