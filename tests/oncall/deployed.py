@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -26,9 +27,10 @@ class Clicks(ChangeBench):
         self.topology_path = deployed
         super().__init__(bootstrap, folder, seed)
 
-    def is_deployed_anew(self) -> None:
-        """The plan is that of the module as it is now."""
+    def renew(self) -> None:
+        """Take the version that is deployed by now for the application's."""
         sys.modules.pop(f"topologies.{CLICKS}", None)
+        importlib.invalidate_caches()
         self.plan = self.load()
 
     def committed(self) -> dict[tuple[str, int], int | None]:
