@@ -24,7 +24,7 @@ from tidemark.change.reset_plan import ResetTo, StateAfter, parse_offsets, targe
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
-from tidemark.errors import StartRefused
+from tidemark.errors import ApplicationHeld, StartRefused
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
@@ -185,6 +185,11 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
         killed = subprocess.run(command, env=environment, capture_output=True, timeout=90, check=False)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert come_to(app, after)
+    # The killed command holds the application; run again, it finds that all is done.
+    with pytest.raises(ApplicationHeld, match="the hold is stale"):
+        app.run()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
+    assert (again.returncode, "is reset already" in again.stdout) == (0, True), again.stderr
     app.feed(200)
     app.run()
     assert app.counts() == app.expected

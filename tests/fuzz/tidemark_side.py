@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +57,7 @@ _TIME_BYTES = 8
 def run(case: Case) -> Results:
     """Take every record. Raises `TidemarkError`, and whatever a fault of Tidemark's raises."""
     with ExitStack() as opened:
+        opened.enter_context(_one_database())
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-"))) if case.rocksdb else None
         application = _Application(case, folder)
         opened.callback(application.close)
@@ -66,8 +67,19 @@ def run(case: Case) -> Results:
 
 
 _DATABASE = duckdb.connect(":memory:", config={"threads": 1})
-# Opening one takes 20 ms, and there is one for each batch of each node.
-map_operator.duckdb = SimpleNamespace(connect=lambda *_, **__: _DATABASE.cursor())  # type: ignore[assignment]
+
+
+@contextmanager
+def _one_database() -> Iterator[None]:
+    """One for all nodes while a case runs: opening one takes 20 ms, and there is one for each batch of each node."""
+    shared = SimpleNamespace(
+        connect=lambda *_, **__: _DATABASE.cursor(), OutOfMemoryException=duckdb.OutOfMemoryException
+    )
+    map_operator.duckdb = shared  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        map_operator.duckdb = duckdb
 
 
 class _Directory:

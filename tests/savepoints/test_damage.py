@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.savepoints.made import APP, TASKS, put, save
 
-from tidemark.errors import CopyUnusable
+from tidemark.errors import CopyUnusable, StoreFailed
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.manifest import new_savepoint_id
 from tidemark.savepoints.repository import SavepointRepository
@@ -134,7 +134,7 @@ def test_should_refuse_the_manifest_of_another_task(local, saved, tmp_path):
         local.task(saved, "0_0")
 
 
-def test_should_refuse_a_copy_for_which_there_is_no_room(local, saved, tmp_path, monkeypatch):
+def test_should_not_take_a_copy_for_damaged_for_which_there_is_no_room(local, saved, tmp_path, monkeypatch):
     copies = SavepointCopies(local)
     (copy,) = copies.find([TASK])[TASK]["counts"]
     real = Path.open
@@ -144,11 +144,13 @@ def test_should_refuse_a_copy_for_which_there_is_no_room(local, saved, tmp_path,
         return _Full() if "fetched" in str(path) else opened
 
     monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(CopyUnusable, match="No space left on device"):
+    with pytest.raises(StoreFailed, match=r"fetched cannot be written \(No space left on device\): free its disk"):
         copies.fetch(copy, TASK, "counts", tmp_path / "fetched")
 
 
 class _Full:
+    name = "fetched"
+
     def __enter__(self):
         return self
 
