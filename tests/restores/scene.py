@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from tests.crash import disk
 from tests.crash.bench import ROOT, Bench
 from tests.restores.faults import Topics
+from tests.restores.settled import Group
 from tests.truth.topics import committed_offsets, end_offsets
 
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
 from tidemark.local.processes import wait_until
+from tidemark.names import group_instance_id
 from tidemark.settings import Settings
 
 _RELAUNCHES = 3
@@ -107,7 +110,7 @@ class Scene:
                 return True
             if not all(self._says(number).get("state") == "RUNNING" for number in self.running):
                 return False
-            if sum(len(self._says(number).get("partitions", [])) for number in self.running) != self.bench.tasks:
+            if not self._is_settled():
                 return False
             found = committed_offsets(self.bench.bootstrap, self.bench.application_id, places)
             return found == end_offsets(self.bench.bootstrap, places, "read_committed")
@@ -124,7 +127,15 @@ class Scene:
                 return Said(f"instance {number}", code, "".join(told))
         return None
 
-    def _says(self, number: int) -> dict[str, object]:
+    def _is_settled(self) -> bool:
+        group = self.bench.application_id
+        held = {
+            group_instance_id(group, number): frozenset(self._says(number).get("partitions", []))
+            for number in self.running
+        }
+        return Group.asked(self.bench.admin, group).is_settled(held, self.bench.tasks)
+
+    def _says(self, number: int) -> dict[str, Any]:
         said = read_run_file(run_file_path(self.bench.var_dir, self.bench.application_id, number)) or {}
         return said if said.get("pid") == self.running[number].pid else {}
 
