@@ -202,7 +202,7 @@ class Draw:
         """What happens to the topics."""
         kind, topics, bench = self.drawn.kind, self.scene.topics, self.bench
         name = kind.name
-        if name.startswith("changelog"):
+        if name.startswith("changelog") and kind.family is Family.TOPIC:
             held = topics.changelogs()
             store = self.chance.choice(
                 [s for s in held if bench.application_id != "patient-monitoring" or s == "pulse-counts"]
