@@ -18,6 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.files import as_full_disk
 from tidemark.instance.instance import Instance
 from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
@@ -45,6 +46,12 @@ def main(arguments: list[str]) -> ExitCode:
     except TidemarkError as error:
         print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        full = as_full_disk(error)
+        if full is None:
+            raise
+        print(f"tidemark: {full}", file=sys.stderr)
+        return full.exit_code
 
 
 def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+from tidemark.errors import StoreFailed
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def as_full_disk(error: OSError) -> StoreFailed | None:
+    """What to raise instead where a file could not be written for want of room; None for every other error."""
+    if error.errno not in NO_ROOM:
+        return None
+    return StoreFailed(f"{error.filename or 'a file'} cannot be written ({os.strerror(error.errno)}): free its disk")
 
 
 def replace_file(path: Path, text: str, *, synced: bool) -> None:

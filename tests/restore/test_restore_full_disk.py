@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from tests.crash import disk
 from tests.restore.counting import NO_PROBE, CountingApp
 from tests.restore.test_restore_run import counts_of, kit_of
 
-from tidemark.errors import StartRefused
+from tidemark.errors import StartRefused, StoreFailed
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.run import RestoreRun, make_plan
 from tidemark.restore.workspace import RestoreState, Workspace, new_id, workspaces
@@ -105,3 +107,15 @@ def test_should_refuse_to_roll_back_without_room_and_do_it_once_there_is_some(ap
     app.feed(100)
     app.run()
     assert stored(app) == app.expected
+
+
+def test_should_say_at_a_start_without_room_that_the_disk_is_full_and_start_with_room(app):
+    """An instance that found no room for a task's lock ended with a traceback, which no supervisor can act on."""
+    before = stored(app)
+    shutil.rmtree(app.settings.state_dir)
+    fill(app)
+    with pytest.raises(StoreFailed, match=r"No space left on device.*free its disk"):
+        app.run()
+    free(app)
+    app.run()
+    assert stored(app) == before

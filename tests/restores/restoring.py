@@ -80,7 +80,7 @@ class Draw:
         self._plan_file = self.bench.folder / "restore-plan.json"
         self._resume: tuple[str, ...] = ()
         self._purged = ""
-        self._selection = self._select()
+        self._selection: tuple[str, ...] = ()
 
     def run(self) -> Outcome:
         """All of it. Instances run on where the state is right."""
@@ -122,13 +122,15 @@ class Draw:
         return Outcome(Verdict.SILENT if is_silent else Verdict.WRONG, self.reasons, lines, self.remedies)
 
     def _select(self) -> tuple[str, ...]:
-        """The task and the store that alone are restored, where the kind says so."""
+        """The task and the store that alone are restored, where the kind says so: one that something was written of."""
         if not self.drawn.kind.name.startswith("run, one"):
             return ()
-        subtopology = self.chance.choice([s for s in self.bench.plan.subtopologies if s.stores])
-        task = TaskId(subtopology.index, self.chance.randrange(self.bench.partitions))
-        store = self.chance.choice([s.name for s in subtopology.stores if s.is_logged])
-        given = ("--task", str(task))
+        stores = {topic: store for store, topic in self.scene.topics.changelogs().items()}
+        written = sorted(place for place, end in self.scene.topics.ends(stores).items() if end)
+        topic, partition = self.chance.choice(written)
+        store = stores[topic]
+        home = next(s for s in self.bench.plan.subtopologies if store in {spec.name for spec in s.stores})
+        given = ("--task", str(TaskId(home.index, partition)))
         return (*given, "--store", store) if self.drawn.kind.name == "run, one store" else given
 
     # What comes before
@@ -136,6 +138,7 @@ class Draw:
     def _before_death(self) -> None:
         kind = self.drawn.kind
         self._level()
+        self._selection = self._select()
         if "savepoint" in kind.name or "savepoint" in (kind.restore or ()) or "purged" in kind.name:
             self._do("savepoint", "take", "NAME")
         if "stale" in kind.name:

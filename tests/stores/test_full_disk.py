@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 
 import pytest
 from rocksdict import Cache
+from spark_jobs import stream_instance
 from tests.crash import disk
 
-from tidemark.errors import StoreFailed
+from tidemark.errors import ExitCode, StoreFailed
 from tidemark.restore.building import StoreOpener
 from tidemark.savepoints.manifest import SavedFile
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
+from tidemark.stores.directory import LOCK_FILE, FolderLock, is_locked
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.topology.builder import Topology
@@ -45,6 +49,35 @@ def test_should_not_take_a_store_for_corrupt_that_has_no_room_to_be_opened(small
     again = opener.open(small / "n", spec)
     assert list(again.items(WHOLE)) == [(b"k", b"v")]
     again.close()
+
+
+def test_should_say_that_there_is_no_room_for_a_lock_and_leave_none_behind(small):
+    with FolderLock(small / "0"):
+        pass
+    (small / "0" / LOCK_FILE).unlink()
+    disk.fill(small)
+    # What the kernel still holds back for itself.
+    with pytest.raises(OSError, match="No space left"):
+        (small / "rest").write_bytes(bytes(1 << 20))
+    with pytest.raises(StoreFailed, match=r"/0/\.lock cannot be written \(No space left on device\): free its disk"):
+        FolderLock(small / "0")
+    disk.free(small)
+    with FolderLock(small / "0"):
+        assert is_locked(small / "0")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+def test_should_end_an_instance_whose_disk_is_full_so_that_it_is_launched_again(monkeypatch, capsys, code):
+    def fails(*_):
+        raise OSError(code, os.strerror(code), "/state/0/.checkpoint")
+
+    monkeypatch.setattr(stream_instance, "_run", fails)
+    if code == errno.EACCES:
+        with pytest.raises(OSError, match="Permission denied"):
+            stream_instance.main(["--topology", "made"])
+        return
+    assert stream_instance.main(["--topology", "made"]) == ExitCode.RETRY
+    assert "/state/0/.checkpoint cannot be written" in capsys.readouterr().err
 
 
 def test_should_not_take_a_savepoint_for_unusable_that_there_is_no_room_for(small, tmp_path):

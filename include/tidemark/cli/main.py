@@ -16,6 +16,7 @@ from pathlib import Path
 import typer
 
 from tidemark.errors import TidemarkError
+from tidemark.files import as_full_disk
 
 _NOT_COMMANDS = {"main"}
 
@@ -49,7 +50,7 @@ def build(names: list[str]) -> typer.Typer:
 
 
 def run() -> None:
-    """Run the command of `sys.argv`. A `TidemarkError` becomes one line on stderr and its exit code."""
+    """Run the command of `sys.argv`. A `TidemarkError` and a full disk become one line on stderr and its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     names = command_names()
@@ -58,6 +59,12 @@ def run() -> None:
     except TidemarkError as error:
         print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        full = as_full_disk(error)
+        if full is None:
+            raise
+        print(f"tidemark: {full}", file=sys.stderr)
+        sys.exit(full.exit_code)
 
 
 if __name__ == "__main__":

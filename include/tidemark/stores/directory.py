@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from tidemark.errors import PreflightFailed, TaskLocked
+from tidemark.files import as_full_disk
 from tidemark.names import TaskId
 
 log = logging.getLogger(__name__)
@@ -37,12 +38,17 @@ class FolderLock:
     """An exclusive lock on a folder, held until `release` or the end of the process and of those that inherited it."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock or raise `TaskLocked`, which names the holder; never blocks."""
+        """Take the lock or raise `TaskLocked`, which names the holder; never blocks.
+
+        Raises `StoreFailed` where the disk is full, `PreflightFailed` where the folder cannot be written for another reason.
+        """
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
+            if full := as_full_disk(error):
+                raise full from error
             raise PreflightFailed(
                 f"state folder {folder} cannot be written ({error.strerror}): give this user the right to, "
                 "or set TIDEMARK_STATE_DIR to another folder"
@@ -57,8 +63,15 @@ class FolderLock:
                 "(--instance, --number)"
             ) from None
         _held[self._descriptor] = folder
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            self.release()
+            error.filename = str(folder / LOCK_FILE)
+            if full := as_full_disk(error):
+                raise full from error
+            raise
 
     def __enter__(self) -> FolderLock:
         return self

@@ -6,7 +6,6 @@ and not synced: after power loss a store is merely behind, and its changelog's t
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,12 @@ from rocksdict import (
 )
 
 from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
+from tidemark.files import NO_ROOM
 from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 
 _READ_BUFFER_BYTES = 4 << 20
-_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+_NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
 
 MARKER_KEY = b"marker"
 _SEGMENT_PREFIX = "segment-"
