@@ -28,7 +28,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import ACKS, BatchProducer, IdempotentProducer, TransactionalProducer
-from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused, TaskLocked, TidemarkError
+from tidemark.errors import BatchAborted, OutcomeUnknown, ProducerFenced, StartRefused, TaskLocked, TidemarkError
 from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
 from tidemark.instance.run_file import RunFile, run_file_path
@@ -121,12 +121,13 @@ class Instance:
         self._listeners = instance_listeners(plan, settings, instance, client, self._run_file, clock)
         self.states = StateMachine(app, instance, self._listeners.on_change)
         self._listeners.on_change(self.states.state, self.states.state)
+        self._heartbeat_ms = max(200, settings.session_timeout_ms // 5)
         member_config = {
             **client,
             "group.id": app,
             "group.instance.id": group_instance_id(app, instance),
             "session.timeout.ms": settings.session_timeout_ms,
-            "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 5),
+            "heartbeat.interval.ms": self._heartbeat_ms,
         }
         lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
@@ -199,6 +200,14 @@ class Instance:
             await_session_end(self._admin, self._plan.application_id, self._number, self._settings, stop)
         self._member.start()
         self.states.to(InstanceState.REBALANCING)
+        try:
+            self._work(stop)
+        except ProducerFenced:
+            # Only the group knows whether another copy runs (rule 22). It joins at once, and two heartbeats follow.
+            self._member.await_verdict(2 * self._heartbeat_ms / 1000)
+            raise
+
+    def _work(self, stop: threading.Event) -> None:
         while not stop.is_set():
             self._member.check()
             if self._changed.is_set():
