@@ -71,6 +71,10 @@ class ProducerFenced(OutcomeUnknown):
     """
 
 
+class BatchTooLarge(OutcomeUnknown):
+    """Spark could not compute a batch in the memory that it has: nothing of it was committed, a smaller one is tried."""
+
+
 class InstanceFenced(TidemarkError):
     """The group has given this instance's place to another copy of it: this copy ends and is not relaunched."""
 

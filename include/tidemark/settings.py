@@ -82,6 +82,12 @@ class Settings(BaseSettings):
         "statestore.cache.max.bytes",
         least=1,
     )
+    max_batch_bytes: int = setting(
+        256 << 20,
+        "what Spark computes of one batch, in the driver's memory; one with more makes the next ones smaller",
+        "",
+        least=1 << 20,
+    )
     auto_offset_reset: Literal["earliest", "latest"] = setting(
         "earliest", "where a new application begins to read", "auto.offset.reset"
     )
