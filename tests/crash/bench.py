@@ -230,6 +230,11 @@ class Bench:
         self._running.remove(process)
         return code
 
+    @property
+    def has_running(self) -> bool:
+        """Whether an instance runs."""
+        return any(process.poll() is None for process in self._running)
+
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL, now."""
         process.kill()
