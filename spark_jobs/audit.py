@@ -62,9 +62,8 @@ def main(arguments: list[str]) -> ExitCode:
 
 def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     settings = Settings.load()
-    if settings.spark_master.startswith("local"):
-        # One core: the others belong to the stream.
-        settings = settings.model_copy(update={"spark_master": "local[1]"})
+    # One core of this machine: the others belong to the stream, and a cluster does not see the folder that it works in.
+    settings = settings.model_copy(update={"spark_master": "local[1]", "spark_driver_host": "127.0.0.1"})
     conf = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, **settings.spark_extra_conf}
     settings = settings.model_copy(update={"spark_extra_conf": conf})
     # It takes seconds, in which Spark starts and reads.

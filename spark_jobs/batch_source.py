@@ -25,10 +25,11 @@ from spark_jobs.live_gear import LiveGear
 from spark_jobs.table_reader import read_table
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets
-from tidemark.errors import OutcomeUnknown
+from tidemark.errors import BatchTooLarge, OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
 from tidemark.instance.source import SourceBatch
+from tidemark.instance.split import BatchSize
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch
 from tidemark.settings import Settings
@@ -37,6 +38,8 @@ from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 log = logging.getLogger(__name__)
 
 _STOP_S = 60.0
+_TOO_LARGE = ("spark.driver.maxResultSize", "java.lang.OutOfMemoryError")
+_TOLD_CHARACTERS = 500
 
 
 class SparkBatchSource:
@@ -74,7 +77,7 @@ class SparkBatchSource:
             log.info("the warm-up of Spark failed: %s", error)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
+    def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         self.stop()
         self._warming_up.join()
         out = self._out = HandOver()
@@ -84,7 +87,7 @@ class SparkBatchSource:
                 continue
             catch_up = CatchUpGear(self._settings, subtopology, reader, self._ends, out)
             live = LiveGear(self._spark, self._settings, subtopology, reader, out, self._folder)
-            feeder = _Feeder(self._spark, subtopology, catch_up, live, out, starts, max_batch_records)
+            feeder = _Feeder(self._spark, subtopology, catch_up, live, out, starts, size)
             self._feeders.append(feeder)
             feeder.start()
 
@@ -118,6 +121,15 @@ def _nothing(_frame: DataFrame, _batch_id: int) -> None:
     """A handler of no batches."""
 
 
+def _explained(error: Exception) -> Exception:
+    """What a smaller batch may mend is `BatchTooLarge`."""
+    if not any(words in str(error) for words in _TOO_LARGE):
+        return error
+    explained = BatchTooLarge(f"Spark cannot compute a batch of this size: {str(error)[:_TOLD_CHARACTERS]}")
+    explained.__cause__ = error
+    return explained
+
+
 class _Feeder(threading.Thread):
     """Drives one sub-topology from one gear to the other until it is stopped or fails."""
 
@@ -131,7 +143,7 @@ class _Feeder(threading.Thread):
         live: LiveGear,
         out: HandOver,
         starts: Offsets,
-        most_records: int,
+        size: BatchSize,
     ) -> None:
         # Jobs are cancelled by this name, so no other start has it.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
@@ -140,7 +152,7 @@ class _Feeder(threading.Thread):
         self._live = live
         self._out = out
         self._starts = starts
-        self._most_records = most_records
+        self._size = size
 
     def run(self) -> None:
         """Catch up, go live until overtaken, and so on."""
@@ -148,14 +160,14 @@ class _Feeder(threading.Thread):
         try:
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
             while not self._out.stopped.is_set():
-                offsets = self._catch_up.run(offsets, self._most_records)
+                offsets = self._catch_up.run(offsets, self._size)
                 if not self._out.stopped.is_set():
-                    offsets = self._live.run(offsets, self._most_records)
+                    offsets = self._live.run(offsets, self._size)
         except Exception as error:
             # While stopping, what fails was cancelled.
             if not self._out.stopped.is_set():
                 log.exception("thread %s failed", self.name)
-                self._out.fail(error)
+                self._out.fail(_explained(error))
 
     def cancel(self) -> None:
         """End the Spark job that runs, and those that would follow."""

@@ -10,6 +10,7 @@ from tidemark.broker.offsets import EndOffsets
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices, is_level
 from tidemark.instance.source import SourceBatch
+from tidemark.instance.split import BatchSize
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
 
@@ -31,17 +32,18 @@ class CatchUpGear:
         self._ends = ends
         self._out = out
 
-    def run(self, starts: Offsets, most_records: int) -> Offsets:
+    def run(self, starts: Offsets, size: BatchSize) -> Offsets:
         """Read on from `starts` until everything unread fits into one batch; returns the next offsets by then.
 
         Blocks. Raises `OutcomeUnknown` when brokers do not answer, and what Spark raises.
         """
-        slices = Slices(self._subtopology, starts, most_records, self._reader.times)
+        slices = Slices(self._subtopology, starts, size.records, self._reader.times)
         places = list(starts)
         planned = time.monotonic()
         ends = self._ends.stable(places)
-        is_done = slices.unread(ends) <= most_records
+        is_done = slices.unread(ends) <= size.records
         while not is_done and not self._out.stopped.is_set():
+            slices.most_records = size.records
             taken = slices.next(ends)
             self._out.put(self._batch(taken, planned))
             before, planned, ends = planned, time.monotonic(), self._ends.stable(places)
@@ -50,7 +52,7 @@ class CatchUpGear:
                 break
             if not taken.is_all:
                 continue
-            is_done = is_level(unread, planned - before, _QUERY_START_S, most_records)
+            is_done = is_level(unread, planned - before, _QUERY_START_S, size.records)
             if not is_done:
                 # Not a full batch: the next one keeps the commit interval.
                 self._out.stopped.wait(max(0.0, before + self._commit_interval_s - planned))

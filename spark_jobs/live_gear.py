@@ -25,6 +25,7 @@ from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
 from tidemark.instance.source import SourceBatch
+from tidemark.instance.split import BatchSize
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
@@ -55,13 +56,13 @@ class LiveGear:
         self._out = out
         self._folder = folder
 
-    def run(self, starts: Offsets, most_records: int) -> Offsets:
+    def run(self, starts: Offsets, size: BatchSize) -> Offsets:
         """Read on from `starts` until more has come than fits into one batch; returns the next offsets by then.
 
         Blocks. Raises `OutcomeUnknown` when the query has ended by itself.
         """
         checkpoint = self._folder / f"{self._subtopology.index}-{next(_numbers)}"
-        handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, most_records, checkpoint)
+        handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, size, checkpoint)
         # No bound: what does not fit is not even computed.
         wanted = {
             "assign": assignment(starts),
@@ -99,7 +100,7 @@ class _Handler:
         reader: BoundedReader,
         out: HandOver,
         starts: Offsets,
-        most_records: int,
+        size: BatchSize,
         checkpoint: Path,
     ) -> None:
         self.is_overtaken = threading.Event()
@@ -107,7 +108,7 @@ class _Handler:
         self._reader = reader
         self._out = out
         self._checkpoint = checkpoint
-        self._most_records = most_records
+        self._size = size
         self._commit_interval_s = settings.commit_interval_ms / 1000
         self._index = subtopology.index
         self._view = f"live_{subtopology.index}"
@@ -122,7 +123,7 @@ class _Handler:
         try:
             ends = self._end_offsets(batch_id)
             spanned = sum(end - self.next_offsets[p] for p, end in ends.items())
-            if spanned > self._most_records:
+            if spanned > self._size.records:
                 # Cut by offsets, it would hold more of one source than of another: the catch-up gear cuts it by time.
                 log.info("overtaken: subtopology=%d offsets=%d", self._index, spanned)
                 self.is_overtaken.set()

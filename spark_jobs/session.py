@@ -1,12 +1,14 @@
-"""The Spark session of an instance: on loopback, sized for small batches."""
+"""The Spark session of an instance: on loopback unless configured, sized for small batches."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from spark_jobs.cluster import cluster_conf
 from tidemark.local.jars import ensure
 from tidemark.settings import Settings
 
@@ -36,11 +38,14 @@ def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
-    """Start Spark, or take what spark-submit started. Blocks for some seconds."""
+    """Start Spark, or take what spark-submit started. Blocks for some seconds.
+
+    Raises `PreflightFailed` where executors could not reach this driver.
+    """
+    os.environ.update(settings.spark_secret())
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        **cluster_conf(settings),
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Xms{settings.spark_driver_memory}",
         "spark.ui.enabled": "false",

@@ -64,8 +64,19 @@ class OutcomeUnknown(TidemarkError):
     exit_code = ExitCode.RETRY
 
 
+class ProducerFenced(OutcomeUnknown):
+    """The transaction coordinator has moved on without this producer.
+
+    It timed its transaction out, or another copy of the instance has begun: it says the same of both (rule 22).
+    """
+
+
+class BatchTooLarge(OutcomeUnknown):
+    """Spark could not compute a batch in the memory that it has: nothing of it was committed, a smaller one is tried."""
+
+
 class InstanceFenced(TidemarkError):
-    """Another copy of this instance is running; this copy ends and is not relaunched."""
+    """The group has given this instance's place to another copy of it: this copy ends and is not relaunched."""
 
     exit_code = ExitCode.FENCED
 

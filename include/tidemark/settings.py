@@ -82,6 +82,12 @@ class Settings(BaseSettings):
         "statestore.cache.max.bytes",
         least=1,
     )
+    max_batch_bytes: int = setting(
+        256 << 20,
+        "what Spark computes of one batch, in the driver's memory; one with more makes the next ones smaller",
+        "",
+        least=1 << 20,
+    )
     auto_offset_reset: Literal["earliest", "latest"] = setting(
         "earliest", "where a new application begins to read", "auto.offset.reset"
     )
@@ -190,7 +196,19 @@ class Settings(BaseSettings):
     store_write_buffer_bytes: int = setting(32 << 20, "RocksDB memtable of one store", "rocksdb.config.setter", least=1)
 
     spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
+    spark_driver_host: str = setting(
+        "127.0.0.1",
+        "where the Spark driver listens, and executors of a cluster reach it",
+        "",
+    )
     spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
+    spark_executor_memory: str = setting("1g", "heap of each executor on a cluster", "")
+    spark_cores_max: int = setting(
+        0, "cores of a standalone cluster for one instance; 0: all that are free", "", least=0
+    )
+    spark_authenticate_secret: SecretStr = setting(
+        SecretStr(""), "shared by a cluster's master, workers and drivers; environment only", ""
+    )
     spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
     spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
     cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
@@ -236,9 +254,14 @@ class Settings(BaseSettings):
             savepoints = str(root / Path(savepoints).expanduser())
         return read.model_copy(update={**folders, "savepoint_location": savepoints})
 
+    def spark_secret(self) -> dict[str, str]:
+        """The cluster's secret by the variable in which Spark itself looks for it, so that it is on no command line."""
+        secret = self.spark_authenticate_secret.get_secret_value()
+        return {"_SPARK_AUTH_SECRET": secret} if secret else {}
+
     def as_environment(self) -> dict[str, str]:
         """These settings as environment variables, for a process started from this one. Contains the password."""
-        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **self.spark_secret()}
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, SecretStr):

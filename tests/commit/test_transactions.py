@@ -14,10 +14,10 @@ from tidemark.commit.history import last_commit_records
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import TransactionalProducer
-from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
+from tidemark.errors import BatchAborted, OutcomeUnknown, ProducerFenced
 from tidemark.local.processes import wait_until
 from tidemark.membership.member import GroupMetadata, Member
-from tidemark.names import TaskId, commits_topic
+from tidemark.names import TaskId, TopicPartition, commits_topic
 from tidemark.stream_times import StreamTimes
 
 pytestmark = pytest.mark.broker
@@ -143,7 +143,7 @@ def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(cl
     first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
     first.flush()
     second = a_producer(client, unique("app"))
-    with pytest.raises(InstanceFenced, match="another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
         first.commit()
     second.begin()
     second.send_many(topic, [{"key": b"k", "value": b"heir"}])
@@ -164,7 +164,7 @@ def test_should_tell_a_copy_that_is_fenced_while_it_sends(client, create_topic, 
         else:
             first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
 
-    with pytest.raises(InstanceFenced, match="another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
         # Never flushed: what was sent a moment ago is refused in the background.
         wait_until(send_on, 30, every_s=0.05)
 
@@ -173,11 +173,35 @@ def test_should_tell_a_copy_that_is_fenced_while_it_waits_for_acknowledgements(c
     """The fatal error and the reports of what was not delivered come together."""
     topic, other = create_topic(unique("out")), create_topic(unique("other"))
     first = a_fenced_producer(client, unique("app"), topic)
-    with pytest.raises(InstanceFenced, match="another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
         # The client may know before all are sent.
         for _ in range(100):
             first.send_one(other, b"k", b"zombie", ())
         first.flush()
+
+
+@pytest.mark.parametrize("next_call", ["commit", "send on", "offsets"])
+def test_should_not_take_a_transaction_that_timed_out_for_a_second_copy(
+    client, joined, admin, create_topic, unique, next_call
+):
+    """The coordinator moves the epoch on when it ends such a transaction, and answers as if another had done it."""
+    topic = create_topic(unique("out"), partitions=1)
+    sleeper = TransactionalProducer(client, unique("app"), 1_000, 100_000)
+    sleeper.init(30)
+    sleeper.begin()
+    sleeper.send_many(topic, [{"key": b"k", "value": b"v"}])
+    sleeper.flush()
+    place, ends = TopicPartition(topic, 0), EndOffsets(admin, 20)
+    assert wait_until(lambda: ends.stable([place])[place] == ends.of([place])[place], 60)
+    with pytest.raises((ProducerFenced, BatchAborted)):
+        if next_call == "send on":
+            sleeper.send_many(topic, [{"key": b"k", "value": b"v"}])
+            sleeper.flush()
+        elif next_call == "offsets":
+            (source, _) = sorted(joined.member.ownership.held())
+            sleeper.send_offsets([ClientPartition(source.topic, 0, 42)], joined.metadata())
+        sleeper.commit()
+    assert values(client, topic) == []
 
 
 class ForgetfulClient:
@@ -200,7 +224,7 @@ def test_should_tell_a_fenced_copy_whose_client_has_lost_the_error(client, creat
     first = a_fenced_producer(client, unique("app"), topic)
     first._producer = ForgetfulClient(first._producer)
     first.send_one(other, b"k", b"zombie", ())
-    with pytest.raises(InstanceFenced, match="another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
         first.flush()
 
 

@@ -207,24 +207,33 @@ class Bench:
 
     def wait_drained(self, timeout_s: float = 120) -> None:
         """Until the group's committed offsets are the source's ends."""
-        places = self.source_places
 
         def drained() -> bool:
-            # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
-            found = committed_offsets(self.bootstrap, self.application_id, places)
-            ends = end_offsets(self.bootstrap, places, "read_committed")
             if all(process.poll() is not None for process in self._running):
                 raise RuntimeError("no instance runs any more")
-            return all(found.get(place) == ends[place] for place in places)
+            return self.is_drained()
 
         if not wait_until(drained, timeout_s, every_s=0.2):
             raise RuntimeError(f"not everything is committed after {timeout_s} s")
+
+    def is_drained(self) -> bool:
+        """Whether the group's committed offsets are the sources' ends."""
+        places = self.source_places
+        # The ends last: what is committed of the first topics can no longer add to those between sub-topologies.
+        found = committed_offsets(self.bootstrap, self.application_id, places)
+        ends = end_offsets(self.bootstrap, places, "read_committed")
+        return all(found.get(place) == ends[place] for place in places)
 
     def wait_ended(self, process: subprocess.Popen[bytes], timeout_s: float = 120) -> int:
         """The exit code (negative for a signal)."""
         code = process.wait(timeout_s)
         self._running.remove(process)
         return code
+
+    @property
+    def has_running(self) -> bool:
+        """Whether an instance runs."""
+        return any(process.poll() is None for process in self._running)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL, now."""

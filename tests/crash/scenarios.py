@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.crash.bench import Bench
+from tests.truth.topics import end_offsets, partitions
 
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local.processes import wait_until
+from tidemark.names import commits_topic
+from tidemark.restore.fence import members
 
 STEPS = ("1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-stores")
 MIDDLES = ("2-in-the-middle", "3-in-the-middle", "7-one-store")
@@ -241,6 +244,37 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
         bench.stop(successor)
 
 
+def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
+    """SIGSTOP of the only instance, until its transaction has timed out: it is nobody's second copy (rule 22)."""
+    for point in ("2-in-the-middle", "4-commit-records"):
+        sleeper = bench.launch()
+        bench.wait_state(sleeper, "RUNNING")
+        bench.arm(point, skip=1, how="SIGSTOP")
+        bench.feeder.feed(bench.batch_records)
+        tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
+        places = partitions(bench.bootstrap, [commits_topic(bench.application_id)])
+
+        def timed_out(places: list = places) -> bool:
+            stable, written = (
+                end_offsets(bench.bootstrap, places, level) for level in ("read_committed", "read_uncommitted")
+            )
+            return stable == written and not members(bench.admin, bench.application_id, 15)
+
+        tally.expect(wait_until(timed_out, 90), f"{point}: the transaction did not time out")
+        sleeper.send_signal(signal.SIGCONT)
+        # It goes on where the client could abort the batch, and else asks for a relaunch.
+        tally.expect(
+            wait_until(lambda process=sleeper: process.poll() is not None or bench.is_drained(), 120),
+            f"{point}: a lone instance that was stopped neither goes on nor ends",
+        )
+        code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
+        tally.expect(
+            code in (ExitCode.OK, ExitCode.RETRY), f"{point}: a lone instance that was stopped ended with {code}"
+        )
+        bench.kill(recovered(bench, tally, f"stopped alone at {point}, launched again"))
+        tally.kills += 1
+
+
 def _partitions(bench: Bench, instance: int) -> list[str]:
     said = read_run_file(run_file_path(bench.var_dir, bench.application_id, instance)) or {}
     return list(said.get("partitions", [])) if said.get("state") == "RUNNING" else []
@@ -264,4 +298,5 @@ SCENARIOS: dict[str, Scenario] = {
     "two-instances": two_instances,
     "three-instances": three_instances,
     "stopped": stopped_and_woken,
+    "stopped-alone": stopped_alone,
 }

@@ -23,6 +23,8 @@ def test_should_be_exact_after_a_kill_before_and_after_the_commit_and_between_tw
     kill_at(bench, tally, ("4-commit-records", "6-commit", "7-one-store"))
 
 
-@pytest.mark.parametrize("name", ["restore", "second-copy", "two-operators", "two-instances", "stopped"])
+@pytest.mark.parametrize(
+    "name", ["restore", "second-copy", "two-operators", "two-instances", "stopped", "stopped-alone"]
+)
 def test_should_be_exact_whatever_happens_to_instances(bench, tally, name):
     SCENARIOS[name](bench, tally, random.Random(7), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.run_file import RunFile, read_run_file
-from tidemark.instance.split import TransactionCapacity, split_by_capacity
+from tidemark.instance.split import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import GroupMetadata
 from tidemark.membership.ownership import Ownership
@@ -53,12 +53,56 @@ def test_should_put_as_many_tasks_into_a_transaction_as_fit(capacity, parts):
 
 def test_should_learn_the_rate_quickly_when_it_falls_and_slowly_when_it_rises():
     capacity = TransactionCapacity(9_000)
-    capacity.observe(10_000, 1.0)
-    assert capacity.records == 30_000
     capacity.observe(100_000, 1.0)
-    assert 30_000 < capacity.records < 300_000
+    assert capacity.records == 300_000
+    capacity.observe(200_000, 1.0)
+    assert 300_000 < capacity.records < 600_000
+    before = capacity.records
     capacity.observe(10, 60.0)
-    assert capacity.records > 30_000
+    assert capacity.records == before
+
+
+def test_should_be_back_after_one_commit_that_stood_still_though_only_small_ones_follow():
+    """Measured: a broker that stood still for 8 s once left batches of 500 records for the rest of the process."""
+    capacity = TransactionCapacity(10_000)
+    capacity.observe(3000, 8.0)
+    assert capacity.records >= 100_000
+    for _ in range(20):
+        capacity.observe(3000, 8.0)
+    assert capacity.records == 1250
+    for _ in range(20):
+        capacity.observe(500, 0.01)
+    assert capacity.records > 100_000
+
+
+def test_should_halve_a_batch_that_was_too_large_or_fit_it_and_never_go_below_the_least():
+    size = BatchSize(1_000_000)
+    size.shrink()
+    assert size.records == 500_000
+    size.shrink(10.0)
+    assert size.records == 50_000
+    size.shrink(1.01)
+    assert (size.records, size.is_least) == (25_000, False)
+    size.shrink(1e9)
+    assert (size.records, size.is_least) == (1000, True)
+    assert BatchSize(300).is_least
+
+
+def test_should_double_batches_that_are_full_and_fit_twice_until_what_is_set():
+    size = BatchSize(10_000, known=2000)
+    assert not size.grow(held=900, load=0.1)
+    assert not size.grow(held=2000, load=0.6)
+    assert size.grow(held=1000, load=0.5)
+    assert size.records == 4000
+    assert size.grow(held=4000, load=0.1)
+    assert size.grow(held=8000, load=0.1)
+    assert size.records == 10_000
+    assert not size.grow(held=10_000, load=0.0)
+
+
+@pytest.mark.parametrize(("known", "records"), [(None, 50_000), (7000, 7000), (80_000, 50_000), (3, 1000)])
+def test_should_begin_with_what_the_process_before_it_had_come_to(known, records):
+    assert BatchSize(50_000, known).records == records
 
 
 def test_should_give_a_partition_a_new_epoch_when_it_comes_back():

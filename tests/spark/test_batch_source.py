@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from spark_jobs.batch_source import SparkBatchSource
 
+from tidemark.instance.split import BatchSize
 from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.topology.builder import Topology
@@ -57,7 +58,7 @@ def test_should_not_keep_the_records_of_batches_with_dead_letters(
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
     source = SparkBatchSource(spark, topology.plan(), settings, 0, tmp_path / "queries")
     before, letters = records_in_memory(spark), 0
-    source.start({TopicPartition(topic, 0): 0}, _RECORDS)
+    source.start({TopicPartition(topic, 0): 0}, BatchSize(_RECORDS))
     try:
         deadline = time.monotonic() + 90
         while letters < _BATCHES * _RECORDS // 100 and time.monotonic() < deadline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import random
 import threading
 import time
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tests.truth.topics import read_all
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.instance import Instance
+from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.instance.split import BatchSize
 from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.topology.builder import Topology
@@ -75,7 +78,7 @@ def renamed(thing, name):
 def reading(spark, plan, settings, folder, starts, most):
     """A started source of batches."""
     source = SparkBatchSource(spark, plan, settings, 0, folder / "queries")
-    source.start(starts, most)
+    source.start(starts, BatchSize(most))
     try:
         yield source
     finally:
@@ -192,6 +195,64 @@ def test_should_join_a_stream_with_a_table_of_its_size_as_kafka_streams_does(spa
 
 
 @pytest.fixture
+def little_room(spark):
+    """Spark gives a job up whose result is larger than 1 MB."""
+    conf = spark.sparkContext._jsc.sc().conf()
+    before = conf.get("spark.driver.maxResultSize", "1g")
+    conf.set("spark.driver.maxResultSize", "1m")
+    yield
+    conf.set("spark.driver.maxResultSize", before)
+
+
+@pytest.mark.usefixtures("little_room")
+def test_should_make_batches_smaller_that_spark_cannot_compute_and_remember_it(
+    spark, hurried, admin, unique, start_ms, caplog
+):
+    """1 000 000 records of 1.1 KB into a join were more than `spark.driver.maxResultSize`, at every relaunch anew."""
+    count = 4000
+    topology = Topology(unique("large"))
+    table = topology.table(unique("rows"), schema=SCHEMA, key="id", timestamp="at", store="rows")
+    stream = topology.stream(unique("big"), schema="id STRING, sent BIGINT, body STRING", key="id", timestamp="sent")
+    stream.left_join(table).to(unique("out"))
+    plan = topology.plan()
+    ensure_user_topics(plan, hurried, admin)
+    # What cannot be compressed.
+    bodies = [random.Random(i).randbytes(200).hex() for i in range(count)]
+    produce(
+        hurried,
+        unique("big"),
+        [(f"k{i}", {"id": f"k{i}", "sent": start_ms, "body": body}, start_ms) for i, body in enumerate(bodies)],
+    )
+    run_until(spark, plan, hurried, {TopicPartition(unique("big"), 0): count})
+    assert {value["body"] for _, value in messages(hurried, unique("out"))} == {*bodies}
+    said = read_run_file(run_file_path(hurried.var_dir, plan.application_id, 0))
+    assert 1000 <= said["batch_records"] < hurried.max_batch_records
+    with running(spark, plan, hurried) as (instance, _):
+        assert instance._size.records == said["batch_records"]
+    assert caplog.text.count("maxResultSize") > 0
+
+
+def test_should_make_batches_smaller_that_fill_the_memory_and_larger_again(
+    spark, hurried, admin, unique, start_ms, caplog
+):
+    topology = Topology(unique("sized"))
+    table = topology.table(unique("rows"), schema=SCHEMA, key="id", timestamp="at", store="rows")
+    stream = topology.stream(unique("big"), schema="id STRING, sent BIGINT, body STRING", key="id", timestamp="sent")
+    stream.left_join(table).to(unique("out"))
+    plan = topology.plan()
+    tight = hurried.model_copy(update={"max_batch_bytes": 2 << 20, "max_batch_records": 8000})
+    ensure_user_topics(plan, tight, admin)
+    large = [(f"k{i}", {"id": f"k{i}", "sent": start_ms + i, "body": "x" * 1000}, start_ms) for i in range(8000)]
+    small = [(f"k{i}", {"id": f"k{i}", "sent": start_ms + i, "body": ""}, start_ms) for i in range(8000, 32_000)]
+    produce(tight, unique("big"), large + small)
+    run_until(spark, plan, tight, {TopicPartition(unique("big"), 0): len(large) + len(small)})
+    assert len(messages(tight, unique("out"))) == len(large) + len(small)
+    sizes = [int(m.split("batches are now ")[1].split()[0]) for m in caplog.messages if "batches are now" in m]
+    assert sizes[0] < 4000
+    assert sizes[-1] == 8000
+
+
+@pytest.fixture
 def counted(unique, create_topic):
     """A count by key over two partitions."""
     topology = Topology(unique("counted"))
@@ -210,11 +271,11 @@ def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(sp
         produce(hurried, place.topic, records(3000), place.partition)
     with reading(spark, plan, hurried, tmp_path, {first: 0, second: 100}, 500) as source:
         assert batches_to(source, {first: 1})[0].starts == {first: 0, second: 100}
-        source.start({second: 1234}, 500)
+        source.start({second: 1234}, BatchSize(500))
         again = batches_to(source, {second: 3000})
         assert (again[0].starts, set(again[0].ends)) == ({second: 1234}, {second})
         assert sum(table.column("n")[0].as_py() for batch in again for table in batch.branches) == 3000 - 1234
-        source.start({first: 0, second: 0}, 500)
+        source.start({first: 0, second: 0}, BatchSize(500))
         batches_to(source, {first: 1})
         begun = time.monotonic()
         source.stop()

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from spark_jobs.batch_source import SparkBatchSource
 
 from tidemark.clock import wall_clock_ms
+from tidemark.instance.split import BatchSize
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
@@ -72,7 +73,7 @@ def live(source, folder):
         wall_ms=wall_clock_ms(),
     )  # fmt: skip
     place, end = TopicPartition(source.topic, 0), len(list(records()))
-    source.start({place: 0}, 1000)
+    source.start({place: 0}, BatchSize(1000))
     deadline = time.monotonic() + 60
     while task.next_offsets[source.topic] < end and time.monotonic() < deadline:
         if batch := source.next(1.0):

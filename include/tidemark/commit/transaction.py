@@ -10,11 +10,11 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, ProducerFenced
 from tidemark.membership.member import GroupMetadata
 from tidemark.tasks.update import Message
 
-_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
+_PRODUCER_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _BUFFER_WAIT_S = 0.1
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
@@ -26,8 +26,8 @@ ACKS = "all"
 class BatchProducer(ABC):
     """What a commit writes through: begin, send, offsets, commit or abort.
 
-    Raises `InstanceFenced`, `OutcomeUnknown` or `BatchAborted`, nothing else of Kafka's. After `InstanceFenced` or
-    `OutcomeUnknown` the producer must be thrown away.
+    Raises `InstanceFenced`, `OutcomeUnknown` (`ProducerFenced` is one) or `BatchAborted`, nothing else of Kafka's.
+    Behind the first two the producer must be thrown away.
     """
 
     def __init__(
@@ -163,10 +163,14 @@ class BatchProducer(ABC):
             error: KafkaError = found.args[0] if found and told else KafkaError(KafkaError._FATAL)
             if error.code() == KafkaError._FATAL:
                 error = self._fatal_reason(error)
-            if error.code() in _FENCED:
+            if error.code() == KafkaError.FENCED_INSTANCE_ID:
                 raise InstanceFenced(
-                    f"transactional.id {self.name} was taken over by another copy of this instance "
-                    f"({error.str()}); this copy ends"
+                    f"{what}: another copy of this instance joined the group: {error.str()}"
+                ) from raised
+            if error.code() in _PRODUCER_FENCED:
+                raise ProducerFenced(
+                    f"{what}: the transaction of {self.name} timed out, or another copy of this instance has begun "
+                    f"({error.str()}); the instance starts anew"
                 ) from raised
             if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
                 self.abort()

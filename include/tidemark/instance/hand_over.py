@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from tidemark.errors import OutcomeUnknown
+from tidemark.errors import BatchTooLarge, OutcomeUnknown
 from tidemark.instance.source import SourceBatch
 
 _WAIT_S = 0.2
@@ -33,10 +33,15 @@ class HandOver:
         self._failure = failure
 
     def take(self, timeout_s: float) -> SourceBatch | None:
-        """The next batch, or None. Raises `OutcomeUnknown` when there is none and a computing thread has failed."""
+        """The next batch, or None. Raises `OutcomeUnknown` when there is none and a computing thread has failed.
+
+        `BatchTooLarge`, which is one, where a smaller batch may do.
+        """
         try:
             return self._batches.get(timeout=timeout_s)
         except queue.Empty:
+            if isinstance(self._failure, BatchTooLarge):
+                raise self._failure from self._failure.__cause__
             if self._failure is not None:
                 raise OutcomeUnknown(f"reading the sources failed: {self._failure}") from self._failure
             return None

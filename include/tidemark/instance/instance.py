@@ -28,13 +28,21 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import ACKS, BatchProducer, IdempotentProducer, TransactionalProducer
-from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused, TaskLocked, TidemarkError
+from tidemark.errors import (
+    BatchAborted,
+    BatchTooLarge,
+    OutcomeUnknown,
+    ProducerFenced,
+    StartRefused,
+    TaskLocked,
+    TidemarkError,
+)
 from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
-from tidemark.instance.run_file import RunFile, run_file_path
+from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
 from tidemark.instance.settling import Settled, await_session_end
 from tidemark.instance.source import BatchSource, SourceBatch
-from tidemark.instance.split import TransactionCapacity, split_by_capacity
+from tidemark.instance.split import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
@@ -61,7 +69,6 @@ from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
-_LEAST_BATCH_RECORDS = 1000
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
@@ -93,7 +100,6 @@ class Instance:
         self._changed = threading.Event()
         self._seen_changes = -1
         self._tasks: dict[TopicPartition, Task] = {}
-        self._max_batch_records = settings.max_batch_records
         self._capacity = TransactionCapacity(settings.transaction_timeout_ms)
         self._rate = _Rate()
 
@@ -108,25 +114,30 @@ class Instance:
         self._plan, self._partitions = plan, partitions
         self._has_grown = settled.has_grown(partitions)
         self._directory = _lock_folder(settings, app, instance)
+        path = run_file_path(settings.var_dir, app, instance)
+        known = (read_run_file(path) or {}).get("batch_records")
+        self._size = BatchSize(settings.max_batch_records, known)
         self._run_file = RunFile(
-            run_file_path(settings.var_dir, app, instance),
+            path,
             {
                 "application_id": app,
                 "topology": topology_name,
                 "topology_version": plan.version,
                 "instance": instance,
                 "acks": ACKS,
+                "batch_records": self._size.records,
             },
         )
         self._listeners = instance_listeners(plan, settings, instance, client, self._run_file, clock)
         self.states = StateMachine(app, instance, self._listeners.on_change)
         self._listeners.on_change(self.states.state, self.states.state)
+        self._heartbeat_ms = max(200, settings.session_timeout_ms // 5)
         member_config = {
             **client,
             "group.id": app,
             "group.instance.id": group_instance_id(app, instance),
             "session.timeout.ms": settings.session_timeout_ms,
-            "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 5),
+            "heartbeat.interval.ms": self._heartbeat_ms,
         }
         lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
@@ -199,13 +210,21 @@ class Instance:
             await_session_end(self._admin, self._plan.application_id, self._number, self._settings, stop)
         self._member.start()
         self.states.to(InstanceState.REBALANCING)
+        try:
+            self._work(stop)
+        except ProducerFenced:
+            # Only the group knows whether another copy runs (rule 22). It joins at once, and two heartbeats follow.
+            self._member.await_verdict(2 * self._heartbeat_ms / 1000)
+            raise
+
+    def _work(self, stop: threading.Event) -> None:
         while not stop.is_set():
             self._member.check()
             if self._changed.is_set():
                 self._changed.clear()
                 self._reconcile(stop)
                 continue
-            batch = self._source.next(_WAIT_S) if self._tasks else None
+            batch = self._next_batch() if self._tasks else None
             if batch is not None:
                 self._process(batch)
             elif not self._tasks:
@@ -283,8 +302,17 @@ class Instance:
 
     def _start_source(self) -> None:
         self._source.start(
-            {p: offset for task in self._tasks.values() for p, offset in task.sources.items()}, self._max_batch_records
+            {p: offset for task in self._tasks.values() for p, offset in task.sources.items()}, self._size
         )
+
+    def _next_batch(self) -> SourceBatch | None:
+        try:
+            return self._source.next(_WAIT_S)
+        except BatchTooLarge as error:
+            if self._size.is_least:
+                raise
+            self._shrink(f"was too large: {error}")
+            return None
 
     def _process(self, batch: SourceBatch) -> None:
         """Prepare, commit and apply one batch; one that stands on other offsets than its tasks is thrown away."""
@@ -301,15 +329,29 @@ class Instance:
         now_ms = self._clock()
         prepared = [(task, task.prepare(given, now_ms)) for task, given in moved]
         largest = max((update.records for _, update in prepared), default=0)
-        if largest > self._capacity.records and self._max_batch_records > _LEAST_BATCH_RECORDS:
-            self._shrink(f"of {largest} records would not commit within transaction_timeout_ms")
+        if largest > self._capacity.records and not self._size.is_least:
+            load = largest / max(1, self._capacity.records)
+            self._shrink(f"of {largest} records would not commit within transaction_timeout_ms", load)
             return
         for part in split_by_capacity(prepared, self._capacity.records):
             if not self._commit_or_reconcile(CommitKind.BATCH, part):
                 return
         cached_bytes = sum(update.cached_bytes for _, update in prepared)
-        if cached_bytes > self._settings.cache_max_bytes and self._max_batch_records > _LEAST_BATCH_RECORDS:
-            self._shrink(f"updated {cached_bytes} bytes, cache_max_bytes is {self._settings.cache_max_bytes}")
+        computed_bytes = sum(table.nbytes for table in batch.branches)
+        cached, computed = (
+            cached_bytes / self._settings.cache_max_bytes,
+            computed_bytes / self._settings.max_batch_bytes,
+        )
+        held = sum(end - batch.starts[p] for p, end in batch.ends.items())
+        if max(cached, computed) > 1 and not self._size.is_least:
+            self._shrink(
+                f"updated {cached_bytes} bytes, cache_max_bytes is {self._settings.cache_max_bytes}"
+                if cached > computed
+                else f"had {computed_bytes} bytes, max_batch_bytes is {self._settings.max_batch_bytes}",
+                max(cached, computed),
+            )
+        elif self._size.grow(held, max(cached, computed, largest / max(1, self._capacity.records))):
+            log.info("batches are now %d source records", self._size.records)
 
     def _tick(self) -> None:
         """Let every task act whose wall-clock callbacks are due, without input (rule 25)."""
@@ -327,10 +369,11 @@ class Instance:
             if not self._commit_or_reconcile(CommitKind.TICK, part):
                 return
 
-    def _shrink(self, why: str) -> None:
-        """Read on with batches of half the size."""
-        self._max_batch_records = max(_LEAST_BATCH_RECORDS, self._max_batch_records // 2)
-        log.warning("a batch %s; batches are now %d source records", why, self._max_batch_records)
+    def _shrink(self, why: str, load: float = 2.0) -> None:
+        """Read on with batches of half the size, or of less where this one was `load` times too large."""
+        self._size.shrink(load)
+        self._run_file.update({"batch_records": self._size.records}, now=True)
+        log.warning("a batch %s; batches are now %d source records", why, self._size.records)
         self._source.stop()
         self._start_source()
 
@@ -350,8 +393,8 @@ class Instance:
 
     def _commit(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> None:
         """Commit; after an abort the same batch is tried again while the tasks are ours."""
-        started = time.monotonic()
         for attempt in range(1, _COMMIT_TRIES + 1):
+            started = time.monotonic()
             try:
                 self._committer.commit(kind, part)
                 if self._committer.description is not None:
@@ -382,6 +425,7 @@ class Instance:
                 "last_commit_ms": self._clock(),
                 "stream_time_ms": max(u.stream_times.task_ms for _, u in part),
                 "last_commit_seconds": round(elapsed_s, 3),
+                "batch_records": self._size.records,
             }
         )
 
@@ -415,7 +459,7 @@ class Instance:
 class _NoSource(NoTableReader):
     """What an instance reads from before it runs."""
 
-    def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
+    def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         raise RuntimeError("an instance reads only while it runs")
 
     def next(self, timeout_s: float) -> SourceBatch | None:

@@ -153,7 +153,8 @@ class Slices:
     def __init__(self, subtopology: SubTopology, starts: Offsets, most_records: int, look_up: LookUp) -> None:
         ranks = Roads(subtopology).source_ranks()
         self._topics = [topic for _, topic in sorted(zip(ranks, subtopology.source_topics, strict=True))]
-        self._most_records = most_records
+        self.most_records = most_records
+        """Of the next slice; may be changed before each."""
         self._look_up = look_up
         self._unread = {place: _nothing_known(start, start) for place, start in starts.items()}
 
@@ -170,7 +171,7 @@ class Slices:
         """The next slice of what lies before `ends`, the broker's. Blocks where times have to be looked up."""
         ends = {place: max(unread.start, ends[place]) for place, unread in self._unread.items()}
         starts = self.starts
-        is_all = self.unread(ends) <= self._most_records
+        is_all = self.unread(ends) <= self.most_records
         chosen = dict(ends) if is_all else self._chosen(ends)
         self._unread = {place: _after(unread, chosen[place]) for place, unread in self._unread.items()}
         return Slice(starts, chosen, is_all)
@@ -179,7 +180,7 @@ class Slices:
         left: dict[int, int] = {}
         for place, start in self.starts.items():
             left[place.partition] = left.get(place.partition, 0) + ends[place] - start
-        shares = shares_of(left, self._most_records)
+        shares = shares_of(left, self.most_records)
         self._unread = {place: _known_to(unread, ends[place]) for place, unread in self._unread.items()}
         choices = {number: self._choice(number, share) for number, share in shares.items()}
         blocked = {number: shares[number] for number, choice in choices.items() if choice.blocking}

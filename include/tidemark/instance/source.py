@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tidemark.instance.split import BatchSize
 from tidemark.names import TopicPartition
 from tidemark.restore.changelog import ChangelogBatch
 from tidemark.tasks.update import DeadLetter
@@ -31,11 +32,11 @@ class BatchSource(Protocol):
     While more is unread than a batch holds, the sources of a task advance together by event time (rule 3); see `slices`.
     """
 
-    def start(self, next_offsets: Mapping[TopicPartition, int], max_batch_records: int) -> None:
-        """Begin at these offsets; only these partitions are read."""
+    def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
+        """Begin at these offsets; only these partitions are read. `size` is looked at before each batch."""
 
     def next(self, timeout_s: float) -> SourceBatch | None:
-        """The next batch, or None. Raises `OutcomeUnknown` when the source has failed."""
+        """The next batch, or None. Raises `OutcomeUnknown` when the source has failed, `BatchTooLarge` for its size."""
 
     def stop(self) -> None:
         """Stop reading and forget batches not taken. May be called when nothing runs.

@@ -1,4 +1,4 @@
-"""Splitting a batch into transactions that surely fit into the broker's time-out (rule 9)."""
+"""How large a batch may be, and how it is split into transactions that surely fit into the broker's time-out (rule 9)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,49 @@ from tidemark.tasks.update import TaskUpdate
 
 _SAFETY = 3.0
 _FIRST_GUESS_PER_SECOND = 200_000.0
+_LEAST_TELLING_RECORDS = 1000
+_AT_ONCE = 4.0
+"""One commit lowers the rate to a quarter at the most: a broker that stood still once is no slow broker."""
+_LEAST_RECORDS = 1000
+
+
+class BatchSize:
+    """How many source records a batch may hold: what is set, less once a batch was too large, and more again.
+
+    Read by the threads that compute batches, before each; changed by the task loop alone.
+    """
+
+    def __init__(self, most_records: int, known: int | None = None) -> None:
+        """`known` is what the process before this one had come to."""
+        self._most = most_records
+        self.records = min(most_records, max(self._least, known or most_records))
+
+    @property
+    def _least(self) -> int:
+        return min(_LEAST_RECORDS, self._most)
+
+    @property
+    def is_least(self) -> bool:
+        """Whether batches cannot be made smaller."""
+        return self.records <= self._least
+
+    def shrink(self, load: float = 2.0) -> None:
+        """After a batch that was `load` times too large."""
+        self.records = max(self._least, min(self.records // 2, int(self.records / load)))
+
+    def grow(self, held: int, load: float) -> bool:
+        """After a batch of `held` offsets, which filled `load` of what one may: twice as much where that fits; whether so.
+
+        What was not full says nothing of larger ones.
+        """
+        if held < self.records / 2 or 2 * load > 1 or self.records >= self._most:
+            return False
+        self.records = min(self._most, 2 * self.records)
+        return True
 
 
 class TransactionCapacity:
-    """How many records one transaction may hold, from the slowest rate seen lately."""
+    """How many records one transaction may hold, from the rate of the commits seen lately."""
 
     def __init__(self, transaction_timeout_ms: int) -> None:
         self._timeout_s = transaction_timeout_ms / 1000
@@ -24,10 +63,16 @@ class TransactionCapacity:
         return int(self._records_per_second * self._timeout_s / _SAFETY)
 
     def observe(self, records: int, seconds: float) -> None:
-        """Learn from a commit; small ones say nothing about the rate."""
-        if records >= 1000 and seconds > 0:
-            rate = records / seconds
-            self._records_per_second = min(rate, 0.7 * self._records_per_second + 0.3 * rate)
+        """Learn from a commit, without what was tried before it.
+
+        A small one takes the time of its round trips: that it is slow says nothing, that it is fast does.
+        """
+        rate = records / max(seconds, 1e-6)
+        known = self._records_per_second
+        if rate > known:
+            self._records_per_second = 0.7 * known + 0.3 * min(rate, _FIRST_GUESS_PER_SECOND)
+        elif records >= _LEAST_TELLING_RECORDS:
+            self._records_per_second = max(rate, known / _AT_ONCE)
 
 
 def split_by_capacity(

@@ -65,6 +65,7 @@ class Member:
         self._client_config = dict(client_config)
         self._stopping = threading.Event()
         self._failure: Exception | None = None
+        self._failed = threading.Event()
         self._consumer = Consumer(
             {
                 **client_config,
@@ -120,6 +121,7 @@ class Member:
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
+        self._failed.set()
         self._on_change()
 
     def check(self) -> None:
@@ -130,6 +132,14 @@ class Member:
         if "FENCED" in text or "fenced" in text:
             raise InstanceFenced(f"another copy of this instance joined the group: {text}") from self._failure
         raise OutcomeUnknown(f"the group member failed: {text}") from self._failure
+
+    def await_verdict(self, timeout_s: float) -> None:
+        """Give the group time to say that another copy has this place; raises as `check` does. Blocks.
+
+        That copy joins once its producer is there, and the next heartbeat is answered with it.
+        """
+        self._failed.wait(timeout_s)
+        self.check()
 
     def metadata(self) -> GroupMetadata:
         """Current generation and member id; the caller holds the lock."""

@@ -1,0 +1,62 @@
+"""How a driver meets a Spark cluster: the address at which executors reach it, its share, and who may talk to it."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+
+from tidemark.errors import PreflightFailed
+from tidemark.settings import Settings
+
+_PROTECTED = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.io.encryption.enabled": "true",
+}
+
+
+def cluster_conf(settings: Settings) -> dict[str, str]:
+    """Spark's settings of the driver's address and share, and of the protection that leaving loopback takes.
+
+    Raises `PreflightFailed` where executors elsewhere could not reach the driver, or would reach it unprotected.
+    """
+    host = settings.spark_driver_host
+    conf = {"spark.driver.host": host, "spark.driver.bindAddress": host}
+    if settings.spark_master.startswith("local"):
+        return conf
+    if settings.spark_cores_max:
+        conf["spark.cores.max"] = str(settings.spark_cores_max)
+    conf["spark.executor.memory"] = settings.spark_executor_memory
+    if _is_loopback(host):
+        elsewhere = [name for name in _hosts(settings.spark_master) if not _is_loopback(name)]
+        if elsewhere or not settings.spark_master.startswith("spark://"):
+            raise PreflightFailed(
+                f"the driver listens on {host}, where executors of {settings.spark_master} cannot reach it; set "
+                "`spark_driver_host` (TIDEMARK_SPARK_DRIVER_HOST) to this machine's address in their network"
+            )
+        return conf | _PROTECTED if settings.spark_secret() else conf
+    conf |= _PROTECTED
+    given = {**conf, **settings.spark_extra_conf}
+    if given["spark.authenticate"] == "true" and not settings.spark_secret():
+        raise PreflightFailed(
+            f"the driver listens on {host}, beyond loopback: whoever reaches it could run code as this user. Set "
+            "TIDEMARK_SPARK_AUTHENTICATE_SECRET to the secret that the cluster's master and workers have "
+            '(`spark.authenticate.secret`), or "spark.authenticate": "false" in `spark_extra_conf` where the network is '
+            "guarded otherwise"
+        )
+    return conf
+
+
+def _hosts(master: str) -> list[str]:
+    """Of `spark://one:7077,two:7077`."""
+    named = master.removeprefix("spark://").split(",")
+    return [re.sub(r":\d+$", "", name) for name in named]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host.strip("[]"), None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address).is_loopback for address in found)

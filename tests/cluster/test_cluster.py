@@ -1,0 +1,77 @@
+"""A stream on a Spark standalone cluster: an executor and a worker killed under load. `make cluster` kills the rest, too."""
+
+from __future__ import annotations
+
+import pytest
+from spark_jobs.cluster import cluster_conf
+from tests.cluster.run import ClusterBench, kill_executor_and_worker
+from tests.cluster.standalone import Standalone
+
+from tidemark.errors import PreflightFailed
+from tidemark.settings import Settings
+
+SECRET = "of the cluster"
+
+
+@pytest.fixture(scope="module")
+def make_bench():
+    return lambda bootstrap, folder: ClusterBench(bootstrap, folder, seed=7)
+
+
+@pytest.mark.crash
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_should_be_exact_when_an_executor_a_worker_and_the_instance_are_killed(bench, tally, tmp_path):
+    with Standalone(tmp_path / "spark", SECRET) as cluster:
+        bench.master, bench.secret = cluster.url, SECRET
+        kill_executor_and_worker(bench, cluster, tally)
+        bench.end_all()
+
+
+def conf(**given):
+    return cluster_conf(Settings.load(**given))
+
+
+def test_should_keep_a_driver_of_this_machine_on_loopback():
+    assert conf(spark_master="local[2]") == {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def test_should_give_a_cluster_the_drivers_address_its_share_and_its_protection():
+    found = conf(
+        spark_master="spark://192.0.2.7:7077", spark_driver_host="192.0.2.1", spark_cores_max=3,
+        spark_executor_memory="2g", spark_authenticate_secret=SECRET,
+    )  # fmt: skip
+    assert found == {
+        "spark.driver.host": "192.0.2.1",
+        "spark.driver.bindAddress": "192.0.2.1",
+        "spark.cores.max": "3",
+        "spark.executor.memory": "2g",
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "true",
+        "spark.io.encryption.enabled": "true",
+    }
+    assert SECRET not in str(found)
+
+
+@pytest.mark.parametrize("master", ["spark://192.0.2.7:7077", "spark://127.0.0.2:7077,192.0.2.7:7077", "yarn"])
+def test_should_refuse_a_cluster_whose_executors_cannot_reach_the_driver(master):
+    with pytest.raises(PreflightFailed, match="TIDEMARK_SPARK_DRIVER_HOST"):
+        conf(spark_master=master)
+
+
+def test_should_refuse_to_listen_beyond_loopback_without_a_secret_unless_told_so():
+    beyond = {"spark_master": "spark://192.0.2.7:7077", "spark_driver_host": "192.0.2.1"}
+    with pytest.raises(PreflightFailed, match="TIDEMARK_SPARK_AUTHENTICATE_SECRET"):
+        conf(**beyond)
+    conf(**beyond, spark_extra_conf={"spark.authenticate": "false"})
+
+
+def test_should_hand_the_secret_over_where_spark_looks_for_it_and_in_no_setting_of_spark():
+    settings = Settings.load(spark_authenticate_secret=SECRET)
+    assert settings.as_environment()["_SPARK_AUTH_SECRET"] == SECRET
+    assert SECRET not in repr(settings)
+    assert "_SPARK_AUTH_SECRET" not in Settings.load().as_environment()
