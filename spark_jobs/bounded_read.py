@@ -92,6 +92,7 @@ class BoundedReader:
                 key=None if row.key is None else bytes(row.key),
                 value=None if row.value is None else bytes(row.value),
                 headers=headers_of(row.headers),
+                timestamp_ms=row.at_ms,
             )
             for source in self._subtopology.sources
             for row in self._spark.sql(

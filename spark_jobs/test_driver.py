@@ -241,7 +241,9 @@ class TopologyTestDriver:
             for row in self._spark.sql(dead_letters_sql(subtopology, source, view, self._ahead_ms)).collect()
         ]
         return [
-            DeadLetter(r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers))
+            DeadLetter(
+                r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers), r.at_ms
+            )
             for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
         ]
 

@@ -48,7 +48,10 @@ class Output:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One record that cannot be processed, as it was read, and why."""
+    """One record that cannot be processed, as it was read, and why.
+
+    `timestamp_ms` is the record's Kafka timestamp, None where it is not known. `details` are more headers of the letter.
+    """
 
     reason: str
     topic: str
@@ -57,6 +60,8 @@ class DeadLetter:
     key: bytes | None
     value: bytes | None
     headers: Headers
+    timestamp_ms: int | None = None
+    details: Headers = ()
 
 
 @dataclass(frozen=True)
