@@ -110,6 +110,12 @@ class BufferFull(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+class StateTooLarge(TidemarkError):
+    """A value of a store is larger than its changelog takes; the next try is the same. Names store, key, size and setting."""
+
+    exit_code: ExitCode = ExitCode.REFUSED
+
+
 class FactsUnavailable(TidemarkError):
     """The database of facts does not answer. A stream goes on without it; a command that reads it is tried again."""
 

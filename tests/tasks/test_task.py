@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pyarrow as pa
 import pytest
 
+from tidemark.broker.sizes import SizeLimits, record_bytes
+from tidemark.errors import StateTooLarge
 from tidemark.names import TaskId
 from tidemark.partitioning import partitions_of
 from tidemark.stores.directory import InstanceDirectory
@@ -170,5 +173,55 @@ def test_should_make_a_callback_by_the_clock_until_one_is_committed(tmp_path):
     task.pass_clock(task.prepare(tick, WALL + 20_000))
     assert not task.is_due(WALL + 29_999)
     assert task.is_due(WALL + 30_000)
+    task.close()
+    directory.close()
+
+
+def limited(plan, directory, **by_topic):
+    return Task(
+        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
+        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)), next_offsets={"in": 0},
+        stream_times=StreamTimes.none(), batch=0, sink_partitions={"out": 4}, wall_ms=WALL,
+        limits=SizeLimits({topic.replace("_", "-"): limit for topic, limit in by_topic.items()}),
+    )  # fmt: skip
+
+
+def test_should_make_an_output_that_its_sink_refuses_a_dead_letter_and_keep_the_rest(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    long = "k" * 300
+    task = limited(a_plan(), directory, out=500, app_counts_changelog=500)
+    update = task.prepare(rows(("a", 0, 2, 10), (long, 0, 1, 20), ("b", 0, 1, 30)), WALL)
+    assert [row["id"] for row in outputs(update)] == ["a", "b"]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == ("too large for the sink", "in", 0, 1)
+    assert (letter.key, json.loads(letter.value)["n"]) == (long.encode(), 1)
+    details = dict(letter.details)
+    assert (details["tidemark.sink"], details["tidemark.node"]) == (
+        b"out",
+        a_plan().subtopologies[0].sinks[0].node.encode(),
+    )
+    assert int(details["tidemark.bytes"]) > 500
+    assert update.sink_counts("app-dlq") == {"out": 2, "app-dlq": 1}
+    assert (update.rows, update.bad_rows, len(update.stores[0].writes[0].keys)) == (4, 0, 3)
+    task.close()
+    directory.close()
+
+
+@pytest.mark.parametrize(("spare", "refused"), [(-1, True), (0, False), (1, False)])
+def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_is_sent(tmp_path, spare, refused):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    given = rows(("a", 0, 2, 10), ("k" * 300, 0, 1, 20))
+    first = limited(a_plan(), directory)
+    (writes,) = first.prepare(given, WALL).stores[0].writes
+    first.close()
+    limit = max(record_bytes(key, value) for key, value in zip(writes.keys, writes.values, strict=True)) + spare
+    task = limited(a_plan(), directory, app_counts_changelog=limit)
+    with pytest.raises(StateTooLarge) if refused else contextlib.nullcontext() as raised:
+        task.prepare(given, WALL)
+    if raised is not None:
+        said = str(raised.value)
+        assert raised.value.exit_code == 30
+        for told in ("store counts", "308 bytes", f"takes {limit};", "max.message.bytes=", "app-counts-changelog"):
+            assert told in said
     task.close()
     directory.close()

@@ -62,6 +62,9 @@ class SizeLimits:
         return {"batch.size": min([BATCH_BYTES, *self.by_topic.values()])}
 
 
+NO_LIMITS = SizeLimits()
+
+
 def limit_of(config: Mapping[str, str]) -> int:
     """The largest record of a topic with these settings."""
     limit = int(config[MAX_MESSAGE_BYTES])

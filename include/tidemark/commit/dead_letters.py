@@ -51,8 +51,9 @@ def _told(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
         (REASON, letter.reason.encode()),
         (TOPIC, letter.topic.encode()),
         (PARTITION, _text(letter.partition)),
-        (OFFSET, _text(letter.offset)),
     ]
+    if letter.offset is not None:
+        told.append((OFFSET, _text(letter.offset)))
     if letter.timestamp_ms is not None:
         told.append((TIMESTAMP, _text(letter.timestamp_ms)))
     return [*told, *letter.details]

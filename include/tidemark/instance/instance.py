@@ -174,6 +174,7 @@ class Instance:
             opener=stores,
             builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
             sink_partitions=partitions,
+            limits=limits,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
 

@@ -25,8 +25,8 @@ from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.nodes.suppress import SuppressOperator
 from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.operator import BatchTime, Operator
-from tidemark.tasks.order import RecordOrder, placed
-from tidemark.tasks.rows import KEY, TIMESTAMP, Rows, no_rows, rows_schema
+from tidemark.tasks.order import Origins, RecordOrder, placed
+from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.tasks.update import Message
 from tidemark.topology.keyless import needs_key_of
 from tidemark.topology.plan import (
@@ -50,14 +50,25 @@ from tidemark.topology.plan import (
 )
 from tidemark.topology.roads import Roads
 
-SinkRecords = tuple[Sink, list[Message]]
+
+@dataclass(frozen=True)
+class SinkRecords:
+    """The records for one sink, and the `__seq` of each one's row."""
+
+    sink: Sink
+    messages: list[Message]
+    sequence: pa.ChunkedArray
 
 
 @dataclass(frozen=True)
 class GraphResult:
-    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves."""
+    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves.
+
+    `origins` tells which record is behind a row.
+    """
 
     sinks: list[SinkRecords]
+    origins: Origins
     late_rows: int
     times: StreamTimes
 
@@ -110,7 +121,7 @@ class TaskGraph:
             if branch.enters
         ]
         partials = [(branch, table) for branch, table in tables if branch.aggregation is not None]
-        numbered, newest = self._order.number(entered, partials)
+        numbered, newest, origins = self._order.number(entered, partials)
         emitted.update((branch.end, rows) for (branch, _), rows in zip(entered, numbered, strict=True))
         for (branch, table), places in zip(partials, newest, strict=True):
             aggregation = branch.aggregation
@@ -123,7 +134,7 @@ class TaskGraph:
         for node in self._subtopology.nodes:
             inputs = forks.compared(node, [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs])
             if isinstance(node, RowSink):
-                sinks.append((node.sink, records_of(node, inputs[0])))
+                sinks.append(SinkRecords(node.sink, records_of(node, inputs[0]), inputs[0].column(SEQUENCE)))
                 continue
             # A stream join's time is moved by rows without a key, too.
             if not isinstance(node, StreamStreamJoin):
@@ -134,7 +145,7 @@ class TaskGraph:
             emitted[node.node] = forks.left(node.node, found.rows)
             late_rows += found.late_rows
         self._expire(stores, times)
-        return GraphResult(sinks, late_rows, times.after(task_time.after_ms))
+        return GraphResult(sinks, origins, late_rows, times.after(task_time.after_ms))
 
     def _expire(self, stores: Mapping[str, PendingStore], times: _Times) -> None:
         """Age and number bounds, once all nodes have written."""
