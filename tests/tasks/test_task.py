@@ -9,14 +9,16 @@ import pyarrow as pa
 import pytest
 
 from tidemark.broker.sizes import SizeLimits, record_bytes
-from tidemark.errors import StateTooLarge
+from tidemark.errors import RecordRefused, StateTooLarge
 from tidemark.names import TaskId
 from tidemark.partitioning import partitions_of
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
+from tidemark.topology.stores import store
 from tidemark.topology.windows import tumbling
 
 MINUTE = 60_000
@@ -224,4 +226,66 @@ def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_
         for told in ("store counts", "308 bytes", f"takes {limit};", "max.message.bytes=", "app-counts-changelog"):
             assert told in said
     task.close()
+    directory.close()
+
+
+def refusing(directory, **handlers):
+    """A task whose processor refuses odd x; `source` and `process` are what `on_error` says of each."""
+    topology = Topology("app")
+    stream = topology.stream(
+        "in", schema="id STRING, x BIGINT", key="id", on_error=handlers.get("source", "dead_letter")
+    )
+    stream.process(
+        "tests.tasks.nodes.used_processors:RefusesOdd", emits="n BIGINT", stores=[store("s", "n BIGINT, mean DOUBLE")],
+        on_error=handlers.get("process", "dead_letter"),
+    ).to("out")  # fmt: skip
+    return a_task(topology.plan(), directory, {"s": MemoryStore()})
+
+
+def records(*xs, letters=()) -> TaskInput:
+    """A record for each x from offset 40 on."""
+    count = len(xs)
+    table = pa.table(
+        {
+            "p": pa.array([0] * count, pa.int32()), "status": pa.array([0] * count, pa.int32()),
+            "rows": pa.array([1] * count, pa.int64()), "max_ts": pa.array(range(count), pa.int64()),
+            "k": pa.array(["a"] * count, pa.string()), "record_offset": pa.array(range(40, 40 + count), pa.int64()),
+            "deleted": pa.array([False] * count), "v.id": pa.array(["a"] * count, pa.string()),
+            "v.x": pa.array(xs, pa.int64()),
+        }
+    )  # fmt: skip
+    return TaskInput({"in": 100}, [table], letters)
+
+
+def test_should_make_a_record_that_the_code_refuses_a_dead_letter_with_its_coordinates(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = refusing(directory)
+    update = task.prepare(records(2, 3, 4), WALL)
+    assert [row["n"] for row in outputs(update)] == [2, 6]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == ("refused by user code", "in", 0, 41)
+    assert (letter.key, json.loads(letter.value)) == (b"a", {"id": "a", "x": 3})
+    details = dict(letter.details)
+    assert details["tidemark.error"] == b"ValueError: 3 is odd"
+    assert details["tidemark.traceback"].endswith(b"ValueError: 3 is odd\n")
+    assert details["tidemark.node"].startswith(b"KSTREAM-PROCESSOR")
+    assert (update.rows, update.bad_rows, update.sink_counts("dlq")) == (3, 0, {"out": 2, "dlq": 1})
+    task.close()
+    directory.close()
+
+
+def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says_so(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    bad = DeadLetter("unparsable", "in", 0, 43, b"a", b"{", ())
+    for handlers, given, told in (
+        ({"process": "fail"}, records(2, 3, 4), ["in[0] offset 41", "ValueError: 3 is odd", "KSTREAM-PROCESSOR"]),
+        ({"source": "fail"}, records(2, letters=(bad,)), ["in[0] offset 43", "unparsable", "KSTREAM-SOURCE"]),
+    ):
+        task = refusing(directory, **handlers)
+        with pytest.raises(RecordRefused) as raised:
+            task.prepare(given, WALL)
+        assert raised.value.exit_code == 30
+        assert all(text in str(raised.value) for text in (*told, "on_error"))
+        assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
+        task.close()
     directory.close()

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.broker.sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
-from tidemark.errors import StateTooLarge
+from tidemark.errors import RecordRefused, StateTooLarge
 from tidemark.names import TaskId, TopicPartition, changelog_topic
-from tidemark.partitioning import Placer, placer
+from tidemark.partitioning import Partitions, Placer, placer
 from tidemark.settings import SQL_MEMORY_BYTES
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
@@ -24,13 +24,20 @@ from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
 from tidemark.tasks.nodes.sink import plain_keys
 from tidemark.tasks.operator import BatchTime
-from tidemark.tasks.update import NO_KEY, TOO_LARGE, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
+from tidemark.tasks.refused import RefusedRow
+from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.keyless import takes_keyless
-from tidemark.topology.plan import Branch, Sink, StoreSpec, SubTopology
+from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
 
 Origin = tuple[str, int | None]
 """Topic and offset of the record behind an output; None where there is none."""
+
+_FAILS = (
+    '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
+    'or declare on_error="dead_letter", or go past the record with `tidemark offsets reset --to offsets`; nothing of its batch '
+    "was committed"
+)
 
 
 class Status:
@@ -137,9 +144,10 @@ class Task:
     def prepare(self, given: TaskInput, wall_ms: int, least_stream_time_ms: int = NO_STREAM_TIME) -> TaskUpdate:
         """What a batch changes. Reads the stores, changes nothing: an update may be thrown away.
 
-        `least_stream_time_ms` is for tests that move stream time without a record. Raises `StateTooLarge`, and what a user's
-        code raises.
+        `least_stream_time_ms` is for tests that move stream time without a record. Raises `StateTooLarge`, `RecordRefused`
+        where the topology wants that, and `InvalidTopology` and `UserCodeFailed` for what is wrong with a user's code.
         """
+        self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
         # Several branches may need the key that a record has not; it is one dead letter.
@@ -171,8 +179,9 @@ class Task:
         pending = {name: PendingStore(store) for name, store in self._stores.items()}
         at = BatchTime(self.stream_times.task_ms, task_ms, wall_ms)
         done = self._graph.run(tables, pending, at, self.stream_times, least_stream_time_ms)
+        letters += [self._refused(node, row, done) for node, row in done.refused]
         for found in done.sinks:
-            outputs += self._outputs(found.sink, found.messages, partial(self._origin, done, found), letters)
+            outputs += self._outputs(found.sink, found.messages, partial(self._behind, done, found), letters)
         return TaskUpdate(
             task=self.id,
             batch=self.batch + 1,
@@ -241,9 +250,33 @@ class Task:
             for output in self._outputs(sink, messages, lambda number: (topic, offsets[number].as_py()), letters)
         ]
 
-    def _origin(self, done: GraphResult, found: SinkRecords, number: int) -> Origin:
-        origin = done.origins.of(found.sequence[number].as_py())
+    def _require_readable(self, letters: Sequence[DeadLetter]) -> None:
+        failing = {source.topic: source.node for source in self.subtopology.sources if source.on_error is OnError.FAIL}
+        for letter in letters:
+            if letter.topic in failing:
+                raise RecordRefused(
+                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, letter.reason)
+                )
+
+    def _refused(self, node: TaskNode, row: RefusedRow, done: GraphResult) -> DeadLetter:
+        """The letter of a row that a user's code refused. Raises `RecordRefused` where the node's handler says so."""
+        topic, offset = self._origin(done, row.sequence)
+        if isinstance(node, Process | Reduce) and node.on_error is OnError.FAIL:
+            raise RecordRefused(
+                _FAILS.format(node.node, topic, self.id.partition, offset, f"{row.error}\n{row.traceback}")
+            )
+        details = (("tidemark.node", row.node), ("tidemark.error", row.error), ("tidemark.traceback", row.traceback))
+        return DeadLetter(
+            REFUSED, topic, self.id.partition, offset, None if row.key is None else row.key.encode(), row.value, (),
+            details=tuple((name, text.encode()) for name, text in details if text is not None),
+        )  # fmt: skip
+
+    def _origin(self, done: GraphResult, sequence: int) -> Origin:
+        origin = done.origins.of(sequence)
         return (self.lead.topic, None) if origin is None else (self.subtopology.sources[origin[0]].topic, origin[1])
+
+    def _behind(self, done: GraphResult, found: SinkRecords, number: int) -> Origin:
+        return self._origin(done, found.sequence[number].as_py())
 
     def _outputs(
         self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
@@ -260,20 +293,25 @@ class Task:
             return []
         if sink.node not in self._placers:
             return [Output(sink.topic, messages)]
-        keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
-        chosen = self._placers[sink.node](plain_keys(sink, keys), values, self._sink_partitions[sink.topic])
+        chosen = self._chosen(sink, messages)
         placed: dict[int, list[Message]] = {}
         for message, partition in zip(messages, chosen.tolist(), strict=True):
             placed.setdefault(partition, []).append(message)
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
 
+    def _chosen(self, sink: Sink, messages: Sequence[Message]) -> Partitions:
+        keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
+        return self._placers[sink.node](plain_keys(sink, keys), values, self._sink_partitions[sink.topic])
+
     def _too_large(self, sink: Sink, message: Message, origin: Origin) -> DeadLetter:
         headers = tuple(message.get("headers", ()))
         size = record_bytes(message["key"], message["value"], headers)
-        details = (("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size)))
+        details = [("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size))]
+        if sink.node in self._placers:
+            details.append(("tidemark.sink.partition", str(self._chosen(sink, [message])[0])))
         topic, offset = origin
         return DeadLetter(
-            TOO_LARGE, topic, self.id.partition, offset, message["key"], message["value"], headers,
+            TOO_LARGE, topic, self.id.partition, offset, message["key"], message["value"], headers, message["timestamp"],
             details=tuple((name, text.encode()) for name, text in details),
         )  # fmt: skip
 
