@@ -289,3 +289,24 @@ def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says
         assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
         task.close()
     directory.close()
+
+
+def no_partition_for_b(key, value, partitions):
+    return {b"a": 1, b"c": 2}[key]
+
+
+def test_should_make_an_output_that_the_users_partitioner_fails_for_a_dead_letter(tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))
+    path = "tests.tasks.test_task:no_partition_for_b"
+    windows.count(name="n", store="counts", retention="6m").to("out", partitioner=path)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory)
+    update = task.prepare(rows(("a", 0, 2, 10), ("b", 0, 1, 20), ("c", 0, 1, 30)), WALL)
+    assert [(o.partition, [m["key"] for m in o.messages]) for o in update.outputs] == [(1, [b"a"]), (2, [b"c"])]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.offset, letter.key) == ("refused by user code", 1, b"b")
+    assert b"KeyError" in dict(letter.details)["tidemark.error"]
+    task.close()
+    directory.close()

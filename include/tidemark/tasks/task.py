@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.broker.sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
-from tidemark.errors import RecordRefused, StateTooLarge
+from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.names import TaskId, TopicPartition, changelog_topic
-from tidemark.partitioning import Partitions, Placer, placer
+from tidemark.partitioning import Placer, placer
 from tidemark.settings import SQL_MEMORY_BYTES
 from tidemark.stores.checkpoint import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
@@ -32,6 +32,9 @@ from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, Store
 
 Origin = tuple[str, int | None]
 """Topic and offset of the record behind an output; None where there is none."""
+
+Place = int | InvalidTopology | None
+"""The partition of an output, how a user's partitioner failed for it, or None where murmur2 of the key is the client's."""
 
 _FAILS = (
     '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
@@ -283,35 +286,50 @@ class Task:
     ) -> list[Output]:
         """The records of one sink; where librdkafka does not choose the partition, one output per partition.
 
-        What the topic would refuse for its size is added to `letters` instead.
+        What the topic would refuse for its size, and what the user's partitioner fails for, is added to `letters` instead.
         """
-        if refused := self._limits.oversized(sink.topic, messages):
-            letters += [self._too_large(sink, messages[number], origin(number)) for number in refused]
-            left_out = frozenset(refused)
-            messages = [message for number, message in enumerate(messages) if number not in left_out]
         if not messages:
             return []
-        if sink.node not in self._placers:
-            return [Output(sink.topic, messages)]
-        chosen = self._chosen(sink, messages)
+        places = self._places(sink, messages) if sink.node in self._placers else ()
+        left_out = dict.fromkeys(self._limits.oversized(sink.topic, messages), TOO_LARGE)
+        left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
+        letters += [
+            self._letter(reason, sink, messages[number], places[number] if places else None, origin(number))
+            for number, reason in left_out.items()
+        ]
+        if not places:
+            kept = [m for n, m in enumerate(messages) if n not in left_out] if left_out else messages
+            return [Output(sink.topic, kept)] if kept else []
         placed: dict[int, list[Message]] = {}
-        for message, partition in zip(messages, chosen.tolist(), strict=True):
-            placed.setdefault(partition, []).append(message)
+        for number, (message, place) in enumerate(zip(messages, places, strict=True)):
+            if isinstance(place, int) and number not in left_out:
+                placed.setdefault(place, []).append(message)
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
 
-    def _chosen(self, sink: Sink, messages: Sequence[Message]) -> Partitions:
+    def _places(self, sink: Sink, messages: Sequence[Message]) -> Sequence[Place]:
+        """The partition of each record, or how the user's partitioner fails for it."""
         keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
-        return self._placers[sink.node](plain_keys(sink, keys), values, self._sink_partitions[sink.topic])
+        try:
+            chosen: list[Place] = self._placers[sink.node](
+                plain_keys(sink, keys), values, self._sink_partitions[sink.topic]
+            ).tolist()
+        except InvalidTopology as error:
+            if len(messages) == 1:
+                return [error]
+            return [place for message in messages for place in self._places(sink, [message])]
+        return chosen
 
-    def _too_large(self, sink: Sink, message: Message, origin: Origin) -> DeadLetter:
+    def _letter(self, reason: str, sink: Sink, message: Message, place: Place, origin: Origin) -> DeadLetter:
+        """The letter of an output."""
         headers = tuple(message.get("headers", ()))
         size = record_bytes(message["key"], message["value"], headers)
         details = [("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size))]
-        if sink.node in self._placers:
-            details.append(("tidemark.sink.partition", str(self._chosen(sink, [message])[0])))
+        if place is not None:
+            named = "tidemark.sink.partition" if isinstance(place, int) else "tidemark.error"
+            details.append((named, str(place)))
         topic, offset = origin
         return DeadLetter(
-            TOO_LARGE, topic, self.id.partition, offset, message["key"], message["value"], headers, message["timestamp"],
+            reason, topic, self.id.partition, offset, message["key"], message["value"], headers, message["timestamp"],
             details=tuple((name, text.encode()) for name, text in details),
         )  # fmt: skip
 
