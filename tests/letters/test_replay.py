@@ -25,7 +25,8 @@ from tidemark.topology.builder import Topology
 
 pytestmark = pytest.mark.broker
 
-AT = 1_700_000_000_000
+AT = time.time_ns() // 1_000_000 - 3_600_000
+"""Recent enough for the brokers to keep the records."""
 ALL = LetterFilter()
 
 

@@ -32,7 +32,7 @@ class Emitted:
 
     `marks_ms` are times that belong to single stores of the node, by the store's name: they are committed beside the
     node's stream time and take the place of those before. Those of a window store say how far its segments are dropped.
-    `refused` are rows for which a user's code or an expression raised: nothing that it did for them is left.
+    `refused` are rows for which a user's code raised: nothing that it did for them is left.
     """
 
     rows: Rows

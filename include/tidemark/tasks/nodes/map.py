@@ -15,14 +15,10 @@ from tidemark.errors import BufferFull
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.nodes.columns import in_sequence
 from tidemark.tasks.operator import BatchTime, Emitted
-from tidemark.tasks.records import to_dicts
-from tidemark.tasks.refused import Refusals
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.topology.behind import DUCK_TYPE, duck_sql
 from tidemark.topology.plan import Column, Map
 from tidemark.topology.schema import KEY as RECORD_KEY
-
-_FAULTS_OF_A_ROW = (duckdb.DataError, duckdb.InvalidInputException)
 
 
 class MapOperator:
@@ -73,14 +69,12 @@ class MapOperator:
         rows = in_sequence(inputs[0])
         if not rows.num_rows:
             return Emitted(no_rows(self._node.columns))
-        refused = Refusals(self._node.node)
-        return Emitted(self._computed(rows, refused).cast(self._schema), refused=refused.rows())
+        return Emitted(self._computed(rows).cast(self._schema))
 
-    def _computed(self, rows: pa.Table, refused: Refusals) -> pa.Table:
+    def _computed(self, rows: pa.Table) -> pa.Table:
         """Each row by itself decides what becomes of it: where all at once are too much for the memory, halves are taken.
 
-        So it is where the SQL fails for a row, such as on a number beyond its type: that row is refused. Raises `BufferFull`
-        where one row is too much for the memory.
+        Raises `BufferFull` where one row is.
         """
         self._session.register("rows", rows)
         try:
@@ -92,15 +86,7 @@ class MapOperator:
                     f"{self._node.node}: one row needs more than the {self._memory_bytes} bytes of memory that its SQL may "
                     "use: raise TIDEMARK_SQL_MEMORY_BYTES, or filter such rows out in front of the node"
                 ) from error
-        except _FAULTS_OF_A_ROW as error:
-            if rows.num_rows == 1:
-                (row,) = to_dicts(rows)
-                deleted = rows.column(DELETED)[0].as_py()
-                sequence, key = (rows.column(name)[0].as_py() for name in (SEQUENCE, KEY))
-                refused.add(sequence, key, None if deleted else row, error)
-                return no_rows(self._node.columns)
         finally:
             self._session.unregister("rows")
         half = rows.num_rows // 2
-        parts = [self._computed(part, refused) for part in (rows.slice(0, half), rows.slice(half))]
-        return pa.concat_tables([part.cast(self._schema) for part in parts])
+        return pa.concat_tables([self._computed(rows.slice(0, half)), self._computed(rows.slice(half))])
