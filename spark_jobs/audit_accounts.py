@@ -10,9 +10,11 @@ from spark_jobs import audit_truth as truth
 from spark_jobs.audit_reading import CHANGELOG, DLQ, SINK, SOURCE
 from spark_jobs.audit_views import Road
 from spark_jobs.compile import literal, quoted
+from tidemark.letters.letters import REPLAYED
 from tidemark.quality.contracts import Contract
 from tidemark.quality.derivable import Derivable
 from tidemark.quality.ranges import commit_rows
+from tidemark.tasks.update import OF_PROCESSED_RECORDS
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
 _COMMITS = (
@@ -156,12 +158,14 @@ class Accounts:
         )
         bad = bad or "SELECT '' AS topic, 0 AS partition, 0L AS offset, 0L AS batch WHERE false"
         known = ", ".join(literal(topic) for _, _, topic in sources) or "''"
-        # A letter belongs to the cut if its record does, or if it names none at all.
+        # A letter belongs to the cut if its record does, or if it names none at all. Those of processed records come besides,
+        # and what a replay says of itself.
+        besides = ", ".join(map(literal, (*OF_PROCESSED_RECORDS, REPLAYED)))
         letters = (
             f"SELECT l.*, row_number() OVER (PARTITION BY l.topic, l.partition, l.offset ORDER BY letter_offset) AS copies "
             f"FROM (SELECT topic AS letter_topic, partition AS letter_partition, offset AS letter_offset, "
             f"of_topic AS topic, of_partition AS partition, of_offset AS offset FROM {self.road.records} "
-            f"WHERE role = '{DLQ}') l "
+            f"WHERE role = '{DLQ}' AND coalesce(of_reason, '') NOT IN ({besides})) l "
             f"LEFT JOIN {self._source_spans()} s ON s.topic = l.topic AND s.partition = l.partition "
             f"WHERE l.topic IS NULL OR (l.topic IN ({known}) AND l.offset >= s.start_offset AND l.offset < s.end_offset)"
         )

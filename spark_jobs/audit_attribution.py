@@ -19,7 +19,7 @@ from tidemark.partitioning import partitions_of
 Batches = Mapping[tuple[str, int, int], tuple[list[int], list[int], list[int]]]
 """By (topic, partition, task's partition): starts, ends and numbers of its batches, in order."""
 
-_GIVEN = ("topic", "partition", "offset", "ts_ms", "key", "value", "of_topic", "of_partition", "of_offset")
+_GIVEN = ("topic", "partition", "offset", "ts_ms", "key", "value", "of_topic", "of_partition", "of_offset", "of_reason")
 _REPEATED = ["role", "topic", "key"]
 _STATISTICS = ["role", "topic"]
 _Numbers = npt.NDArray[np.int64]

@@ -13,7 +13,8 @@ Columns of what is written:
     key, value BINARY
     of_topic   STRING   and
     of_partition INT    and
-    of_offset  BIGINT   of which record a dead letter says that it is
+    of_offset  BIGINT   of which record a dead letter says that it is, and
+    of_reason  STRING   why
     sub        INT      sub-topology, and
     p          INT      partition of the task that it belongs to, and
     batch      BIGINT   its batch; null where no batch of the cut has it
@@ -49,12 +50,12 @@ _READING = "reading"
 SOURCE, SINK, CHANGELOG, DLQ = "source", "sink", "changelog", "dlq"
 _SCHEMA = (
     "role STRING, topic STRING, partition INT, offset BIGINT, ts_ms BIGINT, key BINARY, value BINARY, "
-    "of_topic STRING, of_partition INT, of_offset BIGINT, sub INT, p INT, batch BIGINT, home INT"
+    "of_topic STRING, of_partition INT, of_offset BIGINT, of_reason STRING, sub INT, p INT, batch BIGINT, home INT"
 )
 # Headers themselves must not be handed to Python: Spark measures what it hands over after each row, and nested columns take
 # time in proportion to the rows before.
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS ts_ms", "key", "value")
-_HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT"}
+_HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", "reason": "STRING"}
 _READ_OPTIONS = {
     "includeHeaders": "true",
     # Behind the last record there is a marker, and a reader asks the broker once more before it knows.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_jobs.compile import branch_sql, dead_letters_sql, read_options, times_sql
 from spark_jobs.kafka_reading import following, read_between
-from tidemark.instance.slices import NO_TIME, Offsets, Times
+from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
+from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.tasks.task import Status
@@ -25,6 +27,13 @@ _WITH_HEADERS = {
     "kafka.max.poll.records": "500",
     "kafka.max.partition.fetch.bytes": str(1 << 20),
 }
+
+log = logging.getLogger(__name__)
+
+LETTERS_AT_ONCE = 20_000
+"""Of one batch, so that neither memory nor a transaction depends on how many records are bad."""
+
+_LETTERS_IN_HEAP = 1_000
 
 _numbers = itertools.count()
 
@@ -79,10 +88,37 @@ class BoundedReader:
     def _branch_sql(self, number: int) -> str:
         return branch_sql(self._subtopology, self._subtopology.branches[number], self._view, self._ahead_ms)
 
-    def dead_letters(self, starts: Offsets, ends: Offsets) -> list[DeadLetter]:
-        """The bad records, with their headers, in the order of topic, partition and offset."""
+    def batches(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> Iterator[SourceBatch]:
+        """What lies there, whose `tables` are known, as one batch; as several, read again, where it has too many dead letters.
+
+        Of a batch they are all in memory, and go into one transaction.
+        """
+        bad = bad_records(tables)
+        if bad <= LETTERS_AT_ONCE:
+            yield self._batch(starts, ends, tables)
+            return
+        log.warning(
+            "%d bad records at once: subtopology=%d, %d offsets at a time",
+            bad,
+            self._subtopology.index,
+            LETTERS_AT_ONCE,
+        )
+        slices = Slices(self._subtopology, starts, LETTERS_AT_ONCE, self.times)
+        while slices.unread(ends):
+            part = slices.next(ends)
+            yield self._batch(part.starts, part.ends, self.tables(part.starts, part.ends))
+
+    def _batch(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> SourceBatch:
+        bad = bad_records(tables)
+        letters = self._dead_letters(starts, ends, bad) if bad else []
+        return SourceBatch(self._subtopology.index, starts, ends, tables, letters)
+
+    def _dead_letters(self, starts: Offsets, ends: Offsets, bad: int) -> list[DeadLetter]:
+        """The bad records, with their headers, in the order of topic, partition and offset; `bad` is how many there are."""
         spans = {p: (starts[p], end) for p, end in ends.items()}
-        self._read(spans, _WITH_HEADERS).createOrReplaceTempView(self._view)
+        is_many = bad > _LETTERS_IN_HEAP
+        parts = {"minPartitions": str(-(-sum(b - a for a, b in spans.values()) // _LETTERS_IN_HEAP))} if is_many else {}
+        self._read(spans, {**_WITH_HEADERS, **parts}).createOrReplaceTempView(self._view)
         found = [
             DeadLetter(
                 reason=row.reason,
@@ -92,13 +128,17 @@ class BoundedReader:
                 key=None if row.key is None else bytes(row.key),
                 value=None if row.value is None else bytes(row.value),
                 headers=headers_of(row.headers),
+                timestamp_ms=row.at_ms,
             )
             for source in self._subtopology.sources
-            for row in self._spark.sql(
-                dead_letters_sql(self._subtopology, source, self._view, self._ahead_ms)
-            ).collect()
+            for row in self._rows(dead_letters_sql(self._subtopology, source, self._view, self._ahead_ms), is_many)
         ]
         return sorted(found, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+
+    def _rows(self, sql: str, is_many: bool) -> Iterable[Row]:
+        """The rows; of many the driver's heap holds those of one part of the read at a time, each of which takes a job."""
+        frame = self._spark.sql(sql)
+        return frame.toLocalIterator() if is_many else frame.collect()
 
     def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Times:
         """The event times of all records, by which a task's sources are merged."""
@@ -126,10 +166,11 @@ class BoundedReader:
         return read_between(self._spark, self._settings, starts, ends, options)
 
 
-def any_bad(tables: list[pa.Table]) -> bool:
-    """Whether partial results count a record that is a dead letter."""
+def bad_records(tables: list[pa.Table]) -> int:
+    """How many records partial results count that are dead letters; one that several branches meet counts for each."""
     bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
-    return any(pc.any(pc.is_in(table.column("status"), bad)).as_py() for table in tables)
+    found = (table.filter(pc.is_in(table.column("status"), bad)).column("rows") for table in tables)
+    return sum(pc.sum(rows).as_py() or 0 for rows in found)
 
 
 def headers_of(given: Iterable[Row] | None) -> Headers:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import time
 
-from spark_jobs.bounded_read import BoundedReader, any_bad
+from spark_jobs.bounded_read import BoundedReader
 from tidemark.broker.offsets import EndOffsets
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices, is_level
-from tidemark.instance.source import SourceBatch
 from tidemark.instance.split import BatchSize
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
@@ -45,7 +44,7 @@ class CatchUpGear:
         while not is_done and not self._out.stopped.is_set():
             slices.most_records = size.records
             taken = slices.next(ends)
-            self._out.put(self._batch(taken, planned))
+            self._hand_over(taken, planned)
             before, planned, ends = planned, time.monotonic(), self._ends.stable(places)
             unread = slices.unread(ends)
             if not unread:
@@ -59,12 +58,14 @@ class CatchUpGear:
                 planned, ends = time.monotonic(), self._ends.stable(places)
         return slices.starts
 
-    def _batch(self, taken: Slice, planned: float) -> SourceBatch:
+    def _hand_over(self, taken: Slice, planned: float) -> None:
         tables = self._reader.tables(taken.starts, taken.ends)
-        letters = self._reader.dead_letters(taken.starts, taken.ends) if any_bad(tables) else []
-        log.info(
-            "batch: subtopology=%d gear=catch-up offsets=%d partials=%d seconds=%.3f",
-            self._subtopology.index, sum(end - taken.starts[p] for p, end in taken.ends.items()),
-            sum(t.num_rows for t in tables), time.monotonic() - planned,
-        )  # fmt: skip
-        return SourceBatch(self._subtopology.index, taken.starts, taken.ends, tables, letters)
+        for batch in self._reader.batches(taken.starts, taken.ends, tables):
+            log.info(
+                "batch: subtopology=%d gear=catch-up offsets=%d partials=%d seconds=%.3f",
+                self._subtopology.index, sum(end - batch.starts[p] for p, end in batch.ends.items()),
+                sum(t.num_rows for t in batch.branches), time.monotonic() - planned,
+            )  # fmt: skip
+            self._out.put(batch)
+            if self._out.stopped.is_set():
+                return

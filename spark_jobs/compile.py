@@ -283,7 +283,7 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
     """
     of_topic = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     judged = judged_sql(source, of_topic, max_timestamp_ahead_ms, (), _RAW)
-    columns = "_topic AS topic, __p AS p, __offset AS record_offset, " + ", ".join(
+    columns = "_topic AS topic, __p AS p, __offset AS record_offset, _timestamp AS at_ms, " + ", ".join(
         f"{n} AS {c}" for n, c in _RAW.items()
     )
     letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"

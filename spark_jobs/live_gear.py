@@ -18,13 +18,12 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.bounded_read import BoundedReader, any_bad
+from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.compile import branch_sql, read_options
 from spark_jobs.kafka_reading import as_they_come, assignment, offsets_json
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
-from tidemark.instance.source import SourceBatch
 from tidemark.instance.split import BatchSize
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -146,15 +145,16 @@ class _Handler:
         tables = [session.sql(sql).toArrow() for sql in self._branches]
         if several:
             frame.unpersist()
-        # Read once more, now with headers, which the stream does without.
-        letters = self._reader.dead_letters(self.next_offsets, ends) if any_bad(tables) else []
-        batch = SourceBatch(self._index, self.next_offsets, ends, tables, letters)
-        log.info(
-            "batch: subtopology=%d gear=live offsets=%d partials=%d seconds=%.3f",
-            self._index, spanned, sum(t.num_rows for t in tables), time.monotonic() - started,
-        )  # fmt: skip
-        self.next_offsets = ends
-        self._out.put(batch)
+        # Dead letters are read once more, with headers, which the stream does without.
+        for batch in self._reader.batches(self.next_offsets, ends, tables):
+            log.info(
+                "batch: subtopology=%d gear=live offsets=%d partials=%d seconds=%.3f",
+                self._index, spanned, sum(t.num_rows for t in batch.branches), time.monotonic() - started,
+            )  # fmt: skip
+            self.next_offsets = batch.ends
+            self._out.put(batch)
+            if self._out.stopped.is_set():
+                return
 
     def _end_offsets(self, batch_id: int) -> dict[TopicPartition, int]:
         """From Spark's offset log: version, batch metadata, then a line of JSON per source."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from spark_jobs.bounded_read import any_bad, headers_of
+from spark_jobs.bounded_read import bad_records, headers_of
 from spark_jobs.compile import branch_sql, dead_letters_sql
 from tidemark.errors import InvalidTopology
 from tidemark.names import TaskId, TopicPartition, dlq_topic
@@ -225,7 +225,7 @@ class TopologyTestDriver:
             for branch in subtopology.branches
         ]
         letters: list[DeadLetter] = []
-        if any_bad(tables):
+        if bad_records(tables):
             letters = self._dead_letters(subtopology, view)
         for partition in range(self._partitions):
             task = self._tasks[TaskId(subtopology.index, partition)]
@@ -241,7 +241,9 @@ class TopologyTestDriver:
             for row in self._spark.sql(dead_letters_sql(subtopology, source, view, self._ahead_ms)).collect()
         ]
         return [
-            DeadLetter(r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers))
+            DeadLetter(
+                r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers), r.at_ms
+            )
             for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
         ]
 

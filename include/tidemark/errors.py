@@ -121,6 +121,24 @@ class BufferFull(TidemarkError):
     exit_code = ExitCode.REFUSED
 
 
+class StateTooLarge(TidemarkError):
+    """A value of a store is larger than its changelog takes; the next try is the same. Names store, key, size and setting."""
+
+    exit_code: ExitCode = ExitCode.REFUSED
+
+
+class RecordRefused(TidemarkError):
+    """A record cannot be processed, and the topology says `on_error="fail"`. Names its coordinates, reason and remedy."""
+
+    exit_code: ExitCode = ExitCode.REFUSED
+
+
+class UserCodeFailed(TidemarkError):
+    """A user's code raised where no record is to blame, so that the next try is the same. Names node and code."""
+
+    exit_code: ExitCode = ExitCode.REFUSED
+
+
 class FactsUnavailable(TidemarkError):
     """The database of facts does not answer. A stream goes on without it; a command that reads it is tried again."""
 

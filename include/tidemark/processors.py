@@ -99,7 +99,11 @@ class Processor:
         """Called once, before any record: keep the context, get stores, schedule callbacks."""
 
     def process(self, record: Record) -> None:
-        """One record. What it raises stops the instance: nothing of the batch is committed."""
+        """One record. If it raises, the record is a dead letter, and what was put and forwarded for it is undone.
+
+        With `on_error="fail"` the instance ends instead, and nothing of the batch is committed. `InvalidTopology`, which says
+        that the code and the topology do not agree, always ends it.
+        """
         raise NotImplementedError(f"{type(self).__name__}.process")
 
 
@@ -117,5 +121,8 @@ class ArrowProcessor:
         columns are null. What is given back needs `__k`, `__ts` and the processor's columns; `__deleted` is false where it
         is missing, others are ignored. The rows' order is kept. `InvalidTopology` if a column is missing or of another
         type, or a key is none of the batch's where the topology says `keeps_key=True`.
+
+        If it raises, what was put and forwarded is undone, and each half of the rows is tried by itself, until the rows
+        are found for which it raises: these are dead letters, or end the instance, as for a `Processor`.
         """
         raise NotImplementedError(f"{type(self).__name__}.process")

@@ -19,7 +19,8 @@ from tidemark.topology.windows import session, tumbling
 
 WRITTEN = [
     "role string", "topic string", "partition int32", "offset int64", "ts_ms int64", "key binary", "value binary",
-    "of_topic string", "of_partition int32", "of_offset int64", "sub int32", "p int32", "batch int64", "home int32",
+    "of_topic string", "of_partition int32", "of_offset int64", "of_reason string",
+    "sub int32", "p int32", "batch int64", "home int32",
 ]  # fmt: skip
 KEYS = [f"k{n}".encode() for n in range(40)]
 HOME = dict(zip(KEYS, partitions_of(KEYS, 3).tolist(), strict=True))
@@ -40,6 +41,7 @@ def given(rows):
             "of_topic": pa.nulls(count, pa.string()),
             "of_partition": pa.nulls(count, pa.int32()),
             "of_offset": pa.nulls(count, pa.int64()),
+            "of_reason": pa.nulls(count, pa.string()),
         }
     )
 

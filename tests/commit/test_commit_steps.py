@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer
@@ -13,6 +14,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.broker.preflight import preflight
+from tidemark.broker.sizes import size_limits
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.history import last_commit_records
@@ -55,7 +57,9 @@ class Rig:
         self.member = Member(member, [self.source], self.lock, lambda: None)
         self.member.start()
         assert wait_until(lambda: len(self.member.ownership.held()) == 4, 30)
-        self.producer = TransactionalProducer(self.client, f"{self.app}-0", 10_000, 100_000)
+        limits = size_limits(self.plan, settings, admin)
+        client = {**self.client, **limits.producer_config()}
+        self.producer = TransactionalProducer(client, f"{self.app}-0", 10_000, 100_000)
         self.producer.init(30)
         self.points = []
         self.store = MemoryStore()
@@ -69,7 +73,7 @@ class Rig:
         self.committer = Committer(
             application_id=self.app, topology_version="1", instance=0, producer=self.producer, member=self.member,
             ends=self.ends, sink_partitions=(TopicPartition(self.sink, 0),), lock=self.lock, clock=lambda: NOW,
-            probe=self.points.append,
+            probe=self.points.append, limits=limits,
         )  # fmt: skip
 
     def update(self, n=1) -> TaskUpdate:
@@ -145,6 +149,17 @@ def test_should_make_everything_visible_together_and_remember_it(rig):
     place = TopicPartition(rig.source, 0)
     assert committed_offsets(rig.client, rig.app, [place], 20)[place].offset == 10
     assert (rig.task.next_offsets, rig.task.batch) == ({rig.source: 10}, 1)
+
+
+def test_should_commit_a_bad_record_that_is_too_large_for_the_dead_letters(rig):
+    (letter,) = rig.update().dead_letters
+    value = b"{" * 1_080_000
+    rig.commit(replace(rig.update(), dead_letters=(replace(letter, value=value),)))
+    ((key, kept, headers),) = rig.visible(f"{rig.app}-dlq")
+    assert (key, kept) == (b"k", value[: len(kept)])
+    assert len(kept) > 1_000_000
+    assert dict(headers)["tidemark.value.bytes"] == b"1080000"
+    assert dict(headers)["tidemark.offset"] == b"5"
 
 
 def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(rig):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import random
@@ -10,8 +11,10 @@ import threading
 import time
 from contextlib import contextmanager
 
+import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Producer
+from spark_jobs import bounded_read
 from spark_jobs.batch_source import SparkBatchSource
 from tests.truth.topics import read_all
 
@@ -310,6 +313,35 @@ def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, uniqu
         for letter in batch.dead_letters:
             place = TopicPartition(letter.topic, letter.partition)
             assert batch.starts[place] <= letter.offset < batch.ends[place]
+
+
+@pytest.mark.parametrize("most", [200, 5_000])
+def test_should_hand_over_a_few_dead_letters_at_a_time_however_many_there_are(
+    spark, hurried, unique, create_topic, tmp_path, start_ms, monkeypatch, most
+):
+    """In one gear and in the other. Held all at once, a million of them ended a driver with a heap of 1 GB."""
+    monkeypatch.setattr(bounded_read, "LETTERS_AT_ONCE", 100)
+    monkeypatch.setattr(bounded_read, "_LETTERS_IN_HEAP", 30)
+    topic = create_topic(unique("in"), partitions=2)
+    topology = Topology(unique("letters"))
+    topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
+    places = [TopicPartition(topic, number) for number in (0, 1)]
+    with reading(spark, topology.plan(), hurried, tmp_path, dict.fromkeys(places, 0), most) as source:
+        if most > 1_000:
+            produce(hurried, topic, [("k", {"id": "k"}, start_ms)])
+            assert batches_to(source, {places[0]: 1})
+        for place in places:
+            values = [b"{broken %d" % i if i % 10 else {"id": "k"} for i in range(500)]
+            produce(hurried, topic, [("k", value, start_ms) for value in values], place.partition)
+        batches = batches_to(source, {places[0]: 500 + (most > 1_000), places[1]: 500})
+    letters = [letter for batch in batches for letter in batch.dead_letters]
+    assert sorted((x.partition, x.value) for x in letters) == sorted(
+        (number, b"{broken %d" % i) for number in (0, 1) for i in range(500) if i % 10
+    )
+    assert max(len(batch.dead_letters) for batch in batches) <= 100
+    assert all(before.ends == after.starts for before, after in itertools.pairwise(batches))
+    good = (table.filter(pc.equal(table.column("status"), 0)) for batch in batches for table in batch.branches)
+    assert sum(pc.sum(table.column("n")).as_py() or 0 for table in good) == 100
 
 
 def test_should_catch_up_when_a_burst_comes_and_go_live_again(spark, hurried, counted, tmp_path, caplog, admin):

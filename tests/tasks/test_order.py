@@ -36,7 +36,7 @@ def rows(*given: tuple[int, int]) -> pa.Table:
 
 def order_of(subtopology: SubTopology, *entered: tuple[Branch, pa.Table]) -> list[tuple[str, str]]:
     """Topic and key of every row, in the order of the places; checks that each road's rows come in that order."""
-    numbered, _ = RecordOrder(Roads(subtopology)).number(entered, [])
+    numbered, _, _ = RecordOrder(Roads(subtopology)).number(entered, [])
     found = []
     for (branch, _), table in zip(entered, numbered, strict=True):
         places = table.column("__seq").to_pylist()
@@ -93,7 +93,7 @@ def test_should_give_one_record_one_place_on_all_its_roads():
     stream.filter("id > 'a'").join(stream.filter("id < 'z'").select("id"), within="1s").to("out")
     subtopology = planned(topology)
     one, other = road(subtopology, "in"), road(subtopology, "in", 1)
-    numbered, _ = RecordOrder(Roads(subtopology)).number(
+    numbered, _, _ = RecordOrder(Roads(subtopology)).number(
         [(one, rows((0, 100), (2, 70))), (other, rows((1, 50), (2, 70)))], []
     )
     assert [table.column("__seq").to_pylist() for table in numbered] == [[0, 2], [1, 2]]
@@ -112,7 +112,7 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
     stream = next(b for b in subtopology.branches if b.enters)
     counted = next(b for b in subtopology.branches if b.aggregation)
     partials = pa.table({"k": ["k"], "last_offset": [last[0]], "max_ts": [last[1]]})
-    numbered, places = RecordOrder(Roads(subtopology)).number(
+    numbered, places, _ = RecordOrder(Roads(subtopology)).number(
         [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)]
     )
     assert placed(rows(last), places[0]).column("__seq").to_pylist() == [place]

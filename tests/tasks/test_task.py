@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pyarrow as pa
 import pytest
 
+from tidemark.broker.sizes import SizeLimits, record_bytes
+from tidemark.errors import RecordRefused, StateTooLarge
 from tidemark.names import TaskId
 from tidemark.partitioning import partitions_of
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import Task, TaskInput
+from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology
+from tidemark.topology.stores import store
 from tidemark.topology.windows import tumbling
 
 MINUTE = 60_000
@@ -170,5 +175,138 @@ def test_should_make_a_callback_by_the_clock_until_one_is_committed(tmp_path):
     task.pass_clock(task.prepare(tick, WALL + 20_000))
     assert not task.is_due(WALL + 29_999)
     assert task.is_due(WALL + 30_000)
+    task.close()
+    directory.close()
+
+
+def limited(plan, directory, **by_topic):
+    return Task(
+        application_id="app", topology_version="1", task_id=TaskId(0, 0), epoch=1, subtopology=plan.subtopologies[0],
+        stores={"counts": MemoryStore()}, directory=directory.open_task(TaskId(0, 0)), next_offsets={"in": 0},
+        stream_times=StreamTimes.none(), batch=0, sink_partitions={"out": 4}, wall_ms=WALL,
+        limits=SizeLimits({topic.replace("_", "-"): limit for topic, limit in by_topic.items()}),
+    )  # fmt: skip
+
+
+def test_should_make_an_output_that_its_sink_refuses_a_dead_letter_and_keep_the_rest(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    long = "k" * 300
+    task = limited(a_plan(), directory, out=500, app_counts_changelog=500)
+    update = task.prepare(rows(("a", 0, 2, 10), (long, 0, 1, 20), ("b", 0, 1, 30)), WALL)
+    assert [row["id"] for row in outputs(update)] == ["a", "b"]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == ("too large for the sink", "in", 0, 1)
+    assert (letter.key, json.loads(letter.value)["n"]) == (long.encode(), 1)
+    details = dict(letter.details)
+    assert (details["tidemark.sink"], details["tidemark.node"]) == (
+        b"out",
+        a_plan().subtopologies[0].sinks[0].node.encode(),
+    )
+    assert int(details["tidemark.bytes"]) > 500
+    assert update.sink_counts("app-dlq") == {"out": 2, "app-dlq": 1}
+    assert (update.rows, update.bad_rows, len(update.stores[0].writes[0].keys)) == (4, 0, 3)
+    task.close()
+    directory.close()
+
+
+@pytest.mark.parametrize(("spare", "refused"), [(-1, True), (0, False), (1, False)])
+def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_is_sent(tmp_path, spare, refused):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    given = rows(("a", 0, 2, 10), ("k" * 300, 0, 1, 20))
+    first = limited(a_plan(), directory)
+    (writes,) = first.prepare(given, WALL).stores[0].writes
+    first.close()
+    limit = max(record_bytes(key, value) for key, value in zip(writes.keys, writes.values, strict=True)) + spare
+    task = limited(a_plan(), directory, app_counts_changelog=limit)
+    with pytest.raises(StateTooLarge) if refused else contextlib.nullcontext() as raised:
+        task.prepare(given, WALL)
+    if raised is not None:
+        said = str(raised.value)
+        assert raised.value.exit_code == 30
+        for told in ("store counts", "308 bytes", f"takes {limit};", "max.message.bytes=", "app-counts-changelog"):
+            assert told in said
+    task.close()
+    directory.close()
+
+
+def refusing(directory, **handlers):
+    """A task whose processor refuses odd x; `source` and `process` are what `on_error` says of each."""
+    topology = Topology("app")
+    stream = topology.stream(
+        "in", schema="id STRING, x BIGINT", key="id", on_error=handlers.get("source", "dead_letter")
+    )
+    stream.process(
+        "tests.tasks.nodes.used_processors:RefusesOdd", emits="n BIGINT", stores=[store("s", "n BIGINT, mean DOUBLE")],
+        on_error=handlers.get("process", "dead_letter"),
+    ).to("out")  # fmt: skip
+    return a_task(topology.plan(), directory, {"s": MemoryStore()})
+
+
+def records(*xs, letters=()) -> TaskInput:
+    """A record for each x from offset 40 on."""
+    count = len(xs)
+    table = pa.table(
+        {
+            "p": pa.array([0] * count, pa.int32()), "status": pa.array([0] * count, pa.int32()),
+            "rows": pa.array([1] * count, pa.int64()), "max_ts": pa.array(range(count), pa.int64()),
+            "k": pa.array(["a"] * count, pa.string()), "record_offset": pa.array(range(40, 40 + count), pa.int64()),
+            "deleted": pa.array([False] * count), "v.id": pa.array(["a"] * count, pa.string()),
+            "v.x": pa.array(xs, pa.int64()),
+        }
+    )  # fmt: skip
+    return TaskInput({"in": 100}, [table], letters)
+
+
+def test_should_make_a_record_that_the_code_refuses_a_dead_letter_with_its_coordinates(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = refusing(directory)
+    update = task.prepare(records(2, 3, 4), WALL)
+    assert [row["n"] for row in outputs(update)] == [2, 6]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == ("refused by user code", "in", 0, 41)
+    assert (letter.key, json.loads(letter.value)) == (b"a", {"id": "a", "x": 3})
+    details = dict(letter.details)
+    assert details["tidemark.error"] == b"ValueError: 3 is odd"
+    assert details["tidemark.traceback"].endswith(b"ValueError: 3 is odd\n")
+    assert details["tidemark.node"].startswith(b"KSTREAM-PROCESSOR")
+    assert (update.rows, update.bad_rows, update.sink_counts("dlq")) == (3, 0, {"out": 2, "dlq": 1})
+    task.close()
+    directory.close()
+
+
+def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says_so(tmp_path):
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    bad = DeadLetter("unparsable", "in", 0, 43, b"a", b"{", ())
+    for handlers, given, told in (
+        ({"process": "fail"}, records(2, 3, 4), ["in[0] offset 41", "ValueError: 3 is odd", "KSTREAM-PROCESSOR"]),
+        ({"source": "fail"}, records(2, letters=(bad,)), ["in[0] offset 43", "unparsable", "KSTREAM-SOURCE"]),
+    ):
+        task = refusing(directory, **handlers)
+        with pytest.raises(RecordRefused) as raised:
+            task.prepare(given, WALL)
+        assert raised.value.exit_code == 30
+        assert all(text in str(raised.value) for text in (*told, "on_error"))
+        assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
+        task.close()
+    directory.close()
+
+
+def no_partition_for_b(key, value, partitions):
+    return {b"a": 1, b"c": 2}[key]
+
+
+def test_should_make_an_output_that_the_users_partitioner_fails_for_a_dead_letter(tmp_path):
+    topology = Topology("app")
+    stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
+    windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))
+    path = "tests.tasks.test_task:no_partition_for_b"
+    windows.count(name="n", store="counts", retention="6m").to("out", partitioner=path)
+    directory = InstanceDirectory(tmp_path, "app", 0)
+    task = a_task(topology.plan(), directory)
+    update = task.prepare(rows(("a", 0, 2, 10), ("b", 0, 1, 20), ("c", 0, 1, 30)), WALL)
+    assert [(o.partition, [m["key"] for m in o.messages]) for o in update.outputs] == [(1, [b"a"]), (2, [b"c"])]
+    (letter,) = update.dead_letters
+    assert (letter.reason, letter.offset, letter.key) == ("refused by user code", 1, b"b")
+    assert b"KeyError" in dict(letter.details)["tidemark.error"]
     task.close()
     directory.close()

@@ -214,6 +214,11 @@ CASES: list[Case] = [
     ("sink is the changelog", lambda t: windowed(t).count(store="s").to("app-s-changelog"), ["store 's'", "another"]),
     ("sink is the commits topic", lambda t: stream(t).to("app-commits"), ["KSTREAM-SINK-" + FIRST, "commit records"]),
     ("source is the dead letters", lambda t: stream(t, topic="app-dlq").to("x"), [SOURCE, "bad records"]),
+    (
+        "an unknown handler of a source",
+        lambda t: stream(t, on_error="ignore").to("x"),
+        [SOURCE, "'dead_letter' or 'fail'"],
+    ),
     ("source is the events", lambda t: stream(t, topic="app-events").to("x"), [SOURCE, "events", "another"]),
 ]
 

@@ -55,7 +55,7 @@ class Replayed:
     sinks: dict[str, Counter[tuple[bytes | None, bytes | None]]] = field(default_factory=dict)
     stores: dict[tuple[TaskId, str], Contents] = field(default_factory=dict)
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    bad_rows: int = 0
+    dead_letters: int = 0
     faults: list[str] = field(default_factory=list)
 
 
@@ -158,7 +158,8 @@ def _replay_sub_topology(
                 done.faults.append(f"task {task_id}: batch {record.batch} begins at {starts}, not {task.next_offsets}")
             if (record.stream_times, record.late_rows) != (update.stream_times, update.late_rows):
                 done.faults.append(f"task {task_id}: batch {record.batch} has another stream time or other late rows")
-            done.bad_rows += update.bad_rows
+            # What the task refuses by itself, beside the bad records that Spark finds.
+            done.dead_letters += update.bad_rows + len(update.dead_letters)
             for output in update.outputs:
                 counted = done.sinks.setdefault(output.topic, Counter())
                 counted.update((message["key"], message["value"]) for message in output.messages)
@@ -250,8 +251,8 @@ def compare_replay(
                 if contents[key] != live[key]:
                     found.note(f"{topic}[{task.partition}]: {key!r} is {live[key]!r}, should be {contents[key]!r}")
     dead = sum(1 for _ in _of(rows, dlq))
-    if dead != replayed.bad_rows:
-        found.note(f"{dlq}: {dead} records, should be {replayed.bad_rows}")
+    if dead != replayed.dead_letters:
+        found.note(f"{dlq}: {dead} records, should be {replayed.dead_letters}")
     for place, offset in committed_offsets(bootstrap, app, replayed.ends).items():
         if offset != replayed.ends[place]:
             found.note(f"committed offset of {place} is {offset}, should be {replayed.ends[place]}")

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.sizes import SizeLimits
 from tidemark.broker.timestamps import TimestampBounds
+from tidemark.commit.dead_letters import dead_letter_record
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
@@ -18,7 +20,7 @@ from tidemark.membership.member import Member
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.probe import Probe
 from tidemark.tasks.task import Task
-from tidemark.tasks.update import DeadLetter, TaskUpdate
+from tidemark.tasks.update import TaskUpdate
 
 
 class TasksRevoked(BatchAborted):
@@ -41,6 +43,7 @@ class Committer:
     probe: Probe
     timestamp_bounds: Mapping[str, TimestampBounds] = field(default_factory=dict)
     """Of sinks that do not take every timestamp."""
+    limits: SizeLimits = field(default_factory=SizeLimits)
     description: bytes | None = None
     """Of the state that this version keeps, where `<app>-topology` holds another one or none: committed with the batch."""
 
@@ -97,7 +100,7 @@ class Committer:
             self.probe("2-in-the-middle")
         dlq = dlq_topic(self.application_id)
         for letter in update.dead_letters:
-            self.producer.send_one(dlq, letter.key, letter.value, _dead_letter_headers(letter))
+            self.producer.send_one(dlq, *dead_letter_record(letter, self.limits.of(dlq)))
 
     def _send_changelogs(self, update: TaskUpdate) -> None:
         for store in update.stores:
@@ -166,13 +169,3 @@ class Committer:
             for topic, (_, end) in update.sources.items():
                 offsets.append(ClientPartition(topic, update.task.partition, end, metadata))
         self.producer.send_offsets(offsets, group)
-
-
-def _dead_letter_headers(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
-    return [
-        *letter.headers,
-        ("tidemark.reason", letter.reason.encode()),
-        ("tidemark.topic", letter.topic.encode()),
-        ("tidemark.partition", str(letter.partition).encode()),
-        ("tidemark.offset", str(letter.offset).encode()),
-    ]

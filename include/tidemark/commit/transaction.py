@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from tidemark.broker.sizes import BATCH_BYTES
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, ProducerFenced
 from tidemark.membership.member import GroupMetadata
 from tidemark.tasks.update import Message
@@ -43,6 +44,7 @@ class BatchProducer(ABC):
         self._undelivered: list[str] = []
         self._producer = Producer(
             {
+                "batch.size": BATCH_BYTES,
                 **client_config,
                 **identity,
                 "message.timeout.ms": timeout_ms,
@@ -50,7 +52,8 @@ class BatchProducer(ABC):
                 "acks": ACKS,
                 "partitioner": "murmur2_random",
                 "linger.ms": 5,
-                "batch.size": 1 << 19,
+                # Topics say what they take, and are asked (`SizeLimits`); the client would refuse more than 1 MB.
+                "message.max.bytes": 1_000_000_000,
                 "queue.buffering.max.messages": max_queued_records,
                 "queue.buffering.max.kbytes": 2_097_151,
             }

@@ -21,6 +21,7 @@ from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.preflight import preflight
 from tidemark.broker.purge import RepartitionPurge
+from tidemark.broker.sizes import size_limits
 from tidemark.broker.timestamps import sink_timestamp_bounds
 from tidemark.broker.topics import task_ids, told_partitions
 from tidemark.changelog.policy import changelog_policies
@@ -112,6 +113,7 @@ class Instance:
         partitions = preflight(plan, settings, self._admin, settled.committed)
         ids = settled.topic_ids(settings, self._admin)
         self._plan, self._partitions = plan, partitions
+        limits = size_limits(plan, settings, self._admin)
         self._has_grown = settled.has_grown(partitions)
         self._directory = _lock_folder(settings, app, instance)
         path = run_file_path(settings.var_dir, app, instance)
@@ -141,7 +143,7 @@ class Instance:
         }
         lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
-        self._producer = self._make_producer(client, transactional_id(app, instance))
+        self._producer = self._make_producer({**client, **limits.producer_config()}, transactional_id(app, instance))
         ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
         self._committer = Committer(
             application_id=app,
@@ -155,6 +157,7 @@ class Instance:
             clock=clock,
             probe=probe,
             timestamp_bounds=sink_timestamp_bounds(plan, settings, self._admin),
+            limits=limits,
             description=settled.description(partitions, ids),
         )
         identities = Identities(ids, lambda topics: topic_ids(self._admin, topics, settings))
@@ -182,6 +185,7 @@ class Instance:
             opener=stores,
             builder=StoreBuilder(stores, restorer, [StandbyCopies(settings.state_dir, app), copies]),
             sink_partitions=partitions,
+            limits=limits,
         )
         self._purge = RepartitionPurge(plan, self._admin, settings.repartition_purge_interval_ms, clock)
 

@@ -140,7 +140,7 @@ CHECKS: tuple[Check, ...] = (
         "dead_letters_are_not_doubled",
         "letters",
         "copies > 1 OR NOT is_bad",
-        "every dead letter is a bad record, once",
+        "every dead letter of a bad record is one, once",
         _WRITER,
         exactly_once=True,
     ),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tidemark.broker.sizes import SizeLimits
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.membership.member import Member
 from tidemark.names import TaskId, TopicPartition
@@ -59,6 +60,7 @@ class TaskOpener:
     opener: StoreOpener
     builder: StoreBuilder
     sink_partitions: Mapping[str, int]
+    limits: SizeLimits
 
     def open(self, assignments: Sequence[Assignment], go_on: Callable[[Assignment], bool]) -> list[OpenedTask]:
         """Open all, or raise and leave none open.
@@ -116,6 +118,7 @@ class TaskOpener:
             sink_partitions=self.sink_partitions,
             wall_ms=self.witnesses.clock(),
             sql_memory_bytes=self.settings.sql_memory_bytes,
+            limits=self.limits,
         )
         return OpenedTask(task, is_fresh)
 

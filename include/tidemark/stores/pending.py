@@ -12,6 +12,9 @@ from sortedcontainers import SortedList
 
 from tidemark.stores.protocol import Store, Writes
 
+Undo = list[tuple[int, bytes, list[bytes | None]]]
+"""Segment and key of each put, and the value that the batch had put before, if any."""
+
 
 class PendingStore:
     """Reads `store`, changes nothing in it. `writes()` is what the batch adds up to."""
@@ -37,12 +40,25 @@ class PendingStore:
         """Values as they stood before the batch, in the keys' order; None where there was none."""
         return self._store.get_many(segment, keys)
 
-    def put_many(self, segment: int, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
-        """Set values; None deletes. Of a key that stands twice the last counts."""
+    def put_many(
+        self, segment: int, keys: Sequence[bytes], values: Sequence[bytes | None], undo: Undo | None = None
+    ) -> None:
+        """Set values; None deletes. Of a key that stands twice the last counts. `undo` is given what `take_back` needs."""
         pending = self._pending.setdefault(segment, {})
+        if undo is not None:
+            undo += [(segment, key, [pending[key]] if key in pending else []) for key in keys]
         if (ordered := self._ordered.get(segment)) is not None:
             ordered.update({key for key in keys if key not in pending})
         pending.update(zip(keys, values, strict=True))
+
+    def take_back(self, undo: Undo) -> None:
+        """Undo what was put since `undo` was empty."""
+        for segment, key, before in reversed(undo):
+            self._ordered.pop(segment, None)
+            if before:
+                (self._pending[segment][key],) = before
+            else:
+                self._pending[segment].pop(key, None)
 
     def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `start` on, before `end` (None: to the last), ascending, with their values.

@@ -25,8 +25,9 @@ from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
 from tidemark.tasks.nodes.suppress import SuppressOperator
 from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.operator import BatchTime, Operator
-from tidemark.tasks.order import RecordOrder, placed
-from tidemark.tasks.rows import KEY, TIMESTAMP, Rows, no_rows, rows_schema
+from tidemark.tasks.order import Origins, RecordOrder, placed
+from tidemark.tasks.refused import RefusedRow
+from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.tasks.update import Message
 from tidemark.topology.keyless import needs_key_of
 from tidemark.topology.plan import (
@@ -50,16 +51,28 @@ from tidemark.topology.plan import (
 )
 from tidemark.topology.roads import Roads
 
-SinkRecords = tuple[Sink, list[Message]]
+
+@dataclass(frozen=True)
+class SinkRecords:
+    """The records for one sink, and the `__seq` of each one's row."""
+
+    sink: Sink
+    messages: list[Message]
+    sequence: pa.ChunkedArray
 
 
 @dataclass(frozen=True)
 class GraphResult:
-    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves."""
+    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves.
+
+    `origins` tells which record is behind a row. `refused` are rows of the nodes beside them.
+    """
 
     sinks: list[SinkRecords]
+    origins: Origins
     late_rows: int
     times: StreamTimes
+    refused: list[tuple[TaskNode, RefusedRow]]
 
 
 class TaskGraph:
@@ -97,8 +110,8 @@ class TaskGraph:
     ) -> GraphResult:
         """Run the batch through every node. `tables` are the good rows of each branch, `before` the times at its start.
 
-        `task_time` is that of the task; no node's time is left below `least_ms`. Changes `stores`. Raises what a user's
-        code raises as `TidemarkError`.
+        `task_time` is that of the task; no node's time is left below `least_ms`. Changes `stores`. Raises `InvalidTopology`
+        and `UserCodeFailed` for what is wrong with a user's code, whatever the row.
         """
         times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
         forks = ForkNumbers(self._roads)
@@ -110,7 +123,7 @@ class TaskGraph:
             if branch.enters
         ]
         partials = [(branch, table) for branch, table in tables if branch.aggregation is not None]
-        numbered, newest = self._order.number(entered, partials)
+        numbered, newest, origins = self._order.number(entered, partials)
         emitted.update((branch.end, rows) for (branch, _), rows in zip(entered, numbered, strict=True))
         for (branch, table), places in zip(partials, newest, strict=True):
             aggregation = branch.aggregation
@@ -120,10 +133,11 @@ class TaskGraph:
                 emitted[aggregation.node] = forks.left(aggregation.node, placed(done.rows, places))
                 late_rows += done.late_rows
         sinks: list[SinkRecords] = []
+        refused: list[tuple[TaskNode, RefusedRow]] = []
         for node in self._subtopology.nodes:
             inputs = forks.compared(node, [emitted.get(name, no_rows(self._columns[name])) for name in node.inputs])
             if isinstance(node, RowSink):
-                sinks.append((node.sink, records_of(node, inputs[0])))
+                sinks.append(SinkRecords(node.sink, records_of(node, inputs[0]), inputs[0].column(SEQUENCE)))
                 continue
             # A stream join's time is moved by rows without a key, too.
             if not isinstance(node, StreamStreamJoin):
@@ -133,8 +147,9 @@ class TaskGraph:
             times.mark(found.marks_ms)
             emitted[node.node] = forks.left(node.node, found.rows)
             late_rows += found.late_rows
+            refused += [(node, row) for row in found.refused]
         self._expire(stores, times)
-        return GraphResult(sinks, late_rows, times.after(task_time.after_ms))
+        return GraphResult(sinks, origins, late_rows, times.after(task_time.after_ms), refused)
 
     def _expire(self, stores: Mapping[str, PendingStore], times: _Times) -> None:
         """Age and number bounds, once all nodes have written."""

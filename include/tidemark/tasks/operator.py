@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemark.stores.pending import PendingStore
+from tidemark.tasks.refused import RefusedRow
 from tidemark.tasks.rows import Rows
 
 
@@ -31,11 +32,13 @@ class Emitted:
 
     `marks_ms` are times that belong to single stores of the node, by the store's name: they are committed beside the
     node's stream time and take the place of those before. Those of a window store say how far its segments are dropped.
+    `refused` are rows for which a user's code raised: nothing that it did for them is left.
     """
 
     rows: Rows
     late_rows: int = 0
     marks_ms: Mapping[str, int] = field(default_factory=dict)
+    refused: Sequence[RefusedRow] = ()
 
 
 class Operator(Protocol):

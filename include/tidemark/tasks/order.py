@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from tidemark.tasks.forks import record_of
 from tidemark.tasks.nodes.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
 from tidemark.topology.plan import Branch
@@ -31,9 +32,9 @@ class RecordOrder:
 
     def number(
         self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
-    ) -> tuple[list[Rows], list[pa.Table]]:
+    ) -> tuple[list[Rows], list[pa.Table], Origins]:
         """Each path's rows, whose `__seq` are their offsets, by their places; and for what goes into an aggregation, with
-        columns `last_offset` and `max_ts`, the place of each offset: columns `offset` and `place`.
+        columns `last_offset` and `max_ts`, the place of each offset: columns `offset` and `place`. And the way back.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
         taken += [(b.source, numbers(table, "last_offset"), numbers(table, "max_ts")) for b, table in partials]
@@ -47,7 +48,27 @@ class RecordOrder:
             pa.table({"offset": offsets, "place": own})
             for (_, offsets, _), own in zip(taken[len(entered) :], places[len(entered) :], strict=True)
         ]
-        return numbered, results
+        return numbered, results, Origins([(source, offsets) for source, offsets, _ in taken], places)
+
+
+class Origins:
+    """Which record is behind a row of the batch: looked up only for what cannot be processed."""
+
+    def __init__(self, taken: Sequence[tuple[int, Numbers]], places: Sequence[Numbers]) -> None:
+        """`taken` are sources by number with offsets, `places` those of these offsets."""
+        self._taken = taken
+        self._places = places
+        self._found: dict[int, tuple[int, int]] | None = None
+
+    def of(self, sequence: int) -> tuple[int, int] | None:
+        """The number of its source and the offset; None for a row that no record of the batch has led to."""
+        if self._found is None:
+            self._found = {
+                place: (source, offset)
+                for (source, offsets), places in zip(self._taken, self._places, strict=True)
+                for place, offset in zip(places.tolist(), offsets.tolist(), strict=True)
+            }
+        return self._found.get(int(record_of(np.array(sequence))))
 
 
 def placed(rows: Rows, places: pa.Table) -> Rows:

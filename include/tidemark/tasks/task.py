@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.broker.sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
+from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
 from tidemark.names import TaskId, TopicPartition, changelog_topic
 from tidemark.partitioning import Placer, placer
 from tidemark.settings import SQL_MEMORY_BYTES
@@ -18,13 +21,26 @@ from tidemark.stores.marker import Marker
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
-from tidemark.tasks.graph import TaskGraph
+from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
 from tidemark.tasks.nodes.sink import plain_keys
 from tidemark.tasks.operator import BatchTime
-from tidemark.tasks.update import NO_KEY, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
+from tidemark.tasks.refused import RefusedRow
+from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.keyless import takes_keyless
-from tidemark.topology.plan import Branch, Sink, StoreSpec, SubTopology
+from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
+
+Origin = tuple[str, int | None]
+"""Topic and offset of the record behind an output; None where there is none."""
+
+Place = int | InvalidTopology | None
+"""The partition of an output, how a user's partitioner failed for it, or None where murmur2 of the key is the client's."""
+
+_FAILS = (
+    '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
+    'or declare on_error="dead_letter", or go past the record with `tidemark offsets reset --to offsets`; nothing of its batch '
+    "was committed"
+)
 
 
 class Status:
@@ -68,10 +84,11 @@ class Task:
         sink_partitions: Mapping[str, int],
         wall_ms: int,
         sql_memory_bytes: int = SQL_MEMORY_BYTES,
+        limits: SizeLimits = NO_LIMITS,
     ) -> None:
         """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock, from which wall-clock schedules count.
 
-        `sql_memory_bytes` is the memory of each node's SQL, as `Settings` has it.
+        `sql_memory_bytes` is the memory of each node's SQL, as `Settings` has it; `limits` are those of sinks and changelogs.
 
         Raises `InvalidTopology` for code that cannot be loaded.
         """
@@ -88,6 +105,7 @@ class Task:
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
+        self._limits = limits
         self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
         self._takes_keyless = [takes_keyless(subtopology, branch) for branch in subtopology.branches]
         self._placers: dict[str, Placer] = {
@@ -129,14 +147,17 @@ class Task:
     def prepare(self, given: TaskInput, wall_ms: int, least_stream_time_ms: int = NO_STREAM_TIME) -> TaskUpdate:
         """What a batch changes. Reads the stores, changes nothing: an update may be thrown away.
 
-        `least_stream_time_ms` is for tests that move stream time without a record.
+        `least_stream_time_ms` is for tests that move stream time without a record. Raises `StateTooLarge`, `RecordRefused`
+        where the topology wants that, and `InvalidTopology` and `UserCodeFailed` for what is wrong with a user's code.
         """
+        self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
         # Several branches may need the key that a record has not; it is one dead letter.
         bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
         tables: list[tuple[Branch, pa.Table]] = []
         outputs: list[Output] = []
+        letters = list(given.dead_letters)
         seen: set[int] = set()
         branches = zip(self.subtopology.branches, self._takes_keyless, given.branches, strict=bool(given.branches))
         for branch, has_keyless, table in branches:
@@ -157,12 +178,13 @@ class Task:
             if good.num_rows == 0:
                 continue
             tables.append((branch, good))
-            outputs += self._forward(branch, good)
+            outputs += self._forward(branch, good, letters)
         pending = {name: PendingStore(store) for name, store in self._stores.items()}
         at = BatchTime(self.stream_times.task_ms, task_ms, wall_ms)
         done = self._graph.run(tables, pending, at, self.stream_times, least_stream_time_ms)
-        for sink, records in done.sinks:
-            outputs += self._outputs(sink, records)
+        letters += [self._refused(node, row, done) for node, row in done.refused]
+        for found in done.sinks:
+            outputs += self._outputs(found.sink, found.messages, partial(self._behind, done, found), letters)
         return TaskUpdate(
             task=self.id,
             batch=self.batch + 1,
@@ -174,20 +196,40 @@ class Task:
             filtered_rows=filtered_rows,
             stores=tuple(self._store_update(spec, pending[spec.name]) for spec in self.subtopology.stores),
             outputs=tuple(outputs),
-            dead_letters=given.dead_letters,
+            dead_letters=tuple(letters),
             wall_ms=wall_ms,
         )
 
     def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
         logged = spec.is_logged and spec.source_topic is None
-        return StoreUpdate(
+        update = StoreUpdate(
             store=spec.name,
             changelog=changelog_of(self.application_id, spec) if logged else None,
             writes=pending.writes(),
         )
+        self._require_size(update)
+        return update
 
-    def _forward(self, branch: Branch, good: pa.Table) -> list[Output]:
-        """Records of a road without state, in the source's order, with the source's headers."""
+    def _require_size(self, update: StoreUpdate) -> None:
+        """Raises `StateTooLarge` for a value that the store's changelog would refuse, before anything of the batch is sent."""
+        if update.changelog is None:
+            return
+        limit = self._limits.of(update.changelog)
+        for write in update.writes:
+            widest = max(map(len, write.keys)) + max(len(value or b"") for value in write.values)
+            if widest + record_bytes(b"", b"") <= limit:
+                continue
+            for key, value in zip(write.keys, write.values, strict=True):
+                if (size := record_bytes(key, value)) > limit:
+                    raise StateTooLarge(
+                        f"task {self.id}: store {update.store}: the value of a key of {len(key)} bytes, {key[:64]!r}, takes "
+                        f"{size} bytes, its changelog {update.changelog} takes {limit}; nothing of the batch after "
+                        f"{dict(self.next_offsets)} was committed; {raise_limit(update.changelog, size * 2)}, or keep less "
+                        "per key"
+                    )
+
+    def _forward(self, branch: Branch, good: pa.Table, letters: list[DeadLetter]) -> list[Output]:
+        """Records of a path without state, in the source's order, with the source's headers."""
         if not branch.sinks:
             return []
         ordered = good.sort_by("record_offset")
@@ -204,20 +246,92 @@ class Task:
             for message, found in zip(messages, headers.to_pylist(), strict=True):
                 if found:
                     message["headers"] = [(header["key"], header["value"]) for header in found]
-        return [output for sink in branch.sinks for output in self._outputs(sink, messages)]
+        topic, offsets = self.subtopology.sources[branch.source].topic, ordered.column("record_offset")
+        return [
+            output
+            for sink in branch.sinks
+            for output in self._outputs(sink, messages, lambda number: (topic, offsets[number].as_py()), letters)
+        ]
 
-    def _outputs(self, sink: Sink, messages: Sequence[Message]) -> list[Output]:
-        """The records of one sink; where librdkafka does not choose the partition, one output per partition."""
+    def _require_readable(self, letters: Sequence[DeadLetter]) -> None:
+        failing = {source.topic: source.node for source in self.subtopology.sources if source.on_error is OnError.FAIL}
+        for letter in letters:
+            if letter.topic in failing:
+                raise RecordRefused(
+                    _FAILS.format(failing[letter.topic], letter.topic, letter.partition, letter.offset, letter.reason)
+                )
+
+    def _refused(self, node: TaskNode, row: RefusedRow, done: GraphResult) -> DeadLetter:
+        """The letter of a row that a user's code refused. Raises `RecordRefused` where the node's handler says so."""
+        topic, offset = self._origin(done, row.sequence)
+        if isinstance(node, Process | Reduce) and node.on_error is OnError.FAIL:
+            raise RecordRefused(
+                _FAILS.format(node.node, topic, self.id.partition, offset, f"{row.error}\n{row.traceback}")
+            )
+        details = (("tidemark.node", row.node), ("tidemark.error", row.error), ("tidemark.traceback", row.traceback))
+        return DeadLetter(
+            REFUSED, topic, self.id.partition, offset, None if row.key is None else row.key.encode(), row.value, (),
+            details=tuple((name, text.encode()) for name, text in details if text is not None),
+        )  # fmt: skip
+
+    def _origin(self, done: GraphResult, sequence: int) -> Origin:
+        origin = done.origins.of(sequence)
+        return (self.lead.topic, None) if origin is None else (self.subtopology.sources[origin[0]].topic, origin[1])
+
+    def _behind(self, done: GraphResult, found: SinkRecords, number: int) -> Origin:
+        return self._origin(done, found.sequence[number].as_py())
+
+    def _outputs(
+        self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
+    ) -> list[Output]:
+        """The records of one sink; where librdkafka does not choose the partition, one output per partition.
+
+        What the topic would refuse for its size, and what the user's partitioner fails for, is added to `letters` instead.
+        """
         if not messages:
             return []
-        if sink.node not in self._placers:
-            return [Output(sink.topic, messages)]
-        keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
-        chosen = self._placers[sink.node](plain_keys(sink, keys), values, self._sink_partitions[sink.topic])
+        places = self._places(sink, messages) if sink.node in self._placers else ()
+        left_out = dict.fromkeys(self._limits.oversized(sink.topic, messages), TOO_LARGE)
+        left_out |= {number: REFUSED for number, place in enumerate(places) if isinstance(place, InvalidTopology)}
+        letters += [
+            self._letter(reason, sink, messages[number], places[number] if places else None, origin(number))
+            for number, reason in left_out.items()
+        ]
+        if not places:
+            kept = [m for n, m in enumerate(messages) if n not in left_out] if left_out else messages
+            return [Output(sink.topic, kept)] if kept else []
         placed: dict[int, list[Message]] = {}
-        for message, partition in zip(messages, chosen.tolist(), strict=True):
-            placed.setdefault(partition, []).append(message)
+        for number, (message, place) in enumerate(zip(messages, places, strict=True)):
+            if isinstance(place, int) and number not in left_out:
+                placed.setdefault(place, []).append(message)
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
+
+    def _places(self, sink: Sink, messages: Sequence[Message]) -> Sequence[Place]:
+        """The partition of each record, or how the user's partitioner fails for it."""
+        keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
+        try:
+            chosen: list[Place] = self._placers[sink.node](
+                plain_keys(sink, keys), values, self._sink_partitions[sink.topic]
+            ).tolist()
+        except InvalidTopology as error:
+            if len(messages) == 1:
+                return [error]
+            return [place for message in messages for place in self._places(sink, [message])]
+        return chosen
+
+    def _letter(self, reason: str, sink: Sink, message: Message, place: Place, origin: Origin) -> DeadLetter:
+        """The letter of an output."""
+        headers = tuple(message.get("headers", ()))
+        size = record_bytes(message["key"], message["value"], headers)
+        details = [("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size))]
+        if place is not None:
+            named = "tidemark.sink.partition" if isinstance(place, int) else "tidemark.error"
+            details.append((named, str(place)))
+        topic, offset = origin
+        return DeadLetter(
+            reason, topic, self.id.partition, offset, message["key"], message["value"], headers, message["timestamp"],
+            details=tuple((name, text.encode()) for name, text in details),
+        )  # fmt: skip
 
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
         """Step 7: write values and markers. `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""

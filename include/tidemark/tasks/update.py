@@ -29,7 +29,12 @@ UNPARSABLE = "unparsable"
 KEY_NOT_TEXT = "key is not UTF-8"
 NO_KEY = "no key"
 IMPOSSIBLE_TIMESTAMP = "impossible timestamp"
-"""Reasons of dead letters."""
+"""Reasons of dead letters that are records which cannot be read: nothing of such a record is processed."""
+
+TOO_LARGE = "too large for the sink"
+REFUSED = "refused by user code"
+OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED)
+"""Reasons of dead letters that are rows or outputs: the record behind one was read, and what else comes of it goes on."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -48,15 +53,21 @@ class Output:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One record that cannot be processed, as it was read, and why."""
+    """One record that cannot be processed, as it was read, and why; or what came of one and cannot be sent.
+
+    `offset` is None where no record of the batch is behind it, as for what a callback forwards. `timestamp_ms` is the
+    record's Kafka timestamp, None where it is not known. `details` are more headers of the letter.
+    """
 
     reason: str
     topic: str
     partition: int
-    offset: int
+    offset: int | None
     key: bytes | None
     value: bytes | None
     headers: Headers
+    timestamp_ms: int | None = None
+    details: Headers = ()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from tidemark.topology.roads import Roads
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import bare_column, expression_type, quoted
 from tidemark.topology.stores import Materialized, materialized
-from tidemark.topology.stream import Stream
+from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of
 
 _LONGEST_APPLICATION_ID = 100
@@ -97,6 +97,7 @@ class Topology:
         key: str = KEY.name,
         timestamp: str = TIMESTAMP.name,
         expects: Sequence[Expected] = (),
+        on_error: str = "dead_letter",
     ) -> Stream:
         """Read a topic of JSON records.
 
@@ -104,11 +105,12 @@ class Topology:
         default), because records are spread over tasks by it. `timestamp` is SQL for the event's time, BIGINT
         epoch milliseconds or TIMESTAMP; the record's own Kafka timestamp by default. Besides the schema's columns,
         expressions may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`. `expects`: a contract of
-        `expect(...)` that the audit looks after.
+        `expect(...)` that the audit looks after. `on_error`: a record that cannot be read is a dead letter; with `fail`
+        the instance ends.
 
         The same topic with the same arguments again is the same source. Raises `InvalidTopology`.
         """
-        return self._source(topic, schema, key, timestamp, expects, is_table=False)
+        return self._source(topic, schema, key, timestamp, expects, on_error, is_table=False)
 
     def table(
         self,
@@ -119,14 +121,16 @@ class Topology:
         timestamp: str = TIMESTAMP.name,
         store: str | Materialized | None = None,
         expects: Sequence[Expected] = (),
+        on_error: str = "dead_letter",
     ) -> Table:
         """Read a topic as a table: the last record of each key; a record without a value deletes its key.
 
         The key is the record's own (`_key`), as a deletion has nothing else; `key` names the column that repeats it, so
         that a join knows. With `Topology(optimised=True)` the topic
-        itself is the changelog of the store, so it must be compacted. `expects` as in `stream`. Raises `InvalidTopology`.
+        itself is the changelog of the store, so it must be compacted. `expects` and `on_error` as in `stream`.
+        Raises `InvalidTopology`.
         """
-        stream = self._source(topic, schema, KEY.name, timestamp, expects, is_table=True)
+        stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, is_table=True)
         if key is not None:
             named = bare_column(key, stream.columns) if isinstance(key, str) else None
             if named is None:
@@ -139,7 +143,15 @@ class Topology:
         return table_of(stream, store, topic if shares else None)
 
     def _source(
-        self, topic: str, schema: str, key: str, timestamp: str, expects: Sequence[Expected], *, is_table: bool
+        self,
+        topic: str,
+        schema: str,
+        key: str,
+        timestamp: str,
+        expects: Sequence[Expected],
+        on_error: str,
+        *,
+        is_table: bool,
     ) -> Stream:
         known = self._draft.sources.get(topic) if isinstance(topic, str) else None
         node = known.node if known else self._draft.node_name("KSTREAM-SOURCE")
@@ -158,6 +170,7 @@ class Topology:
             _timestamp(timestamp, available, f"{node}: timestamp"),
             is_table,
             checked_expects(expects, columns, f"{node}: expects"),
+            checked_on_error(on_error, node),
         )
         if known and known.is_table != is_table:
             raise InvalidTopology(
@@ -166,7 +179,7 @@ class Topology:
             )
         if known and known != source:
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is read twice with different schema, key, timestamp or contract; "
+                f"{node}: topic '{topic}' is read twice with different schema, key, timestamp, contract or on_error; "
                 f"read it once and continue that stream twice"
             )
         if not known:

@@ -11,7 +11,7 @@ from tidemark.topology.durations import Duration
 from tidemark.topology.plan import Aggregate, Aggregation, Column, Fold, Number, Reduce, StoreSpec, TaskNode, Window
 from tidemark.topology.schema import parse_schema
 from tidemark.topology.stores import Materialized, import_path, key_value_store, materialized, window_store, with_order
-from tidemark.topology.stream import Stream
+from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table
 from tidemark.topology.windows import AnyWindows, SessionWindows, SlidingWindows, Windows
 
@@ -151,14 +151,19 @@ class GroupedStream:
         return self._add(node, name, materialized(store), retention, built)
 
     def reduce(
-        self, function: str, *, store: str | Materialized | None = None, retention: Duration | None = None
+        self,
+        function: str,
+        *,
+        store: str | Materialized | None = None,
+        retention: Duration | None = None,
+        on_error: str = "dead_letter",
     ) -> Table:
         """Fold a key's records into one by your own Python function `(old, new) -> row`, given by import path.
 
-        Rows are dictionaries with the stream's columns. Record by record, so slower than SQL aggregates. Raises
-        `InvalidTopology`.
+        Rows are dictionaries with the stream's columns. Record by record, so slower than SQL aggregates. `on_error`: a record
+        for which it raises is a dead letter; with `fail` the instance ends. Raises `InvalidTopology`.
         """
-        return self._fold(function, None, None, store, retention)
+        return self._fold(function, None, None, store, retention, on_error)
 
     def fold(
         self,
@@ -168,12 +173,14 @@ class GroupedStream:
         emits: str,
         store: str | Materialized | None = None,
         retention: Duration | None = None,
+        on_error: str = "dead_letter",
     ) -> Table:
         """Fold a key's records by Python `function(key, row, aggregate) -> aggregate`, from `initializer()` on.
 
-        Both are import paths; aggregates are dictionaries with the columns of `emits`. Raises `InvalidTopology`.
+        Both are import paths; aggregates are dictionaries with the columns of `emits`. `on_error` as in `reduce`. Raises
+        `InvalidTopology`.
         """
-        return self._fold(function, initializer, emits, store, retention)
+        return self._fold(function, initializer, emits, store, retention, on_error)
 
     def _fold(
         self,
@@ -182,6 +189,7 @@ class GroupedStream:
         emits: str | None,
         store: str | Materialized | None,
         retention: Duration | None,
+        on_error: str,
     ) -> Table:
         stream, kept = self.stream, materialized(store)
         node, name = self._names(store, "KSTREAM-REDUCE" if initializer is None else "KSTREAM-AGGREGATE")
@@ -201,9 +209,9 @@ class GroupedStream:
         spec = self._store(node, name, kept, retention, columns)
         emitted = _emitted(stream.key_name, columns, window is not None)
         stream.enter(node)
-        reduce = Reduce(
-            node, (stream.node,), emitted, with_order(spec, stream.draft, node), path, start, window, stream.key_name
-        )
+        handler = checked_on_error(on_error, node)
+        kept_by = with_order(spec, stream.draft, node)
+        reduce = Reduce(node, (stream.node,), emitted, kept_by, path, start, window, stream.key_name, handler)
         stream.draft.add_node(reduce, is_end=True)
         return self._table(reduce, spec)
 

@@ -30,6 +30,13 @@ class Expected:
     pattern: str | None
 
 
+class OnError(Enum):
+    """What becomes of a record that cannot be read, or that a user's code refuses by raising (rule 28)."""
+
+    DEAD_LETTER = "dead_letter"
+    FAIL = "fail"
+
+
 @dataclass(frozen=True)
 class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
@@ -46,6 +53,7 @@ class Source:
     timestamp: str
     is_table: bool = False
     expects: tuple[Expected, ...] = ()
+    on_error: OnError = OnError.DEAD_LETTER
 
 
 @dataclass(frozen=True)
@@ -284,6 +292,7 @@ class Reduce(TaskNode):
     initializer: str | None
     window: Window | None
     key_name: str
+    on_error: OnError = OnError.DEAD_LETTER
 
 
 @dataclass(frozen=True)
@@ -361,6 +370,7 @@ class Process(TaskNode):
     processor: str
     is_batched: bool
     keeps_key: bool = False
+    on_error: OnError = OnError.DEAD_LETTER
 
 
 @dataclass(frozen=True)

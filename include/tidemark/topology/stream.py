@@ -21,6 +21,7 @@ from tidemark.topology.plan import (
     Expected,
     Filter,
     Map,
+    OnError,
     Process,
     Rekey,
     RowSink,
@@ -248,15 +249,18 @@ class Stream:
         stores: Sequence[DeclaredStore] = (),
         batched: bool = False,
         keeps_key: bool = False,
+        on_error: str = "dead_letter",
     ) -> Stream:
         """Run your own `tidemark.processors.Processor`, given by import path, on the task loop.
 
         `emits` is the schema of what it forwards. `batched`: it is an `ArrowProcessor`. `keeps_key` promises that it
         forwards under each record's own key only, as Kafka Streams' `processValues`; another key then stops the instance
         with an error. Without the promise, what is stateful downstream needs `repartition()` first, because a record
-        under another key belongs to another task. Raises `InvalidTopology`.
+        under another key belongs to another task. `on_error`: a record for which it raises is a dead letter, and what it
+        did for that record is undone; with `fail` the instance ends. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-PROCESSOR")
+        handler = checked_on_error(on_error, node)
         path = import_path(processor, f"{node}: processor")
         columns = parse_schema(emits, f"{node}: emits")
         check_row_columns(columns, f"{node}: emits", are_declared=True)
@@ -271,7 +275,7 @@ class Stream:
         if kept:
             self.check_key(f"{node} with its stores")
         self.enter(node)
-        after = self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key))
+        after = self._mapped(Process(node, (self.node,), columns, tuple(kept), path, batched, keeps_key, handler))
         return replace(after, rekeyed_by=self.rekeyed_by if keeps_key else node, window=None)
 
     def to(
@@ -338,6 +342,15 @@ class Stream:
         self.draft.dead_ends.pop(self.node, None)
         self.draft.dead_ends[step.node] = self._topic
         return replace(self, node=step.node, columns=columns, steps=(*self.steps, step))
+
+
+def checked_on_error(on_error: str, node: str) -> OnError:
+    """`dead_letter` or `fail`. Raises `InvalidTopology`."""
+    try:
+        return OnError(on_error)
+    except ValueError:
+        known = " or ".join(f"'{each.value}'" for each in OnError)
+        raise InvalidTopology(f"{node}: on_error={on_error!r}; give {known}") from None
 
 
 def checked_partitioner(partitioner: str | None, node: str) -> str | None:

@@ -35,8 +35,11 @@ def wrong_type(old, new):
     return {"x": "seven"}
 
 
-def fails(old, new):
-    raise ZeroDivisionError
+def changes_and_raises_at_nine(old, new):
+    old["x"] += new["x"]
+    if new["x"] == 9:
+        raise ValueError("nine")
+    return old
 
 
 CONSTANT = 7

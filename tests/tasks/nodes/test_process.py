@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tasks.nodes.batches import Batches
 
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, UserCodeFailed
 from tidemark.processors import Punctuate
 from tidemark.tasks.nodes.context import Schedule
 from tidemark.tasks.nodes.process import ProcessOperator
@@ -85,10 +87,70 @@ def test_should_undo_the_stores_of_a_batch_that_is_thrown_away():
 
 
 def test_should_begin_clean_after_a_batch_that_failed_half_way():
-    node = processing("CountPerKey")
-    with pytest.raises(TypeError):
-        node.prepare(rows(("a", 5, 1), ("a", 6, None)).set_column(3, "__deleted", [[False, False]]))
-    assert seen(node.run(rows(("a", 6, 1)), newest_ms=6))[0] == ("a", 6, 1)
+    node = processing("PutsWrongColumn")
+    for _ in range(2):
+        with pytest.raises(InvalidTopology):
+            node.prepare(rows(("a", 5, 1), ("a", 6, 1)))
+    assert node.contents("s") == {}
+
+
+def told(emitted):
+    return [(r.node, r.sequence, r.key, r.row, r.error) for r in emitted.refused]
+
+
+def stored(node):
+    return {key.decode(): json.loads(value)["n"] for key, value in node.contents("s").items()}
+
+
+@pytest.mark.parametrize("odd", [1, 3, 5])
+def test_should_refuse_a_record_for_which_the_processor_raises_and_undo_what_it_did_for_it(odd):
+    node = processing("RefusesOdd")
+    node.run(rows(("a", 1, 8)))
+    emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, odd), ("a", 5, 4)))
+    assert seen(emitted) == [("a", 2, 10), ("a", 5, 14)]
+    error = f"ValueError: {odd} is odd"
+    assert told(emitted) == [("PROC", 1, "a", {"x": odd}, error), ("PROC", 2, "b", {"x": odd}, error)]
+    assert "in process\n" in emitted.refused[0].traceback
+    assert stored(node) == {"a": 14, "only by 8": 8, "only by 2": 2, "only by 4": 4}
+    # Nothing is logged for what was undone.
+    assert set(node.written["s"]) == {b"a", b"only by 2", b"only by 4"}
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), max_size=4))
+def test_should_hold_what_it_holds_without_the_records_that_it_refuses(batches):
+    with_odd, without = processing("RefusesOdd"), processing("RefusesOdd")
+    for batch in batches:
+        given_rows = [(key, 1, x) for key, x in batch]
+        emitted = with_odd.run(rows(*given_rows))
+        even = [row for row in given_rows if row[2] % 2 == 0]
+        assert [r["n"] for r in emitted.rows.to_pylist()] == [r["n"] for r in without.run(rows(*even)).rows.to_pylist()]
+        assert len(emitted.refused) == len(given_rows) - len(even)
+        assert with_odd.written == without.written
+    assert with_odd.contents("s") == without.contents("s")
+
+
+def test_should_find_the_rows_for_which_a_batched_processor_raises():
+    node = processing("RefusesOddInColumns", is_batched=True)
+    emitted = node.run(rows(("a", 1, 2), ("a", 2, 3), ("b", 3, 4), ("a", 4, 6), ("c", 5, 1)))
+    assert [(row[1], row[2]) for row in told(emitted)] == [(1, "a"), (4, "c")]
+    assert stored(node) == {"a": 8, "b": 4}
+    assert sorted(seen(emitted)) == sorted(
+        [("a", 1, 2), ("b", 3, 4), ("a", 4, 6), ("a", -1, 2), ("b", -1, 4), ("a", -1, 8)]
+    )
+
+
+def test_should_bound_what_is_said_of_refused_records():
+    emitted = processing("RefusesOdd").run(rows(*(("a", 1, 1) for _ in range(1500))))
+    assert len(emitted.refused) == 1500
+    assert sum(row.traceback is not None for row in emitted.refused) == 1000
+    assert max(len((row.traceback or "").encode()) for row in emitted.refused) <= 4096
+
+
+def test_should_end_with_a_refusal_where_a_callback_raises():
+    node = processing("FailsInACallback")
+    with pytest.raises(UserCodeFailed, match=r"PROC: .*callback by stream_time raised ZeroDivisionError") as raised:
+        node.run(rows(("a", 5, 1)), newest_ms=5)
+    assert raised.value.exit_code == 30
 
 
 def test_should_see_in_a_range_what_the_batch_put_before_and_give_copies():
@@ -262,12 +324,6 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
 def test_should_say_what_a_processor_did_wrong(name, is_batched, message):
     with pytest.raises(InvalidTopology, match=f"PROC: {HERE}:{name}.*{message}"):
         processing(name, is_batched).run(rows(("a", 1, 1)))
-
-
-def test_should_let_a_processors_error_through_with_a_note_of_node_and_record():
-    with pytest.raises(ZeroDivisionError) as raised:
-        processing("Fails").run(rows(("a", 1, 5)))
-    assert raised.value.__notes__ == [f"PROC: {HERE}:Fails, key 'a', timestamp 1, row {{'x': 5}}"]
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,24 @@ def test_should_say_which_function_gave_what_is_no_row(function, message):
         node.run(rows(("a", 1, 1), ("a", 2, 2)))
 
 
-def test_should_let_a_functions_error_through_with_a_note_of_node_and_key():
-    with pytest.raises(ZeroDivisionError) as raised:
-        largest("fails").run(rows(("a", 1, 1), ("a", 2, 2)))
-    assert raised.value.__notes__ == [f"RED: {HERE}:fails, key 'a', row {{'x': 2}}"]
+def test_should_refuse_a_row_for_which_the_function_raises_and_go_on_from_the_row_before():
+    node = largest("changes_and_raises_at_nine")
+    emitted = node.run(rows(("a", 1, 1), ("a", 2, 9), ("b", 3, 4), ("a", 4, 2)))
+    assert [(r.sequence, r.key, r.row, r.error) for r in emitted.refused] == [(1, "a", {"x": 9}, "ValueError: nine")]
+    assert emitted.rows.select(["id", "x", "__ts"]).to_pylist() == [
+        {"id": "b", "x": 4, "__ts": 3}, {"id": "a", "x": 3, "__ts": 4},
+    ]  # fmt: skip
+    emitted = node.run(rows(("a", 5, 9)))
+    assert (len(emitted.refused), emitted.rows.num_rows, node.written["s"]) == (1, 0, {})
+
+
+def test_should_refuse_a_row_in_all_of_its_windows():
+    node = largest("changes_and_raises_at_nine", window=Window(20, 10, 90))
+    node.run(rows(("a", 5, 1)), newest_ms=5)
+    # Its first window has a row already, its second has not: there it would be the first.
+    emitted = node.run(rows(("a", 15, 9)), newest_ms=15)
+    assert (len(emitted.refused), emitted.rows.num_rows) == (1, 0)
+    assert node.written["s"] == {}
 
 
 @pytest.mark.parametrize(

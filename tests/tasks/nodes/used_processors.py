@@ -132,11 +132,6 @@ class PutsWrongType(Prefixes):
         self.store.put(record.key, {"n": "one"})
 
 
-class Fails(Processor):
-    def process(self, record):
-        raise ZeroDivisionError
-
-
 class WantsAnotherStore(Processor):
     def init(self, context):
         context.store("another")
@@ -195,3 +190,53 @@ class UnderTheWard(PassesOn):
         if record.row is None:
             return self.context.forward("ward 3", None)
         return self.context.forward(record.row["ward"], {"id": record.key})
+
+
+class RefusesOdd(Processor):
+    """Puts and forwards every x under its key; of an odd one it raises afterwards. At 3 it looks at the store before."""
+
+    def init(self, context):
+        self.context = context
+        self.kept = context.store("s")
+
+    def process(self, record):
+        x = record.row["x"]
+        n = (self.kept.get(record.key) or {"n": 0})["n"] + x
+        self.kept.put(record.key, {"n": n})
+        self.kept.put(f"only by {x}", {"n": x})
+        if x % 5 == 0:
+            self.kept.delete(record.key)
+        self.context.forward(record.key, {"n": n})
+        if x == 3:
+            assert {key for key, _ in self.kept.range()} >= {record.key, "only by 3"}
+            self.kept.put(record.key, {"n": -1})
+            self.kept.put_many(["only by 3", "more"], pa.table({"n": [1, 2], "mean": [0.0, 0.0]}))
+        if x % 2:
+            raise ValueError(f"{x} is odd")
+
+
+class RefusesOddInColumns(ArrowProcessor):
+    """The same for a whole batch: it raises if one is odd."""
+
+    def init(self, context):
+        self.context = context
+        self.kept = context.store("s")
+
+    def process(self, rows):
+        for key, x in zip(rows["__k"].to_pylist(), rows["x"].to_pylist(), strict=True):
+            n = (self.kept.get(key) or {"n": 0})["n"] + x
+            self.kept.put(key, {"n": n})
+            self.context.forward(key, {"n": n})
+            if x % 2:
+                raise ValueError(f"{x} is odd")
+        return pa.table(
+            {"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": pa.nulls(len(rows), pa.float64())}
+        )
+
+
+class FailsInACallback(Processor):
+    def init(self, context):
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: 1 / 0)
+
+    def process(self, record):
+        pass

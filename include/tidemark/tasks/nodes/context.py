@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, UserCodeFailed
 from tidemark.processors import KeyValueStore, Punctuate
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME
@@ -17,6 +17,7 @@ from tidemark.tasks.nodes.columns import with_sequence
 from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.records import from_dicts, rows_of
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT
 from tidemark.tasks.rows import Rows
 from tidemark.topology.plan import Process
 
@@ -55,6 +56,7 @@ class TaskContext:
         self._stream_time_ms = NO_STREAM_TIME
         self._timestamp_ms = NO_STREAM_TIME
         self._forwarded: list[tuple[str | None, int, int, Mapping[str, Any] | None]] = []
+        self._kept = 0
         self._bound: Mapping[str, PendingStore] | None = None
         self._batch_keys: Sequence[str | None] = ()
         self._own_keys: Collection[str | None] = ()
@@ -108,7 +110,7 @@ class TaskContext:
 
     def begin(self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str | None], at: BatchTime) -> None:
         """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone."""
-        self._forwarded = []
+        self._forwarded, self._kept = [], 0
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
         self._bound = stores
         self._batch_keys = batch_keys
@@ -125,6 +127,18 @@ class TaskContext:
         """An `ArrowProcessor` gets the whole batch next."""
         self._own_keys = frozenset(self._batch_keys)
         self._now = ", which none of the batch's records has"
+
+    def keep(self) -> None:
+        """What was put and forwarded since the last `keep` or `drop` stays."""
+        self._kept = len(self._forwarded)
+        for store in self._stores.values():
+            store.keep()
+
+    def drop(self) -> None:
+        """What was put and forwarded since the last `keep` or `drop` is undone: its record was refused."""
+        del self._forwarded[self._kept :]
+        for store in self._stores.values():
+            store.drop()
 
     def check_keys(self, keys: pa.ChunkedArray) -> None:
         """Raises `InvalidTopology` for a key that is not the batch's, where the processor promises to keep keys."""
@@ -146,9 +160,14 @@ class TaskContext:
             for schedule in sorted(due, key=lambda s: s.next_ms(last_ms)):
                 try:
                     schedule.callback(now_ms)
-                except Exception as error:
+                except NOT_THE_ROWS_FAULT as error:
                     error.add_note(f"{self._where}, callback by {time.value}, time {now_ms}")
                     raise
+                except Exception as error:
+                    raise UserCodeFailed(
+                        f"{self._where}: the callback by {time.value} raised {type(error).__name__}: {error} at time {now_ms}; "
+                        "no record is to blame, and it would raise again: correct it, and launch again"
+                    ) from error
 
     def end(self) -> Rows:
         """Write the stores; what was forwarded, in the calls' order."""

@@ -17,6 +17,7 @@ from tidemark.tasks.nodes.columns import last_sequence, with_sequence
 from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import rows_of, to_dicts
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Process
 
@@ -25,7 +26,8 @@ class ProcessOperator:
     """An `Operator` over one input of rows, made once per task; the processor's instance lives as long.
 
     Emits what the processor gives back or forwards, in its order; rows that an `ArrowProcessor` gives back come before
-    those that it forwards. What the processor raises goes on, with a note of node and record.
+    those that it forwards. A row for which the processor raises is refused, and what it did for it is undone; of a batch, the
+    halves are tried. Errors of the topology go on, with a note of node and record.
     """
 
     def __init__(self, node: Process, wall_ms: int) -> None:
@@ -54,23 +56,22 @@ class ProcessOperator:
         rows = inputs[0].sort_by(SEQUENCE)
         last = last_sequence(inputs)
         self._context.begin(stores, rows.column(KEY).to_pylist(), at)
-        given_back = None
+        given_back: list[Rows] = []
+        refused = Refusals(self.node.node)
         if isinstance(self._processor, Processor):
-            self._each(self._processor, rows, at)
+            self._each(self._processor, rows, at, refused)
         elif last is not None:
             self._context.place = last
             self._context.take_batch()
-            given_back = self._whole(self._processor, rows)
+            self._whole(self._processor, rows, given_back, refused)
         self._context.place = 0 if last is None else behind(last)
         self._context.punctuate(at)
         forwarded = self._context.end()
-        if given_back is None:
-            return Emitted(forwarded)
         # What a whole batch gave comes with its last record.
-        given_back = with_sequence(given_back, np.full(given_back.num_rows, last))
-        return Emitted(pa.concat_tables([given_back, forwarded]))
+        given_back = [with_sequence(table, np.full(table.num_rows, last)) for table in given_back]
+        return Emitted(pa.concat_tables([*given_back, forwarded]), refused=refused.rows())
 
-    def _each(self, processor: Processor, rows: Rows, at: BatchTime) -> None:
+    def _each(self, processor: Processor, rows: Rows, at: BatchTime, refused: Refusals) -> None:
         columns = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
         # As in Kafka Streams a record sees the stream time that it moves itself. What comes later in the batch does not
         # count yet: else the records of a backlog would look late.
@@ -81,18 +82,38 @@ class ProcessOperator:
             self._context.place = place
             try:
                 processor.process(Record(key, None if deleted else row, timestamp_ms))
-            except Exception as error:
+            except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, key {key!r}, timestamp {timestamp_ms}, row {row}")
                 raise
+            except Exception as error:  # noqa: BLE001
+                self._context.drop()
+                refused.add(place, key, None if deleted else row, error)
+            else:
+                self._context.keep()
 
-    def _whole(self, processor: ArrowProcessor, rows: Rows) -> Rows | None:
+    def _whole(self, processor: ArrowProcessor, rows: Rows, given_back: list[Rows], refused: Refusals) -> None:
         try:
-            given: Any = processor.process(rows)
-        except Exception as error:
+            given = processor.process(rows)
+        except NOT_THE_ROWS_FAULT as error:
             error.add_note(f"{self._where}, a batch of {rows.num_rows} rows")
             raise
-        if given is None:
-            return None
+        except Exception as error:  # noqa: BLE001
+            self._context.drop()
+            if rows.num_rows > 1:
+                half = rows.num_rows // 2
+                self._whole(processor, rows.slice(0, half), given_back, refused)
+                self._whole(processor, rows.slice(half), given_back, refused)
+                return
+            (row,) = to_dicts(rows)
+            deleted = rows.column(DELETED)[0].as_py()
+            refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), None if deleted else row, error)
+            return
+        self._context.keep()
+        if given is not None:
+            given_back.append(self._checked(given))
+
+    def _checked(self, given: Any) -> Rows:
+        """What a batch gave back, as rows. Raises `InvalidTopology`."""
         if not isinstance(given, pa.Table):
             raise InvalidTopology(f"{self._where} gave {type(given).__name__}; return a pyarrow.Table or None")
         schema = value_schema(self.node.columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from tidemark.tasks.nodes.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import Row, from_dicts, to_dicts
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -77,8 +79,8 @@ class ReduceOperator:
     of `__seq`. The store keeps its results as rows (`StoreSpec.columns`) with their timestamps. Per touched key and window
     the result of its last record is emitted, in the place of that record, `__ts` the newest behind the value; where that
     record has come as several rows, as the pairs of a join do, the result of each, as Kafka Streams gives them. A function
-    that returns None deletes: the emitted row is deleted, and keeps its window; the next row begins again. What
-    the function raises goes on, with a note of node and key; a result that is no row raises `InvalidTopology`.
+    that returns None deletes: the emitted row is deleted, and keeps its window; the next row begins again. A row
+    for which the function raises is refused, in all of its windows; a result that is no row raises `InvalidTopology`.
     """
 
     def __init__(self, node: Reduce) -> None:
@@ -96,19 +98,22 @@ class ReduceOperator:
             rows = rows.filter(pc.invert(rows.column(DELETED)))
         late = 0
         folds: dict[tuple[str, int | None], _Fold] = {}
-        work: list[tuple[_Fold, int, int, int, Row | None]] = []
+        work: list[tuple[list[_Fold], int, int, int, Row | None]] = []
+        refused = Refusals(self.node.node)
         hidden = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
         records = record_of(numbers(rows, SEQUENCE)).tolist()
         known, time_ms = None, at.before_ms
         for key, timestamp, place, deleted, record, row in zip(*hidden, records, to_dicts(rows), strict=True):
             if record != known:
                 known, time_ms = record, at.before_ms
+            taking: list[_Fold] = []
             for start in self._starts(timestamp):
                 if self._is_closed(start, max(time_ms, timestamp)):
                     late += 1
                     continue
-                fold = folds.setdefault((key, start), _Fold(key, start))
-                work.append((fold, timestamp, place, record, None if deleted else row))
+                taking.append(folds.setdefault((key, start), _Fold(key, start)))
+            if taking:
+                work.append((taking, timestamp, place, record, None if deleted else row))
             # Of what one record leads to, as the finals of several windows, one row may make the next late.
             time_ms = max(time_ms, timestamp)
         if not work:
@@ -116,12 +121,22 @@ class ReduceOperator:
         store = stores[self._store.name]
         addresses = self._addresses(list(folds.values()))
         self._read(store, addresses)
-        for number, (fold, timestamp, place, record, row) in enumerate(work):
-            newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
-            # A row may be folded into several windows: each gets its own, in case the function changes it.
-            fold.take(self._next(fold, None if row is None else dict(row)), newest, place, record, number)
+        numbers_of = itertools.count()
+        for taking, timestamp, place, record, row in work:
+            try:
+                nexts = [self._next(fold, row) for fold in taking]
+            except NOT_THE_ROWS_FAULT as error:
+                error.add_note(f"{self._where}, key {taking[0].key!r}, row {row}")
+                raise
+            except Exception as error:  # noqa: BLE001
+                refused.add(place, taking[0].key, row, error)
+                continue
+            for fold, result in zip(taking, nexts, strict=True):
+                newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
+                fold.take(result, newest, place, record, next(numbers_of))
         self._write(store, addresses)
-        return Emitted(self._emitted([result for fold in folds.values() for result in fold.results]), late)
+        emitted = self._emitted([result for fold in folds.values() for result in fold.results])
+        return Emitted(emitted, late, refused=refused.rows())
 
     def _starts(self, timestamp: int) -> Iterator[int | None]:
         window = self.node.window
@@ -138,15 +153,12 @@ class ReduceOperator:
         return start + window_span_ms(window) <= time_ms
 
     def _next(self, fold: _Fold, row: Row | None) -> Row | None:
-        try:
-            if self._initializer is not None:
-                old = self._initializer() if fold.row is None else fold.row
-                result: Any = self._function(fold.key, row, old)
-            else:
-                result = row if fold.row is None else self._function(fold.row, row)
-        except Exception as error:
-            error.add_note(f"{self._where}, key {fold.key!r}, row {row}")
-            raise
+        # Both are copies: the function may change them and then raise, and a row may be folded into several windows.
+        row, old = None if row is None else dict(row), None if fold.row is None else dict(fold.row)
+        if self._initializer is not None:
+            result: Any = self._function(fold.key, row, self._initializer() if old is None else old)
+        else:
+            result = row if old is None else self._function(old, row)
         if result is not None and not isinstance(result, dict):
             raise InvalidTopology(
                 f"{self._where} gave {type(result).__name__}; return a dictionary of columns, or None"
@@ -174,7 +186,9 @@ class ReduceOperator:
                 fold.row, fold.timestamp = None if value is None else row, timestamp
 
     def _write(self, store: PendingStore, addresses: Mapping[int, list[tuple[bytes, _Fold]]]) -> None:
-        for segment, pairs in addresses.items():
+        for segment, of_segment in addresses.items():
+            # All rows of a key may have been refused.
+            pairs = [(key, fold) for key, fold in of_segment if fold.results]
             rows = [fold.row for _, fold in pairs]
             values = from_dicts(rows, self._store.columns, self._where)
             values = values.append_column(DELETED, pa.array([row is None for row in rows]))

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.errors import InvalidTopology, TaskCorrupted
 from tidemark.stores.layout import bytes_list
-from tidemark.stores.pending import PendingStore
+from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.records import Row, from_dicts
 from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
@@ -37,15 +37,36 @@ class RowStore:
         self._ahead: list[bytes] = []
         self._read: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, Row | None] = {}
+        self._own: dict[bytes, Row | None] = {}
+        """What the record at hand has put; then what of it was written already, so that it can be undone."""
+        self._undo: Undo = []
 
     def begin(self, pending: PendingStore, batch_keys: Sequence[str | None]) -> None:
         """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row."""
         self._pending = pending
         self._read, self._written, self._used = {}, {}, {}
+        self._own, self._undo = {}, []
         self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
+
+    def keep(self) -> None:
+        """What was put since the last `keep` or `drop` stays."""
+        if self._own:
+            self._written.update(self._own)
+            self._own = {}
+        if self._undo:
+            self._undo = []
+
+    def drop(self) -> None:
+        """What was put since the last `keep` or `drop` is undone."""
+        self._own = {}
+        self._bound.take_back(self._undo)
+        for _, name, _ in self._undo:
+            self._read.pop(name, None)
+        self._undo = []
 
     def end(self) -> None:
         """Write what the batch put and let go of it."""
+        self.keep()
         self._flush()
         self._bound.note_reads(self._used)
         self._pending = None
@@ -54,9 +75,10 @@ class RowStore:
         name = self._key(key)
         if self._counts_reads:
             self._used[name] = None
-        if name in self._written:
-            row = self._written[name]
-            return None if row is None else {**self._nulls, **row}
+        for put in (self._own, self._written):
+            if name in put:
+                row = put[name]
+                return None if row is None else {**self._nulls, **row}
         if name not in self._read:
             self._read_ahead(name)
         return self._decoded(self._read[name])
@@ -65,10 +87,10 @@ class RowStore:
         name = self._key(key)
         if not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Says what is wrong.
-        self._written[name] = dict(row)
+        self._own[name] = dict(row)
 
     def delete(self, key: str) -> None:
-        self._written[self._key(key)] = None
+        self._own[self._key(key)] = None
 
     def range(self, prefix: str = "") -> Iterator[tuple[str, Row]]:
         self._flush()
@@ -97,7 +119,7 @@ class RowStore:
             raise InvalidTopology(f"{self._where}: put_many(): {error}; the columns are {schema}") from error
         table = pa.table(columns, schema).append_column(DELETED, pa.repeat(False, rows.num_rows))
         names = _names(keys)
-        self._bound.put_many(WHOLE, names, encode_rows(table, self._spec.columns))
+        self._bound.put_many(WHOLE, names, encode_rows(table, self._spec.columns), self._undo)
         for name in names:
             self._read.pop(name, None)
 
@@ -122,15 +144,20 @@ class RowStore:
             self._read[name] = bound.get_many(WHOLE, [name])[0]
 
     def _flush(self) -> None:
-        if not self._written:
+        """Write what was put, that of the record at hand so that it can be undone."""
+        self._write(self._written, None)
+        self._write(self._own, self._undo)
+        self._written, self._own = {}, {}
+
+    def _write(self, put: Mapping[bytes, Row | None], undo: Undo | None) -> None:
+        if not put:
             return
-        rows = list(self._written.values())
+        rows = list(put.values())
         table = from_dicts(rows, self._spec.columns, self._where)
         table = table.append_column(DELETED, pa.array([row is None for row in rows]))
         values = encode_rows(table, self._spec.columns)
-        self._bound.put_many(WHOLE, list(self._written), values)
-        self._read.update(zip(self._written, values, strict=True))
-        self._written = {}
+        self._bound.put_many(WHOLE, list(put), values, undo)
+        self._read.update(zip(put, values, strict=True))
 
     def _decoded(self, value: bytes | None) -> Row | None:
         if value is None:

@@ -1,0 +1,105 @@
+"""How large a record each topic takes: a broker refuses a larger one, and the whole batch of records with it (rule 28)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.cluster import topic_configs
+from tidemark.errors import PreflightFailed
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, topology_topic
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+MAX_MESSAGE_BYTES = "max.message.bytes"
+_BATCH_BYTES = 61
+"""Header of a record batch, version 2: what a record costs that is sent alone."""
+_RECORD_BYTES = 36
+_HEADER_BYTES = 10
+"""At most, of a record and of each of its headers, beside their contents (variable-length numbers)."""
+_COMPRESSED_BY_TOPIC = 256
+"""A topic that compresses by itself may make what cannot be compressed larger by this part of it."""
+_LEAST_DEAD_LETTER_BYTES = 16 << 10
+BATCH_BYTES = 1 << 19
+"""Of the records that a producer sends together, unless a topic takes less."""
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+def record_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
+    """What a record takes at most, sent alone and uncompressed: that is what a topic's limit is compared with."""
+    told = sum(_HEADER_BYTES + len(name.encode()) + len(content or b"") for name, content in headers)
+    return _BATCH_BYTES + _RECORD_BYTES + len(key or b"") + len(value or b"") + told
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """The largest record, as `record_bytes` counts, by topic; a topic that is not named takes everything."""
+
+    by_topic: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, topic: str) -> int:
+        """The largest record of that topic."""
+        return self.by_topic.get(topic, sys.maxsize)
+
+    def oversized(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The numbers of the records that the topic would refuse; `Message` says what a record is."""
+        if topic not in self.by_topic or not messages:
+            return []
+        limit = self.by_topic[topic]
+        widest = sum(max(len(m[part] or b"") for m in messages) for part in ("key", "value"))
+        if widest + _BATCH_BYTES + _RECORD_BYTES <= limit and not any("headers" in m for m in messages):
+            return []
+        sizes = (record_bytes(m["key"], m["value"], m.get("headers", ())) for m in messages)
+        return [number for number, size in enumerate(sizes) if size > limit]
+
+    def producer_config(self) -> dict[str, int]:
+        """What a librdkafka producer must be told so that it makes no batch of records which one of the topics refuses."""
+        return {"batch.size": min([BATCH_BYTES, *self.by_topic.values()])}
+
+
+NO_LIMITS = SizeLimits()
+
+
+def limit_of(config: Mapping[str, str]) -> int:
+    """The largest record of a topic with these settings."""
+    limit = int(config[MAX_MESSAGE_BYTES])
+    if config.get("compression.type", "producer") in ("producer", "uncompressed"):
+        return limit
+    return limit - limit // _COMPRESSED_BY_TOPIC
+
+
+def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> SizeLimits:
+    """The limits of every topic that instances write in a transaction. Blocks.
+
+    Raises `PreflightFailed` where even a shortened dead letter would not fit into its topic.
+    """
+    app = plan.application_id
+    dlq = dlq_topic(app)
+    topics = [topic for s in plan.subtopologies for topic in s.sink_topics]
+    topics += [
+        changelog_topic(app, store.name, store.generation)
+        for store in plan.stores
+        if store.is_logged and store.source_topic is None
+    ]
+    topics += [dlq, commits_topic(app), topology_topic(app)]
+    configs = topic_configs(admin, list(dict.fromkeys(topics)), settings)
+    limits = {topic: limit_of(config) for topic, config in configs.items()}
+    if limits[dlq] < _LEAST_DEAD_LETTER_BYTES:
+        raise PreflightFailed(
+            f"topic {dlq} has {MAX_MESSAGE_BYTES}={configs[dlq][MAX_MESSAGE_BYTES]}: a dead letter with its reason takes up "
+            f"to {_LEAST_DEAD_LETTER_BYTES} bytes; {raise_limit(dlq, _LEAST_DEAD_LETTER_BYTES)}"
+        )
+    return SizeLimits(limits)
+
+
+def raise_limit(topic: str, needed_bytes: int) -> str:
+    """How a topic is made to take records of that size."""
+    return (
+        f"raise it with `tidemark kafka configs --alter --entity-type topics --entity-name {topic} --add-config "
+        f"{MAX_MESSAGE_BYTES}={needed_bytes}`"
+    )

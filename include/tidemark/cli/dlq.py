@@ -1,0 +1,167 @@
+"""Dead letters: look at them, send them back, delete them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidemark.clock import wall_clock_ms
+from tidemark.letters.letters import Letter, LetterFilter, Letters
+from tidemark.letters.replay import Replay, purge
+from tidemark.names import TopicPartition
+from tidemark.probe import probe_from_environment
+from tidemark.restore.when import parse_time, told_time
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+app = typer.Typer(no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="module in include/topologies")]
+Reason = Annotated[str | None, typer.Option("--reason", help="of this reason alone, as `list` shows it")]
+Topic = Annotated[str | None, typer.Option("--topic", help="of records of this source topic")]
+Partition = Annotated[int | None, typer.Option("--partition", help="of records of this partition of the source")]
+Since = Annotated[
+    str | None, typer.Option("--since", help="written from then on: 2026-08-01T12:00:00Z, epoch ms, -10m")
+]
+Until = Annotated[str | None, typer.Option("--until", help="written before then")]
+_SHOWN_BYTES = 4096
+
+
+@app.command("list")
+def list_(
+    topology: Name,
+    reason: Reason = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="one letter per line, for a program")] = False,
+) -> None:
+    """The letters that are there, oldest first in each partition."""
+    found = list(_letters(topology).read(_filter(reason, topic, partition, since, until), limit))
+    if as_json:
+        for letter in found:
+            print(json.dumps(_told(letter)), flush=True)
+        return
+    table = Table("letter", "written", "reason", "record", "key", "bytes", "what")
+    for letter in found:
+        table.add_row(
+            f"{letter.place.partition}:{letter.offset}",
+            told_time(letter.written_ms),
+            letter.reason + (" (replayed)" if letter.is_replayed else ""),
+            _coordinates(letter),
+            (letter.key or b"").decode(errors="replace")[:40],
+            str(len(letter.value or b"")),
+            letter.told.get("tidemark.error", letter.told.get("tidemark.sink", ""))[:80],
+        )
+    Console(highlight=False, markup=False).print(table)
+    if len(found) == limit:
+        typer.echo(f"the first {limit}; --limit shows more", err=True)
+
+
+@app.command()
+def show(topology: Name, letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")]) -> None:
+    """One letter with everything that it says."""
+    partition, _, offset = letter.partition(":")
+    if not (partition.isdecimal() and offset.isdecimal()):
+        raise typer.BadParameter("write PARTITION:OFFSET, such as 0:17")
+    found = _letters(topology).one(int(partition), int(offset))
+    if found is None:
+        typer.echo(f"there is no letter {letter}; `tidemark dlq list {topology}` shows those that there are", err=True)
+        raise typer.Exit(1)
+    for name, text in found.told.items():
+        print(f"{name}: {text}")
+    for header, content in found.headers:
+        print(f"header {header}: {_text(content)}")
+    print(f"written: {told_time(found.written_ms)}{', replayed' if found.is_replayed else ''}")
+    print(f"key: {_text(found.key)}")
+    print(f"value: {_text(found.value)}")
+
+
+@app.command()
+def replay(
+    topology: Name,
+    reason: Reason = None,
+    topic: Topic = None,
+    partition: Partition = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many")] = None,
+) -> None:
+    """Send letters back to where they belong, each once: what was replayed before is left. The application may run."""
+    settings = Settings.load()
+    work = Replay(_letters(topology), settings, probe_from_environment())
+    done = work.run(
+        _filter(reason, topic, partition, since, until),
+        limit,
+        lambda so_far: typer.echo(f"{so_far.sent} replayed", err=True),
+    )
+    print(f"{done.sent} letters replayed")
+    for why, count in sorted(done.left.items()):
+        print(f"{count} left: {why}")
+
+
+@app.command("purge")
+def purge_(
+    topology: Name,
+    until: Annotated[str, typer.Option("--until", help="written before then: 2026-08-01T12:00:00Z, epoch ms, -1d")],
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="of this partition of the letters' topic")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Delete all letters that were written before a time, whatever their reason: Kafka deletes from the beginning alone."""
+    letters, until_ms = _letters(topology), _time(until, "--until")
+    if not (yes or typer.confirm(f"delete all letters of {letters.application_id} before {told_time(until_ms or 0)}?")):
+        raise typer.Exit(1)
+    done = purge(letters, until_ms or 0, partition)
+    for place, offsets in done.items():
+        print(f"{place}: {offsets} offsets deleted")
+    if not done:
+        print("there was nothing to delete")
+
+
+def _letters(topology: str) -> Letters:
+    return Letters(load(topology).plan().application_id, Settings.load())
+
+
+def _filter(
+    reason: str | None, topic: str | None, partition: int | None, since: str | None, until: str | None
+) -> LetterFilter:
+    return LetterFilter(reason, topic, partition, _time(since, "--since"), _time(until, "--until"))
+
+
+def _time(text: str | None, option: str) -> int | None:
+    try:
+        return None if text is None else parse_time(text, wall_clock_ms())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _coordinates(letter: Letter) -> str:
+    source: TopicPartition | None = letter.source
+    return "" if source is None else f"{source} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
+
+
+def _told(letter: Letter) -> dict[str, object]:
+    return {
+        "letter": f"{letter.place.partition}:{letter.offset}",
+        "written": datetime.fromtimestamp(letter.written_ms / 1000, UTC).isoformat(),
+        "replayed": letter.is_replayed,
+        "key": _text(letter.key),
+        "value_bytes": len(letter.value or b""),
+        **{name.removeprefix("tidemark."): text for name, text in letter.told.items()},
+    }
+
+
+def _text(content: bytes | None) -> str | None:
+    if content is None:
+        return None
+    shown = content[:_SHOWN_BYTES].decode(errors="backslashreplace")
+    return shown if len(content) <= _SHOWN_BYTES else f"{shown}… ({len(content)} bytes)"

@@ -1,0 +1,173 @@
+"""Letters back to where they came from, each once, however often a replay is killed and run again.
+
+What is sent and the record that says which letters were replayed are one transaction, and one replay fences another: what
+a replay reads once it has its transactional id is all that was ever replayed.
+
+- A record that could not be read goes to its source again, in its own partition; where the letter was shortened, the
+  record is read from its source.
+- An output that was too large goes to its sink.
+- A record that a user's code refused is read from its source and goes there again, only when that reason is asked for, as
+  all paths of its topology process it again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.clock import wall_clock_ms
+from tidemark.commit.dead_letters import REASON
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import TidemarkError
+from tidemark.letters.letters import REPLAYED, Letter, LetterFilter, Letters, headers_of
+from tidemark.probe import Probe
+from tidemark.restore.alone import aborting
+from tidemark.settings import Settings
+from tidemark.start.witnesses import stalled_after
+from tidemark.tasks.update import REFUSED, TOO_LARGE, Message
+
+_AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
+_QUEUED_RECORDS = 100_000
+
+REPLAYED_BEFORE = "replayed before"
+SHORTENED = "shortened, and the record behind it is gone"
+PROCESSED = f"its record was processed in part: name --reason '{REFUSED}' to send it through all paths again"
+NOWHERE = "it does not say where it belongs"
+
+
+@dataclass
+class Replayed:
+    """How many letters went back, and how many were left, by why."""
+
+    sent: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Destination:
+    topic: str
+    partition: int | None
+    message: Message
+
+
+_Replayable = tuple[Letter, _Destination]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Sends letters back. `probe` is passed between the steps of a transaction."""
+
+    letters: Letters
+    settings: Settings
+    probe: Probe
+
+    def run(self, wanted: LetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
+        """Replay at most `limit` letters. Blocks; raises what a transaction raises, and then may be run again."""
+        name = f"{self.letters.application_id}-dlq-replay"
+        timeout_ms = self.settings.transaction_timeout_ms
+        producer = TransactionalProducer(self.letters.client, name, timeout_ms, _QUEUED_RECORDS)
+        # Only now is it settled what an earlier replay has done.
+        producer.init(stalled_after(self.settings))
+        done = Replayed()
+        chosen = islice(self._chosen(wanted, done), limit)
+        for part in _parts(chosen):
+            with aborting(producer):
+                self._send(producer, part)
+            done.sent += len(part)
+            report(done)
+        return done
+
+    def _chosen(self, wanted: LetterFilter, done: Replayed) -> Iterator[_Replayable]:
+        for letter in self.letters.read(wanted):
+            found = REPLAYED_BEFORE if letter.is_replayed else self._destination(letter, wanted)
+            if isinstance(found, str):
+                done.left[found] += 1
+            else:
+                yield letter, found
+
+    def _destination(self, letter: Letter, wanted: LetterFilter) -> _Destination | str:
+        """Where it goes, or why it stays."""
+        source, offset = letter.source, letter.source_offset
+        if letter.reason == TOO_LARGE:
+            sink = letter.told.get("tidemark.sink")
+            if sink is None or not letter.is_whole:
+                return NOWHERE if sink is None else SHORTENED
+            partition = letter.told.get("tidemark.sink.partition")
+            return _Destination(sink, None if partition is None else int(partition), _message(letter))
+        if source is None or offset is None:
+            return NOWHERE
+        if letter.reason != REFUSED and letter.is_whole:
+            return _Destination(source.topic, source.partition, _message(letter))
+        if letter.reason == REFUSED and wanted.reason != REFUSED:
+            return PROCESSED
+        record = self.letters.message(source, offset)
+        if record is None:
+            return SHORTENED if letter.reason != REFUSED else "the record behind it is gone"
+        message: Message = {"key": record.key(), "value": record.value(), "timestamp": record.timestamp()[1]}
+        return _Destination(source.topic, source.partition, message | _headers(headers_of(record)))
+
+    def _send(self, producer: TransactionalProducer, part: Iterable[_Replayable]) -> None:
+        told: dict[int, list[int]] = {}
+        producer.begin()
+        for letter, to in part:
+            producer.send_many(to.topic, [to.message], to.partition)
+            told.setdefault(letter.place.partition, []).append(letter.offset)
+        self.probe("replay-letters")
+        for partition, offsets in told.items():
+            receipt: Message = {"key": None, "value": json.dumps(offsets).encode(), "timestamp": wall_clock_ms()}
+            producer.send_many(self.letters.topic, [receipt | _headers([(REASON, REPLAYED.encode())])], partition)
+        producer.flush()
+        self.probe("replay-receipts")
+        producer.commit()
+        self.probe("replay-commit")
+
+
+def _parts(chosen: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
+    """As many at once as fit into a transaction."""
+    part: list[_Replayable] = []
+    left_bytes = _BYTES_AT_ONCE
+    for letter, to in chosen:
+        part.append((letter, to))
+        left_bytes -= len(to.message["value"] or b"")
+        if len(part) == _AT_ONCE or left_bytes <= 0:
+            yield part
+            part, left_bytes = [], _BYTES_AT_ONCE
+    if part:
+        yield part
+
+
+def _message(letter: Letter) -> Message:
+    return {"key": letter.key, "value": letter.value, "timestamp": letter.timestamp_ms} | _headers(letter.headers)
+
+
+def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Message:
+    listed = list(headers)
+    return {"headers": listed} if listed else {}
+
+
+def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict[str, int]:
+    """Delete what was written to `<app>-dlq` before that time; how many offsets, by partition of the topic. Blocks.
+
+    Raises `TidemarkError` where the broker refuses.
+    """
+    places = [place for place in letters.partitions if partition in (None, place.partition)]
+    begins, ends = letters.ends.beginnings(places), letters.ends.at_time(places, until_ms)
+    due = {place: ends[place] for place in places if ends[place] > begins[place]}
+    if not due:
+        return {}
+    asked = letters.admin.delete_records([ClientPartition(p.topic, p.partition, end) for p, end in due.items()])
+    try:
+        for future in asked.values():
+            future.result()
+    except KafkaException as error:
+        raise TidemarkError(
+            f"records of {letters.topic} cannot be deleted: {error.args[0].str()}; give this user the right to "
+            "delete its records"
+        ) from error
+    return {str(place): end - begins[place] for place, end in due.items()}

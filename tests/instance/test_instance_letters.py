@@ -1,0 +1,116 @@
+"""An instance on a real broker goes on behind records that cannot be processed, without Spark (rule 28)."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import NewTopic
+from tests.instance.test_instance_ticks import prepared, run
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import committed_offsets
+from tidemark.errors import StateTooLarge
+from tidemark.instance.source import SourceBatch
+from tidemark.names import TopicPartition
+from tidemark.processors import Processor
+from tidemark.tasks.update import DeadLetter
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import store
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+
+HERE = "tests.instance.test_instance_letters"
+SINK_BYTES = 5_000
+
+
+class Repeats(Processor):
+    """Keeps and forwards its text so many times."""
+
+    def init(self, context):
+        self.context, self.kept = context, context.store("beats")
+
+    def process(self, record):
+        self.kept.put(record.key, {"text": record.row["text"]})
+        self.context.forward(record.key, {"text": record.row["text"] * record.row["times"]})
+        if not record.row["times"]:
+            raise ValueError("nothing to say")
+
+
+@pytest.fixture
+def application(settings, admin, unique):
+    topology = Topology(unique("letters"))
+    stream = topology.stream(unique("in"), schema="id STRING, text STRING, times INT", key="id")
+    stream.process(f"{HERE}:Repeats", emits="text STRING", stores=[store("beats", "text STRING")]).to(unique("out"))
+    # Smaller than what a producer sends at once, and than some outputs.
+    admin.create_topics([NewTopic(unique("out"), 1, 1, config={"max.message.bytes": str(SINK_BYTES)})])[
+        unique("out")
+    ].result(15)
+    return prepared(topology, settings, admin)
+
+
+def a_batch(place, start, rows, letters=()):
+    """A record for each (text, times) from `start` on."""
+    count = len(rows)
+    columns = {
+        "p": pa.array([0] * count, pa.int32()), "status": pa.array([0] * count, pa.int32()),
+        "rows": pa.array([1] * count, pa.int64()), "max_ts": pa.array([1] * count, pa.int64()),
+        "k": pa.array([f"k{n}" for n in range(count)], pa.string()),
+        "record_offset": pa.array(range(start, start + count), pa.int64()), "deleted": pa.array([False] * count),
+        "v.id": pa.array([None] * count, pa.string()), "v.text": pa.array([text for text, _ in rows], pa.string()),
+        "v.times": pa.array([times for _, times in rows], pa.int32()),
+    }  # fmt: skip
+    return SourceBatch(0, {place: start}, {place: start + count + len(letters)}, [pa.table(columns)], letters)
+
+
+def records(settings, topic):
+    """Key, value and headers of what a reader sees."""
+    client = {**librdkafka_config(settings), "group.id": "r", "isolation.level": "read_committed"}
+    reader = Consumer({**client, "enable.partition.eof": True})
+    reader.assign([ClientPartition(topic, 0, 0)])
+    found = []
+    while (message := reader.poll(10)) is not None and not message.error():
+        found.append((message.key(), message.value(), dict(message.headers() or ())))
+    reader.close()
+    return found
+
+
+def test_should_go_on_behind_every_record_that_cannot_be_processed(application, settings):
+    place = TopicPartition(application.subtopologies[0].lead.topic, 0)
+    (out,) = application.subtopologies[0].sink_topics
+    bad = DeadLetter("unparsable", place.topic, 0, 43, b"k", b"{" * 1_200_000, ())
+    rows = [("fine", 1), ("refused", 0), ("large", 2_000), *[("many", 100)] * 40]
+
+    def script(number, clock, tasks):
+        return a_batch(place, 0, rows, (bad,)) if number == 1 else number > 3 or None
+
+    run(application, settings, script)
+    kept = records(settings, out)
+    assert [json.loads(value)["text"] for _, value, _ in kept] == ["fine", *["many" * 100] * 40]
+    found = records(settings, f"{application.application_id}-dlq")
+    letters = {headers["tidemark.offset"]: (value, headers) for _, value, headers in found}
+    assert {offset: headers["tidemark.reason"] for offset, (_, headers) in letters.items()} == {
+        b"1": b"refused by user code", b"2": b"too large for the sink", b"43": b"unparsable",
+    }  # fmt: skip
+    assert letters[b"43"][1]["tidemark.value.bytes"] == b"1200000"
+    assert letters[b"1"][1]["tidemark.error"] == b"ValueError: nothing to say"
+    assert json.loads(letters[b"2"][0])["text"] == "large" * 2_000
+    # What the refused record has put is undone; that of the large output is kept.
+    changelog = {key for key, _, _ in records(settings, f"{application.application_id}-beats-changelog")}
+    assert {b"k0", b"k2"} <= changelog
+    assert b"k1" not in changelog
+    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 10)[place].offset == 44
+
+
+def test_should_end_before_anything_is_sent_where_the_changelog_would_refuse_a_value(application, settings):
+    place = TopicPartition(application.subtopologies[0].lead.topic, 0)
+    rows = [("fine", 1), ("s" * 1_200_000, 1)]
+    for _ in range(2):
+        with pytest.raises(StateTooLarge, match=r"store beats: .*takes 12\d+ bytes.* max.message.bytes=") as raised:
+            run(application, settings, lambda number, clock, tasks: a_batch(place, 0, rows))
+        assert raised.value.exit_code == 30
+    assert records(settings, application.subtopologies[0].sink_topics[0]) == []
+    assert committed_offsets(librdkafka_config(settings), application.application_id, [place], 10)[place].offset == 0

@@ -1,0 +1,187 @@
+"""Dead letters on a real broker: found by what they say, sent back once each, deleted by time."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from confluent_kafka import Producer
+from tests.truth.topics import read_all
+from typer.testing import CliRunner
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.preflight import preflight
+from tidemark.broker.sizes import size_limits
+from tidemark.broker.topics import ensure_user_topics
+from tidemark.cli import dlq as command
+from tidemark.commit.dead_letters import dead_letter_record
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.errors import InstanceFenced
+from tidemark.letters.letters import LetterFilter, Letters
+from tidemark.letters.replay import PROCESSED, REPLAYED_BEFORE, Replay, purge
+from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
+from tidemark.topology.builder import Topology
+
+pytestmark = pytest.mark.broker
+
+AT = time.time_ns() // 1_000_000 - 3_600_000
+"""Recent enough for the brokers to keep the records."""
+ALL = LetterFilter()
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class Bench:
+    """An application that has written letters: of each of its partitions two unreadable records, and one of each other kind."""
+
+    def __init__(self, settings, admin, unique):
+        topology = Topology(unique("app"))
+        self.source, self.sink = unique("in"), unique("out")
+        topology.stream(self.source, schema="id STRING", key="id").group_by_key().count(name="n", store="n").to(
+            self.sink
+        )
+        self.plan, self.settings = topology.plan(), settings
+        ensure_user_topics(self.plan, settings, admin)
+        preflight(self.plan, settings, admin)
+        self.client = librdkafka_config(settings)
+        self.limits = size_limits(self.plan, settings, admin)
+        self.app = self.plan.application_id
+        feeder = Producer(self.client)
+        feeder.produce(self.source, b"refused", b"k", 2, timestamp=AT, headers=[("own", b"r")])
+        feeder.produce(self.source, b"{" * 900_000, b"k", 3, timestamp=AT)
+        assert feeder.flush(20) == 0
+        own = (("own", b"h"),)
+        sink = (("tidemark.sink", self.sink.encode()),)
+        self.write(
+            *(
+                DeadLetter("unparsable", self.source, p, 10 + n, b"k%d" % p, b"{%d" % n, own, AT + n)
+                for p in (0, 1) for n in (0, 1)
+            ),
+            DeadLetter(REFUSED, self.source, 2, 0, b"k", b'{"id": "refused"}', ()),
+            DeadLetter(TOO_LARGE, self.source, 2, 5, b"k", b"large", own, AT, sink),
+            DeadLetter("unparsable", self.source, 3, 0, b"k", b"{" * 900_000, (("h", b"h" * 200_000),), AT),
+            DeadLetter("unparsable", self.source, 3, 9, b"k", b"{" * 2_000_000, (), AT),
+        )  # fmt: skip
+        self.letters = Letters(self.app, settings)
+
+    def write(self, *letters):
+        producer = TransactionalProducer(self.client, f"{self.app}-0", 10_000, 1000)
+        producer.init(30)
+        producer.begin()
+        for letter in letters:
+            producer.send_one(f"{self.app}-dlq", *dead_letter_record(letter, self.limits.of(f"{self.app}-dlq")))
+        producer.flush()
+        producer.commit()
+
+    def replay(self, wanted=ALL, limit=None, probe=lambda point: None):
+        return Replay(self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
+
+    def there(self, topic):
+        found = read_all(self.settings.bootstrap_servers, [topic])
+        return sorted(
+            (place[1], row.key, (row.value or b"")[:9], row.timestamp_ms, row.headers)
+            for place, rows in found.items()
+            for row in rows
+        )
+
+
+@pytest.fixture
+def bench(settings, admin, unique):
+    return Bench(settings, admin, unique)
+
+
+OWN = (("own", b"h"),)
+
+
+def test_should_send_each_letter_back_once_whatever_is_asked_for_next(bench):
+    before = bench.there(bench.source)
+    done = bench.replay(LetterFilter(topic=bench.source, partition=1))
+    again = [(1, b"k1", b"{0", AT, OWN), (1, b"k1", b"{1", AT + 1, OWN)]
+    assert (done.sent, list(done.left)) == (2, [])
+    assert bench.there(bench.source) == sorted(before + again)
+    done = bench.replay()
+    # The shortened letter whose record is there is whole again; of the other one nothing is left to send.
+    again += [(0, b"k0", b"{0", AT, OWN), (0, b"k0", b"{1", AT + 1, OWN), (3, b"k", b"{" * 9, AT, ())]
+    assert bench.there(bench.source) == sorted(before + again)
+    assert [row[1:] for row in bench.there(bench.sink)] == [(b"k", b"large", AT, OWN)]
+    assert (done.sent, done.left[REPLAYED_BEFORE], done.left[PROCESSED], done.left.total()) == (4, 2, 1, 4)
+    done = bench.replay(LetterFilter(reason=REFUSED))
+    assert bench.there(bench.source) == sorted([*before, *again, (2, b"k", b"refused", AT, (("own", b"r"),))])
+    assert bench.replay(LetterFilter(reason=REFUSED)).left == {REPLAYED_BEFORE: 1}
+    assert sum(letter.is_replayed for letter in bench.letters.read(ALL)) == 7
+
+
+@pytest.mark.parametrize("point", ["replay-letters", "replay-receipts", "replay-commit"])
+def test_should_send_nothing_twice_and_lose_nothing_when_it_is_killed(bench, point):
+    def kill(passed):
+        if passed == point:
+            raise Killed
+
+    before = bench.there(bench.source)
+    with pytest.raises(Killed):
+        bench.replay(limit=3, probe=kill)
+    bench.replay()
+    values = [row[2] for row in bench.there(bench.source) if row not in before]
+    assert sorted(values) == sorted([b"{0", b"{1"] * 2)
+    assert len(bench.there(bench.source)) == len(before) + 5
+    assert len(bench.there(bench.sink)) == 1
+
+
+def test_should_fence_a_replay_that_runs_beside_it(bench):
+    def overtaken(point):
+        if point == "replay-receipts":
+            bench.replay()
+
+    before = bench.there(bench.source)
+    with pytest.raises(InstanceFenced):
+        bench.replay(probe=overtaken)
+    assert len(bench.there(bench.source)) == len(before) + 5
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        (ALL, 8),
+        (LetterFilter(reason="unparsable"), 6),
+        (LetterFilter(partition=2), 2),
+        (LetterFilter(topic="other"), 0),
+        (LetterFilter(since_ms=AT), 8),
+        (LetterFilter(until_ms=AT), 0),
+    ],
+)
+def test_should_find_letters_by_what_they_say(bench, wanted, count):
+    found = list(bench.letters.read(wanted))
+    assert len(found) == count
+    assert len(list(bench.letters.read(wanted, limit=1))) == min(1, count)
+
+
+def test_should_delete_what_was_written_before_a_time(bench):
+    written = [letter.written_ms for letter in bench.letters.read(ALL)]
+    assert purge(bench.letters, min(written)) == {}
+    assert sum(purge(bench.letters, int(time.time() * 1000) + 1).values()) >= 8
+    assert list(bench.letters.read(ALL)) == []
+
+
+def test_should_list_show_replay_and_purge_from_the_command_line(bench, monkeypatch):
+    monkeypatch.setattr(command, "_letters", lambda topology: bench.letters)
+    monkeypatch.setattr(command.Settings, "load", lambda: bench.settings)
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(command.app, list(arguments))
+        assert done.exit_code == code, done.output
+        return done.stdout
+
+    listed = [json.loads(line) for line in run("list", "x", "--json", "--reason", TOO_LARGE).splitlines()]
+    (letter,) = listed
+    assert (letter["sink"], letter["partition"], letter["offset"], letter["replayed"]) == (bench.sink, "2", "5", False)
+    place = letter["letter"]
+    assert "value: large" in run("show", "x", place)
+    run("show", "x", "0:999999", code=1)
+    assert "unparsable" in run("list", "x")
+    assert "1 letters replayed" in run("replay", "x", "--reason", TOO_LARGE)
+    assert "replayed" in run("show", "x", place)
+    run("list", "x", "--since", "nonsense", code=2)
+    assert "deleted" in run("purge", "x", "--until", "now", "--yes")
