@@ -17,11 +17,15 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.broker.availability import external_topics, find_outage
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.instance.instance import Instance
+from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
 from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger("tidemark")
 
@@ -51,6 +55,18 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     settings = Settings.load()
     topology = load(topology_name)
     plan = topology.plan()
+    outage_path(settings.var_dir, plan.application_id, number).unlink(missing_ok=True)
+    try:
+        _process(plan, settings, number, topology_name, stop)
+    except Exception as error:
+        away = _brokers_away(plan, settings, number, error)
+        if away is None:
+            raise
+        raise away from error
+    return ExitCode.OK
+
+
+def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
     # Broker, topics and folders are checked before Spark takes its seconds to start.
     instance = Instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
@@ -63,7 +79,31 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     finally:
         instance.close(failure)
         log.info("instance ended: %s", failure or "stopped as asked")
-    return ExitCode.OK
+
+
+def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Exception) -> BrokersAway | None:
+    """What an instance ends with whose brokers are away: it leaves the reason to whoever launches it again.
+
+    None for an end that has nothing to do with them, such as a refusal by the start plan.
+    """
+    if isinstance(error, InstanceFenced) or not _may_come_of_an_outage(error):
+        return None
+    topics = external_topics(plan)
+    outage = find_outage(settings, plan.application_id, topics)
+    if outage is None and not isinstance(error, BrokersAway):
+        return None
+    why = outage.why if outage is not None else str(error)
+    try:
+        path = outage_path(settings.var_dir, plan.application_id, number)
+        write_outage(path, RecordedOutage(wall_clock_ms(), why, topics))
+    except OSError as unwritable:
+        log.warning("the outage cannot be recorded, so this end counts as a relaunch: %s", unwritable)
+    return BrokersAway(why if outage is None else f"{why}; ended with: {error}")
+
+
+def _may_come_of_an_outage(error: Exception) -> bool:
+    is_unexpected = not isinstance(error, TidemarkError)
+    return is_unexpected or isinstance(error, PreflightFailed) or error.exit_code is ExitCode.RETRY
 
 
 if __name__ == "__main__":

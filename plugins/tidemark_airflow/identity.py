@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+from tidemark.instance.outage_file import outage_path
+
 # The kernel counts start times from boot in ticks; a clock adjustment moves what psutil makes of them a little.
 _CREATE_TIME_TOLERANCE_S = 2.0
 
@@ -64,6 +66,11 @@ class InstanceFiles:
     def standstill(self) -> Path:
         """Since when it stands still (`tidemark.checks.standstill`); gone while it moves."""
         return self._beside(".standstill")
+
+    @property
+    def outage(self) -> Path:
+        """Why it ended, where its brokers were away (`tidemark.instance.outage_file`); gone at the next launch."""
+        return outage_path(self.var_dir, self.key.application_id, self.key.instance)
 
     @property
     def lock(self) -> Path:

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.hold import describe_hold, read_hold
+from tidemark.instance.outage_file import read_outage
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
@@ -24,10 +25,10 @@ from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord
 from tidemark_airflow.instance_log import last_error, read_part
 from tidemark_airflow.launcher import Command, Held, Launched, find_live, launch_or_adopt
 from tidemark_airflow.observation import observe
-from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark_airflow.policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
 from tidemark_airflow.stopping import ask_to_stop
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, InstanceExited, StreamTrigger
 from tidemark_airflow.whereabouts import where_is_it
 
 _LAUNCH = "launch"
@@ -88,7 +89,8 @@ class StreamOperator(BaseOperator):
             forget_standstill(files)
         store = context["task_state_store"]
         budget = self._budget(context)
-        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget)
+        outage = read_outage(files.outage)
+        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage)
         self.log.info("instance %s %s (exit code %s): %s", files.key, explain(exit_code), exit_code, decision)
         if isinstance(decision, Adopt):
             self._adopt_only(context, settings, files)
@@ -96,6 +98,8 @@ class StreamOperator(BaseOperator):
             said = last_error(lines)
             reason = f"{decision.reason}. It said: {said}" if said else decision.reason
             raise Alarm(decision.what, self.application_id, reason)
+        if isinstance(decision, AwaitBrokers):
+            self._await_brokers(files, decision)
         if not isinstance(decision, Relaunch):
             raise TypeError(f"no such decision: {decision}")
         store.set(_RESTARTS, list(decision.restarts))
@@ -109,8 +113,14 @@ class StreamOperator(BaseOperator):
             self.defer(trigger=trigger, method_name="relaunch")
         self._watch(context)
 
+    def _await_brokers(self, files: InstanceFiles, decision: AwaitBrokers) -> NoReturn:
+        self.log.warning("waiting for brokers, which counts as no relaunch: %s", decision.outage.why)
+        until = time.time() + decision.at_most_s
+        trigger = BrokerTrigger(str(files.var_dir), self.application_id, self.instance, until)
+        self.defer(trigger=trigger, method_name="relaunch")
+
     def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """The backoff, or the hold, is over."""
+        """The backoff, the hold or the outage is over."""
         self._watch(context)
 
     def on_kill(self) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.hold import read_hold
+from tidemark.instance.outage_file import read_outage, write_outage
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
@@ -23,6 +25,10 @@ from tidemark_airflow.observation import Liveness, Observation, observe
 from tidemark_airflow.progress import Progress
 from tidemark_airflow.rto_watch import forget_standstill, rto_watched
 from tidemark_airflow.stopping import ask_to_leave, is_gone, kill_rest
+from tidemark_airflow.threads import own_thread
+
+if TYPE_CHECKING:
+    from tidemark.broker.availability import Outage
 
 PROGRESS = "progress"
 """The XCom of a stream's task that says how far its instance is, as often as the log does."""
@@ -227,3 +233,56 @@ class HoldTrigger(BaseTrigger):
             while await asyncio.to_thread(read_hold, Path(self.var_dir), self.application_id) is not None:
                 await asyncio.sleep(_POLL_S)
         yield TriggerEvent({})
+
+
+class BrokerTrigger(BaseTrigger):
+    """Waits until the brokers of an instance that ended in an outage can serve it, then fires.
+
+    Where some brokers answer it fires at `until` (epoch seconds) at the latest. Nothing runs meanwhile, so there is
+    nothing to stop.
+    """
+
+    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
+        super().__init__()
+        self.var_dir = var_dir
+        self.application_id = application_id
+        self.instance = instance
+        self.until = until
+        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What a triggerer needs to build this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "var_dir": self.var_dir,
+                "application_id": self.application_id,
+                "instance": self.instance,
+                "until": self.until,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask the brokers once a second."""
+        with own_thread(f"brokers of {self._files.key}") as in_thread:
+            async with rto_watched(self._files):
+                await asyncio.sleep(_SETTLE_S)
+                while True:
+                    outage = await in_thread(self._look)
+                    if outage is None or (outage.is_partial and time.time() >= self.until):
+                        break
+                    await asyncio.sleep(_POLL_S)
+        self.log.info("instance %s is launched: %s", self._files.key, outage.why if outage else "its brokers are back")
+        yield TriggerEvent({})
+
+    def _look(self) -> Outage | None:
+        """What is away now; the instance's record says it to `tidemark status` and to the deadline's alert."""
+        from tidemark.broker.availability import find_outage
+
+        known = read_outage(self._files.outage)
+        outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())
+        if known is not None and outage is not None and outage.why != known.why:
+            self.log.warning("instance %s waits: %s", self._files.key, outage.why)
+            with contextlib.suppress(OSError):  # The log has it.
+                write_outage(self._files.outage, replace(known, why=outage.why))
+        return outage

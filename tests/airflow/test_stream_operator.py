@@ -17,7 +17,7 @@ from tidemark_airflow.identity import read_json, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_operator import StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
 
 
 def test_should_launch_and_hand_over_to_the_watcher(task: Task) -> None:
@@ -66,6 +66,26 @@ def test_should_fail_when_the_budget_is_used(task: Task) -> None:
     assert "its budget" in str(ended)
     assert (ended.what, ended.application_id) == (AlertKind.RESTARTS_SPENT, task.bench.files.key.application_id)
     assert task.bench.starts() == 2
+
+
+def test_should_spend_nothing_of_the_budget_while_brokers_are_away(task: Task) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=5, outage="no broker answers at b:9092")
+    task.step()
+    for _ in range(4):
+        task.bench.await_end()
+        assert isinstance(task.resume(10), BrokerTrigger)
+        assert task.deferred is not None
+        assert task.deferred.method_name == "relaunch"
+        assert isinstance(task.step("relaunch", event={}), StreamTrigger)
+    task.bench.await_end()
+    # It ends by itself from now on: the whole budget is there, and then it is spent.
+    task.bench.order(exit_code=10, times=2)
+    task.step("relaunch", event={})
+    task.bench.await_end()
+    assert isinstance(task.resume(10), StreamTrigger)
+    task.bench.await_end()
+    assert "its budget" in str(task.fail(10))
 
 
 @pytest.mark.parametrize(
