@@ -6,6 +6,7 @@ Ends with `ExitCode`: 0 stopped as asked, 10 relaunch, 20 fenced, 30 refused, 2 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -47,7 +48,9 @@ def main(arguments: list[str]) -> ExitCode:
     try:
         return _run(options.topology, options.instance, stop)
     except TidemarkError as error:
-        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        # The log is a file, and its disk may be full: the exit code is what counts.
+        with contextlib.suppress(OSError):
+            print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
 
 
@@ -55,7 +58,8 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     settings = Settings.load()
     topology = load(topology_name)
     plan = topology.plan()
-    outage_path(settings.var_dir, plan.application_id, number).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        outage_path(settings.var_dir, plan.application_id, number).unlink()
     try:
         _process(plan, settings, number, topology_name, stop)
     except Exception as error:
@@ -108,7 +112,8 @@ def _may_come_of_an_outage(error: Exception) -> bool:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     # A thread of a client library that hangs must not keep a fenced or failed instance alive.
     os._exit(code)

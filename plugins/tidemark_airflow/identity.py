@@ -6,7 +6,6 @@ An instance is `<application_id>-<number>`: nothing random is in it, so whoever 
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from tidemark.files import replace_file
 from tidemark.instance.outage_file import outage_path
 
 # The kernel counts start times from boot in ticks; a clock adjustment moves what psutil makes of them a little.
@@ -197,10 +197,8 @@ def read_json(path: Path) -> object:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a file in one step: a reader sees the old value or the new one."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(value, indent=1) + "\n")
-    scratch.replace(path)
+    """Replace a file in one step: a reader sees the old value or the new one. Raises `OSError`."""
+    replace_file(path, json.dumps(value, indent=1) + "\n", synced=False)
 
 
 def _read(path: str) -> str:

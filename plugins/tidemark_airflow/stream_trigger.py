@@ -35,6 +35,7 @@ PROGRESS = "progress"
 
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
+_TAKE_AGAIN_S = 30.0
 # No event earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's process
 # ended; a task that runs again by then is taken for one that died, and its outcome is lost to a retry.
 _SETTLE_S = 9.0
@@ -77,6 +78,9 @@ class StreamTrigger(BaseTrigger):
         self.log_every_s = log_every_s
         self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
         self._watcher = uuid.uuid4().hex
+        self._found_watcher: str | None = None
+        self._has_taken = False
+        self._take_again_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to build this trigger again; the watcher's name is new each time on purpose."""
@@ -94,7 +98,8 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once a second until the instance is gone."""
         settled_at = time.monotonic() + _SETTLE_S
-        await asyncio.to_thread(watcher.take, self._files, self._watcher)
+        self._found_watcher = await asyncio.to_thread(watcher.recorded, self._files)
+        self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
         self.log.info("watching instance %s, launch %s", self._files.key, self.launch_id or "by hand")
         async with rto_watched(self._files, lambda: watcher.is_held_by(self._files, self._watcher)):
             exited = await self._exit()
@@ -115,6 +120,7 @@ class StreamTrigger(BaseTrigger):
                 self.log.warning(
                     "instance %s runs without a supervisor: its exit code will be unknown", self._files.key
                 )
+            await self._take_again()
             said = progress.said(seen.run, time.time())
             for line in said.lines:
                 self.log.info("instance %s: %s", self._files.key, line)
@@ -125,6 +131,14 @@ class StreamTrigger(BaseTrigger):
             for line in await asyncio.to_thread(warnings.new) if warnings else ():
                 self.log.warning("%s | %s", self._files.key, line)
             await asyncio.sleep(_POLL_S)
+
+    async def _take_again(self) -> None:
+        """Once there is room on the disk, unless another has taken it meanwhile."""
+        if self._has_taken or time.monotonic() < self._take_again_at:
+            return
+        self._take_again_at = time.monotonic() + _TAKE_AGAIN_S
+        if await asyncio.to_thread(watcher.recorded, self._files) == self._found_watcher:
+            self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
 
     async def _show(self, figures: Mapping[str, Any]) -> None:
         ti = self.task_instance

@@ -26,7 +26,7 @@ _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
-    """Show the stack, the stream instances and their outages, holds, and what killed commands and other instances' work have left.
+    """Show the stack, the stream instances, outages, holds, and what killed commands and other instances' work have left.
 
     Ends with 1 when a part is dead or none is recorded.
     """
