@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ from tidemark_airflow.whereabouts import where_is_it
 _LAUNCH = "launch"
 _RESTARTS = "restarts"
 _SHOWS_ITSELF_S = 5.0
+# A relaunched copy is a member of the group within this time, Spark's start included.
+_JOINS_S = 20.0
 
 
 class StreamOperator(BaseOperator):
@@ -87,13 +90,18 @@ class StreamOperator(BaseOperator):
         if exit_code == ExitCode.OK:
             # Somebody has stopped it and wants it back now.
             forget_standstill(files)
+        self._react(context, files, exit_code, lines)
+
+    def _react(
+        self, context: Mapping[str, Any], files: InstanceFiles, exit_code: int | None, lines: list[str]
+    ) -> NoReturn:
         store = context["task_state_store"]
         budget = self._budget(context)
         outage = read_outage(files.outage)
         decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage)
         self.log.info("instance %s %s (exit code %s): %s", files.key, explain(exit_code), exit_code, decision)
         if isinstance(decision, Adopt):
-            self._adopt_only(context, settings, files)
+            self._adopt_only(context, files)
         if isinstance(decision, GiveUp):
             said = last_error(lines)
             reason = f"{decision.reason}. It said: {said}" if said else decision.reason
@@ -158,16 +166,43 @@ class StreamOperator(BaseOperator):
         trigger = HoldTrigger(str(files.var_dir), self.application_id, self.instance)
         self.defer(trigger=trigger, method_name="relaunch")
 
-    def _adopt_only(self, context: Mapping[str, Any], settings: Settings, files: InstanceFiles) -> NoReturn:
-        """After a fence: another copy lives. Watch it if it is here, else say where it is; never start one."""
+    def _adopt_only(self, context: Mapping[str, Any], files: InstanceFiles) -> NoReturn:
+        """After a fence: another copy lives. Watch it if it is here; elsewhere it has time to show itself in the group."""
         # The copy that ended wrote the run file last; the one that lives writes it within a second.
         wait_until(lambda: find_live(files) is not None, _SHOWS_ITSELF_S)
+        self._watch_other(context, files)
+        self._look_later(files)
+
+    def _look_later(self, files: InstanceFiles) -> NoReturn:
+        # By then the session of a copy that has died is over. Two operators whose copies have fenced one another do not
+        # look at the same moment: the one that looks later finds what the other has launched.
+        after_s = Settings.load().session_timeout_ms / 1000 + random.uniform(_JOINS_S, 2 * _JOINS_S)
+        self.log.info("looking in %.0f s whether the group has the other copy of instance %s", after_s, files.key)
+        trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, time.time() + after_s)
+        self.defer(trigger=trigger, method_name="after_fence")
+
+    def after_fence(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
+        """The other copy had its time: a group that has it makes the fence final, without it this copy is launched again."""
+        settings = Settings.load()
+        files = self._files(settings)
+        self._watch_other(context, files)
+        found = where_is_it(settings, files)
+        if found.is_member is None:
+            self.log.warning("the copy that fenced instance %s: %s", files.key, found.said)
+            self._look_later(files)
+        if found.is_member:
+            raise AirflowFailException(
+                f"instance {files.key} was fenced by another copy, which does not run here: {found.said}. Stop that copy, "
+                "then clear this task"
+            )
+        self.log.warning("the copy that fenced instance %s is gone: %s", files.key, found.said)
+        self._react(context, files, None, [])
+
+    def _watch_other(self, context: Mapping[str, Any], files: InstanceFiles) -> None:
+        """Defer to a watcher of the copy that lives here; back where none does."""
         seen = find_live(files)
         if seen is None:
-            raise AirflowFailException(
-                f"instance {files.key} was fenced by another copy, which does not run here: "
-                f"{where_is_it(settings, files)}. Stop that copy, then clear this task"
-            )
+            return
         watcher.take(files, uuid.uuid4().hex)
         if seen.launch:
             context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
