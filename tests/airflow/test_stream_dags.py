@@ -153,8 +153,8 @@ def test_should_raise_an_alert_when_any_task_of_any_dag_fails_for_good(report: M
 
 def test_should_leave_workers_for_streams_and_serve_them_first(report: Mapping[str, Any]) -> None:
     looking_after = {
-        "compaction_check", "drill_age_check", "durability_check", "exactly_once_audit", "lag_check", "restore_drill",
-        "retention_check", "savepoint",
+        "compaction_check", "drill_age_check", "durability_check", "exactly_once_audit", "history_cleanup", "lag_check",
+        "restore_drill", "retention_check", "savepoint",
     }  # fmt: skip
     found: dict[str, set[int]] = {"streams": set(), "maintenance": set(), "others": set()}
     for name, dag in report["dags"].items():

@@ -22,6 +22,8 @@ from tidemark.settings import Settings, project_root
 
 USERS = {"admin": "admin", "oncall": "op", "guest": "viewer"}
 ADMINISTRATOR = "admin"
+AIRFLOW_DATABASE = "AIRFLOW_METADATA_DATABASE_URL"
+"""The variable that tells `history_cleanup` where Airflow's own database is."""
 PARALLELISM = 4
 """Slots of the executor."""
 MAINTENANCE_SLOTS = 2
@@ -74,6 +76,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
     root = project_root()
     shared = _secrets(settings)
     url = f"http://{LOOPBACK}:{port}"
+    database = f"sqlite:///{folder / 'airflow.db'}"
     return base_environment(settings, stack_id) | {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(root / "dags"),
@@ -85,7 +88,9 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
         "AIRFLOW__CORE__FERNET_KEY": "",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder / 'airflow.db'}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
+        # Airflow hides its own from tasks, one of which cleans it.
+        AIRFLOW_DATABASE: database,
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),
