@@ -7,8 +7,9 @@ from typing import Any
 
 from airflow.sdk import Param, task
 
+from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings
-from tidemark_airflow.operations import chosen, conclude, operations_dag, topologies_param
+from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, operations_dag, topologies_param
 
 RUNBOOK = """\
 ### What it does
@@ -47,6 +48,8 @@ with operations_dag(
             description="How many batches of each task one run looks at; what is left is for the next run.",
         ),
     },
+    pool=MAINTENANCE_POOL,
+    priority=MAINTENANCE_PRIORITY,
 ) as dag:
 
     @task

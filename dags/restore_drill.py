@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param, task
 
+from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.checks import check_dag
-from tidemark_airflow.operations import DRILL_AGE, chosen, operations_dag, topologies_param
+from tidemark_airflow.operations import DRILL_AGE, MAINTENANCE_PRIORITY, chosen, operations_dag, topologies_param
 
 if TYPE_CHECKING:
     from tidemark.checks.verdict import Finding
@@ -72,6 +73,8 @@ with operations_dag(
     tags=["drill"],
     timeout=timedelta(hours=12),
     task_timeout=timedelta(hours=4),
+    pool=MAINTENANCE_POOL,
+    priority=MAINTENANCE_PRIORITY,
 ):
 
     @task(task_id="topologies")

@@ -7,7 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param, task, task_group
 
-from tidemark_airflow.operations import chosen, operations_dag, topologies_param
+from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, operations_dag, topologies_param
 
 RUNBOOK = """\
 ### What it does
@@ -50,6 +51,8 @@ with operations_dag(
     tags=["savepoint"],
     timeout=timedelta(hours=12),
     task_timeout=timedelta(hours=4),
+    pool=MAINTENANCE_POOL,
+    priority=MAINTENANCE_PRIORITY,
 ):
 
     @task

@@ -6,6 +6,7 @@ Ends with `ExitCode`: 0 stopped as asked, 10 relaunch, 20 fenced, 30 refused, 2 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
@@ -17,12 +18,16 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.errors import ExitCode, TidemarkError
+from tidemark.broker.availability import external_topics, find_outage
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
 from tidemark.files import as_full_disk
 from tidemark.instance.instance import Instance
+from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
 from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger("tidemark")
 
@@ -44,13 +49,16 @@ def main(arguments: list[str]) -> ExitCode:
     try:
         return _run(options.topology, options.instance, stop)
     except TidemarkError as error:
-        print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr)
+        # The log is a file, and its disk may be full: the exit code is what counts.
+        with contextlib.suppress(OSError):
+            print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
     except OSError as error:
         full = as_full_disk(error)
         if full is None:
             raise
-        print(f"tidemark: {full}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"tidemark: {full}", file=sys.stderr, flush=True)
         return full.exit_code
 
 
@@ -58,6 +66,19 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     settings = Settings.load()
     topology = load(topology_name)
     plan = topology.plan()
+    with contextlib.suppress(OSError):
+        outage_path(settings.var_dir, plan.application_id, number).unlink()
+    try:
+        _process(plan, settings, number, topology_name, stop)
+    except Exception as error:
+        away = _brokers_away(plan, settings, number, error)
+        if away is None:
+            raise
+        raise away from error
+    return ExitCode.OK
+
+
+def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
     # Broker, topics and folders are checked before Spark takes its seconds to start.
     instance = Instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
@@ -70,12 +91,37 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
     finally:
         instance.close(failure)
         log.info("instance ended: %s", failure or "stopped as asked")
-    return ExitCode.OK
+
+
+def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Exception) -> BrokersAway | None:
+    """What an instance ends with whose brokers are away: it leaves the reason to whoever launches it again.
+
+    None for an end that has nothing to do with them, such as a refusal by the start plan.
+    """
+    if isinstance(error, InstanceFenced) or not _may_come_of_an_outage(error):
+        return None
+    topics = external_topics(plan)
+    outage = find_outage(settings, plan.application_id, topics)
+    if outage is None and not isinstance(error, BrokersAway):
+        return None
+    why = outage.why if outage is not None else str(error)
+    try:
+        path = outage_path(settings.var_dir, plan.application_id, number)
+        write_outage(path, RecordedOutage(wall_clock_ms(), why, topics))
+    except OSError as unwritable:
+        log.warning("the outage cannot be recorded, so this end counts as a relaunch: %s", unwritable)
+    return BrokersAway(why if outage is None else f"{why}; ended with: {error}")
+
+
+def _may_come_of_an_outage(error: Exception) -> bool:
+    is_unexpected = not isinstance(error, TidemarkError)
+    return is_unexpected or isinstance(error, PreflightFailed) or error.exit_code is ExitCode.RETRY
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     # A thread of a client library that hangs must not keep a fenced or failed instance alive.
     os._exit(code)

@@ -81,6 +81,10 @@ class InstanceFenced(TidemarkError):
     exit_code = ExitCode.FENCED
 
 
+class BrokersAway(OutcomeUnknown):
+    """No broker answers, or partitions that the application needs have none: wait for them, then start again."""
+
+
 class BatchAborted(TidemarkError):
     """The transaction was aborted, nothing of the batch is visible; it may be committed again if the tasks are ours."""
 

@@ -1,4 +1,4 @@
-"""Names of things in Kafka and on disk, each derived in one place.
+"""Names of things in Kafka, on disk and in Airflow, each derived in one place.
 
 The naming follows Kafka Streams: `<application_id>-<store>-changelog`, task ids `<subtopology>_<partition>`.
 """
@@ -13,6 +13,9 @@ from typing import NewType
 Topic = NewType("Topic", str)
 StoreName = NewType("StoreName", str)
 ApplicationId = NewType("ApplicationId", str)
+
+MAINTENANCE_POOL = "maintenance"
+"""Airflow's pool of the tasks that look after streams, so that they leave slots for the streams themselves."""
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,200}$")
 

@@ -133,6 +133,18 @@ class Settings(BaseSettings):
     listeners: list[str] = setting(
         [], "your own listeners, classes as `package.module:Name`, as a JSON list", "KafkaStreams.setStateListener"
     )
+    facts_kept_days: int = setting(
+        90,
+        "events, verdicts and audited ranges older than this are removed by `history_cleanup`; 0: none is",
+        "",
+        least=0,
+    )
+    pages_kept_days: int = setting(
+        90, "the same of pages, quarantined rows and lineage of audits; 0: none is", "", least=0
+    )
+    logs_kept_days: int = setting(
+        30, "the same of logs of instances and tasks, and of runs in Airflow's database; 0: none is", "", least=0
+    )
     rto_s: int = setting(
         300,
         "a stream that stands still for longer raises an alert: not running, or not committing; 0: none does",

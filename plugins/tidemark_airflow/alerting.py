@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import TidemarkError
 from tidemark.settings import Settings
 from tidemark.topology.load import load
+from tidemark_airflow.threads import own_thread
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,8 @@ async def missed_deadline(context: Mapping[str, Any]) -> None:
         return
     message = f"{run['dag_id']}: run {run['dag_run_id']} has not ended by {context['deadline']['deadline_time']}"
     application_id = _application({"params": run["conf"]})
-    await asyncio.to_thread(_raise, AlertKind.RTO_MISSED, application_id, message)
+    with own_thread("missed deadline") as in_thread:
+        await in_thread(lambda: _raise(AlertKind.RTO_MISSED, application_id, message))
 
 
 def _raise(what: AlertKind, application_id: str, message: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, task
 
-from tidemark_airflow.operations import chosen, conclude, operations_dag, topologies_param
+from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, operations_dag, topologies_param
 
 if TYPE_CHECKING:
     from tidemark.checks.verdict import Finding
@@ -37,6 +38,8 @@ def check_dag(
         tags=["check"],
         timeout=timeout,
         task_timeout=timedelta(minutes=10),
+        pool=MAINTENANCE_POOL,
+        priority=MAINTENANCE_PRIORITY,
     ) as dag:
 
         @task

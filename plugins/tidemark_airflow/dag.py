@@ -13,6 +13,7 @@ from tidemark.alerts.raising import load_callback
 from tidemark.errors import InvalidSettings, InvalidTopology
 from tidemark.settings import Settings
 from tidemark_airflow.alerting import AlertOnFailure
+from tidemark_airflow.operations import STREAM_PRIORITY
 from tidemark_airflow.policy import RestartBudget
 from tidemark_airflow.stream_operator import StreamOperator
 
@@ -117,6 +118,8 @@ def _default_args(application_id: str) -> dict[str, Any]:
         "retry_delay": timedelta(seconds=5),
         # Of one launch or one decision; the first launch may fetch jars. Watching is not limited.
         "execution_timeout": timedelta(minutes=15),
+        "priority_weight": STREAM_PRIORITY,
+        "weight_rule": "absolute",
         "on_failure_callback": AlertOnFailure(AlertKind.STREAM_FAILED, application_id),
     }
 

@@ -6,7 +6,6 @@ An instance is `<application_id>-<number>`: nothing random is in it, so whoever 
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tidemark.files import replace_file
+from tidemark.instance.outage_file import outage_path
 
 # The kernel counts start times from boot in ticks; a clock adjustment moves what psutil makes of them a little.
 _CREATE_TIME_TOLERANCE_S = 2.0
@@ -64,6 +66,11 @@ class InstanceFiles:
     def standstill(self) -> Path:
         """Since when it stands still (`tidemark.checks.standstill`); gone while it moves."""
         return self._beside(".standstill")
+
+    @property
+    def outage(self) -> Path:
+        """Why it ended, where its brokers were away (`tidemark.instance.outage_file`); gone at the next launch."""
+        return outage_path(self.var_dir, self.key.application_id, self.key.instance)
 
     @property
     def lock(self) -> Path:
@@ -190,10 +197,8 @@ def read_json(path: Path) -> object:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a file in one step: a reader sees the old value or the new one."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(value, indent=1) + "\n")
-    scratch.replace(path)
+    """Replace a file in one step: a reader sees the old value or the new one. Raises `OSError`."""
+    replace_file(path, json.dumps(value, indent=1) + "\n", synced=False)
 
 
 def _read(path: str) -> str:

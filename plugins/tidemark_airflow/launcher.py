@@ -94,6 +94,8 @@ def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> O
 
 def _start(files: InstanceFiles, command: Command, lock: int) -> None:
     """Start the supervisor and return when its record is written. It inherits the lock until then."""
+    # What the launch before this one ended of is over.
+    files.outage.unlink(missing_ok=True)
     log_start_bytes = _rotated_size(files.log)
     ready_read, ready_write = os.pipe()
     launch_id = uuid.uuid4().hex

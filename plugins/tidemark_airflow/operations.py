@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_POOL = "default_pool"
+STREAM_PRIORITY = 100
+"""Of launching, adopting and stopping a stream: a crashed one waits behind nothing else."""
+CASE_PRIORITY = 50
+"""Of what somebody asked for and waits for; a stream stands meanwhile."""
+MAINTENANCE_PRIORITY = 1
+"""Of what looks after streams by the clock."""
+
 DRILL_AGE = "drill_age"
 """The check whose failure means: nobody knows any more whether a restore works."""
 
@@ -35,11 +43,14 @@ def operations_dag(
     task_timeout: timedelta = timedelta(minutes=30),
     is_paused_upon_creation: bool = True,
     deadline: timedelta | None = None,
+    pool: str = DEFAULT_POOL,
+    priority: int = CASE_PRIORITY,
 ) -> DAG:
     """A DAG with the policy of all operations: one run at a time, a runbook, an owner, time-outs.
 
     `runbook` becomes its `doc_md`; `schedule` is a cron text, or None for a DAG that only a person triggers. A run that has
-    not ended within `deadline` raises an alert, and goes on.
+    not ended within `deadline` raises an alert, and goes on. `pool` bounds how many of its tasks run at a time; of those that
+    wait for a worker the one with the highest `priority` is next.
     """
     return DAG(
         dag_id=dag_id,
@@ -56,6 +67,9 @@ def operations_dag(
             "retries": 1,
             "retry_delay": timedelta(seconds=10),
             "execution_timeout": task_timeout,
+            "pool": pool,
+            "priority_weight": priority,
+            "weight_rule": "absolute",
             "on_failure_callback": AlertOnFailure(AlertKind.OPERATION_FAILED),
         },
         on_failure_callback=alert_on_time_out,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
-from tidemark_airflow.operations import operations_dag
+from tidemark_airflow.operations import STREAM_PRIORITY, operations_dag
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -39,6 +39,7 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
         timeout=timedelta(minutes=2),
         task_timeout=timedelta(minutes=1),
         is_paused_upon_creation=False,
+        priority=STREAM_PRIORITY,
     ) as dag:
 
         @task(doc_md="Asks the instances of paused streams to stop.")

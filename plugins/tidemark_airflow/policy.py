@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.alerts.alert import AlertKind
 from tidemark.errors import ExitCode
+from tidemark.instance.outage_file import RecordedOutage
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,17 @@ class Adopt:
 
 
 @dataclass(frozen=True)
+class AwaitBrokers:
+    """The instance ended as its brokers were away: launch it when they are back. No relaunch is counted.
+
+    Where only a part of them is away it is launched after `at_most_s` all the same: it may get by without that part.
+    """
+
+    outage: RecordedOutage
+    at_most_s: float
+
+
+@dataclass(frozen=True)
 class GiveUp:
     """A person is needed; `reason` says why and what to do, `what` which alert it is."""
 
@@ -50,7 +62,7 @@ class GiveUp:
     what: AlertKind = AlertKind.STREAM_FAILED
 
 
-Decision = Relaunch | Adopt | GiveUp
+Decision = Relaunch | Adopt | AwaitBrokers | GiveUp
 
 
 def explain(exit_code: int | None) -> str:
@@ -71,16 +83,25 @@ def explain(exit_code: int | None) -> str:
     return f"ended with code {exit_code}"
 
 
-def decide(exit_code: int | None, restarts: Sequence[float], now: float, budget: RestartBudget) -> Decision:
+def decide(
+    exit_code: int | None,
+    restarts: Sequence[float],
+    now: float,
+    budget: RestartBudget,
+    outage: RecordedOutage | None = None,
+) -> Decision:
     """What to do about an instance that ended with `exit_code`.
 
-    `restarts` are the times of earlier relaunches, `now` the time (both epoch seconds). A clean stop that Airflow did
-    not ask for is relaunched like any other end: as long as the run lives, its instance runs.
+    `restarts` are the times of earlier relaunches, `now` the time (both epoch seconds). `outage` is what the instance
+    recorded of its brokers as it ended. A clean stop that Airflow did not ask for is relaunched like any other end: as
+    long as the run lives, its instance runs.
     """
     if exit_code == ExitCode.FENCED:
         return Adopt()
     if exit_code in (ExitCode.REFUSED, ExitCode.USAGE):
         return GiveUp(f"the instance {explain(exit_code)} (exit code {exit_code}); a relaunch would end the same way")
+    if outage is not None and exit_code == ExitCode.RETRY:
+        return AwaitBrokers(outage, budget.backoff_max_s)
     recent = tuple(at for at in restarts if now - at < budget.window_s)
     if len(recent) >= budget.max_restarts:
         return GiveUp(

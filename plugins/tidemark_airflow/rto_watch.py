@@ -19,11 +19,13 @@ from tidemark.checks.standstill import CHECK, Input, Look, Standstill, ended, fo
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.hold import describe_hold, read_hold
+from tidemark.instance.outage_file import read_outage
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles, ProcessId, RunView, read_json, write_json
 from tidemark_airflow.observation import observe
+from tidemark_airflow.threads import own_thread
 
 if TYPE_CHECKING:
     from tidemark.topology.plan import TopologyPlan
@@ -90,7 +92,7 @@ class RtoWatch:
         if run is None or run.state != InstanceState.RUNNING:
             var_dir, app = self._files.var_dir, self._files.key.application_id
             hold = read_hold(var_dir, app)
-            stopped = "no process of it runs" if run is None else f"it is {run.state}"
+            stopped = self._why_none_runs() if run is None else f"it is {run.state}"
             return Look(now_ms, stopped if hold is None else describe_hold(var_dir, app, hold))
         is_fresh = now_ms - run.written_at * 1000 < _FRESH_MS
         if is_fresh and float(run.values.get("records_per_second") or 0) > 0:
@@ -103,6 +105,10 @@ class RtoWatch:
         except Exception as error:  # noqa: BLE001 - a broker or a topology that does not answer, whatever it raises
             log.info("instance %s: what waits for it is not known: %s", self._files.key, error)
             return Look(now_ms, None)
+
+    def _why_none_runs(self) -> str:
+        outage = read_outage(self._files.outage)
+        return "no process of it runs" if outage is None else f"no process of it runs: {outage.why}"
 
     def _keep(self, finding: Finding, now_ms: int, *, over: bool) -> None:
         """In the database of facts: the history of verdicts, and the instance's events."""
@@ -156,7 +162,7 @@ class WaitingInput:
 
 @contextlib.asynccontextmanager
 async def rto_watched(files: InstanceFiles, is_ours: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
-    """Look every two seconds while the block runs, in a thread; `is_ours` says whether nobody else looks by now."""
+    """Look every two seconds while the block runs, in a thread of its own; `is_ours`: nobody else looks by now."""
     watch = await asyncio.to_thread(RtoWatch, files)
 
     def look() -> None:
@@ -164,9 +170,10 @@ async def rto_watched(files: InstanceFiles, is_ours: Callable[[], bool] = lambda
             watch.look(wall_clock_ms())
 
     async def keep_looking() -> None:
-        while True:
-            await asyncio.to_thread(look)
-            await asyncio.sleep(_LOOK_S)
+        with own_thread(f"rto of {files.key}") as in_thread:
+            while True:
+                await in_thread(look)
+                await asyncio.sleep(_LOOK_S)
 
     looking = asyncio.create_task(keep_looking())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
 from tidemark.hold import describe_hold, read_hold
+from tidemark.instance.outage_file import read_outage
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
@@ -24,15 +26,17 @@ from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord
 from tidemark_airflow.instance_log import last_error, read_part
 from tidemark_airflow.launcher import Command, Held, Launched, find_live, launch_or_adopt
 from tidemark_airflow.observation import observe
-from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark_airflow.policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
 from tidemark_airflow.stopping import ask_to_stop
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, InstanceExited, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, InstanceExited, StreamTrigger
 from tidemark_airflow.whereabouts import where_is_it
 
 _LAUNCH = "launch"
 _RESTARTS = "restarts"
 _SHOWS_ITSELF_S = 5.0
+# A relaunched copy is a member of the group within this time, Spark's start included.
+_JOINS_S = 20.0
 
 
 class StreamOperator(BaseOperator):
@@ -86,16 +90,24 @@ class StreamOperator(BaseOperator):
         if exit_code == ExitCode.OK:
             # Somebody has stopped it and wants it back now.
             forget_standstill(files)
+        self._react(context, files, exit_code, lines)
+
+    def _react(
+        self, context: Mapping[str, Any], files: InstanceFiles, exit_code: int | None, lines: list[str]
+    ) -> NoReturn:
         store = context["task_state_store"]
         budget = self._budget(context)
-        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget)
+        outage = read_outage(files.outage)
+        decision = decide(exit_code, store.get(_RESTARTS) or (), time.time(), budget, outage)
         self.log.info("instance %s %s (exit code %s): %s", files.key, explain(exit_code), exit_code, decision)
         if isinstance(decision, Adopt):
-            self._adopt_only(context, settings, files)
+            self._adopt_only(context, files)
         if isinstance(decision, GiveUp):
             said = last_error(lines)
             reason = f"{decision.reason}. It said: {said}" if said else decision.reason
             raise Alarm(decision.what, self.application_id, reason)
+        if isinstance(decision, AwaitBrokers):
+            self._await_brokers(files, decision)
         if not isinstance(decision, Relaunch):
             raise TypeError(f"no such decision: {decision}")
         store.set(_RESTARTS, list(decision.restarts))
@@ -109,8 +121,14 @@ class StreamOperator(BaseOperator):
             self.defer(trigger=trigger, method_name="relaunch")
         self._watch(context)
 
+    def _await_brokers(self, files: InstanceFiles, decision: AwaitBrokers) -> NoReturn:
+        self.log.warning("waiting for brokers, which counts as no relaunch: %s", decision.outage.why)
+        until = time.time() + decision.at_most_s
+        trigger = BrokerTrigger(str(files.var_dir), self.application_id, self.instance, until)
+        self.defer(trigger=trigger, method_name="relaunch")
+
     def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """The backoff, or the hold, is over."""
+        """The backoff, the hold or the outage is over."""
         self._watch(context)
 
     def on_kill(self) -> None:
@@ -148,16 +166,43 @@ class StreamOperator(BaseOperator):
         trigger = HoldTrigger(str(files.var_dir), self.application_id, self.instance)
         self.defer(trigger=trigger, method_name="relaunch")
 
-    def _adopt_only(self, context: Mapping[str, Any], settings: Settings, files: InstanceFiles) -> NoReturn:
-        """After a fence: another copy lives. Watch it if it is here, else say where it is; never start one."""
+    def _adopt_only(self, context: Mapping[str, Any], files: InstanceFiles) -> NoReturn:
+        """After a fence: another copy lives. Watch it if it is here; elsewhere it has time to show itself in the group."""
         # The copy that ended wrote the run file last; the one that lives writes it within a second.
         wait_until(lambda: find_live(files) is not None, _SHOWS_ITSELF_S)
+        self._watch_other(context, files)
+        self._look_later(files)
+
+    def _look_later(self, files: InstanceFiles) -> NoReturn:
+        # By then the session of a copy that has died is over. Two operators whose copies have fenced one another do not
+        # look at the same moment: the one that looks later finds what the other has launched.
+        after_s = Settings.load().session_timeout_ms / 1000 + random.uniform(_JOINS_S, 2 * _JOINS_S)
+        self.log.info("looking in %.0f s whether the group has the other copy of instance %s", after_s, files.key)
+        trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, time.time() + after_s)
+        self.defer(trigger=trigger, method_name="after_fence")
+
+    def after_fence(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
+        """The other copy had its time: a group that has it makes the fence final, without it this copy is launched again."""
+        settings = Settings.load()
+        files = self._files(settings)
+        self._watch_other(context, files)
+        found = where_is_it(settings, files)
+        if found.is_member is None:
+            self.log.warning("the copy that fenced instance %s: %s", files.key, found.said)
+            self._look_later(files)
+        if found.is_member:
+            raise AirflowFailException(
+                f"instance {files.key} was fenced by another copy, which does not run here: {found.said}. Stop that copy, "
+                "then clear this task"
+            )
+        self.log.warning("the copy that fenced instance %s is gone: %s", files.key, found.said)
+        self._react(context, files, None, [])
+
+    def _watch_other(self, context: Mapping[str, Any], files: InstanceFiles) -> None:
+        """Defer to a watcher of the copy that lives here; back where none does."""
         seen = find_live(files)
         if seen is None:
-            raise AirflowFailException(
-                f"instance {files.key} was fenced by another copy, which does not run here: "
-                f"{where_is_it(settings, files)}. Stop that copy, then clear this task"
-            )
+            return
         watcher.take(files, uuid.uuid4().hex)
         if seen.launch:
             context["task_state_store"].set(_LAUNCH, seen.launch.as_json())

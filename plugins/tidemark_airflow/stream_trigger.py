@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.hold import read_hold
+from tidemark.instance.outage_file import read_outage, write_outage
 from tidemark.settings import Settings
 from tidemark_airflow import watcher
 from tidemark_airflow.identity import InstanceFiles, InstanceKey
@@ -23,12 +25,17 @@ from tidemark_airflow.observation import Liveness, Observation, observe
 from tidemark_airflow.progress import Progress
 from tidemark_airflow.rto_watch import forget_standstill, rto_watched
 from tidemark_airflow.stopping import ask_to_leave, is_gone, kill_rest
+from tidemark_airflow.threads import own_thread
+
+if TYPE_CHECKING:
+    from tidemark.broker.availability import Outage
 
 PROGRESS = "progress"
 """The XCom of a stream's task that says how far its instance is, as often as the log does."""
 
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
+_TAKE_AGAIN_S = 30.0
 # No event earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's process
 # ended; a task that runs again by then is taken for one that died, and its outcome is lost to a retry.
 _SETTLE_S = 9.0
@@ -71,6 +78,9 @@ class StreamTrigger(BaseTrigger):
         self.log_every_s = log_every_s
         self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
         self._watcher = uuid.uuid4().hex
+        self._found_watcher: str | None = None
+        self._has_taken = False
+        self._take_again_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to build this trigger again; the watcher's name is new each time on purpose."""
@@ -88,7 +98,8 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once a second until the instance is gone."""
         settled_at = time.monotonic() + _SETTLE_S
-        await asyncio.to_thread(watcher.take, self._files, self._watcher)
+        self._found_watcher = await asyncio.to_thread(watcher.recorded, self._files)
+        self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
         self.log.info("watching instance %s, launch %s", self._files.key, self.launch_id or "by hand")
         async with rto_watched(self._files, lambda: watcher.is_held_by(self._files, self._watcher)):
             exited = await self._exit()
@@ -109,6 +120,7 @@ class StreamTrigger(BaseTrigger):
                 self.log.warning(
                     "instance %s runs without a supervisor: its exit code will be unknown", self._files.key
                 )
+            await self._take_again()
             said = progress.said(seen.run, time.time())
             for line in said.lines:
                 self.log.info("instance %s: %s", self._files.key, line)
@@ -119,6 +131,14 @@ class StreamTrigger(BaseTrigger):
             for line in await asyncio.to_thread(warnings.new) if warnings else ():
                 self.log.warning("%s | %s", self._files.key, line)
             await asyncio.sleep(_POLL_S)
+
+    async def _take_again(self) -> None:
+        """Once there is room on the disk, unless another has taken it meanwhile."""
+        if self._has_taken or time.monotonic() < self._take_again_at:
+            return
+        self._take_again_at = time.monotonic() + _TAKE_AGAIN_S
+        if await asyncio.to_thread(watcher.recorded, self._files) == self._found_watcher:
+            self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
 
     async def _show(self, figures: Mapping[str, Any]) -> None:
         ti = self.task_instance
@@ -227,3 +247,56 @@ class HoldTrigger(BaseTrigger):
             while await asyncio.to_thread(read_hold, Path(self.var_dir), self.application_id) is not None:
                 await asyncio.sleep(_POLL_S)
         yield TriggerEvent({})
+
+
+class BrokerTrigger(BaseTrigger):
+    """Waits until the brokers of an instance that ended in an outage can serve it, then fires.
+
+    Where some brokers answer it fires at `until` (epoch seconds) at the latest. Nothing runs meanwhile, so there is
+    nothing to stop.
+    """
+
+    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
+        super().__init__()
+        self.var_dir = var_dir
+        self.application_id = application_id
+        self.instance = instance
+        self.until = until
+        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What a triggerer needs to build this trigger again."""
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "var_dir": self.var_dir,
+                "application_id": self.application_id,
+                "instance": self.instance,
+                "until": self.until,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Ask the brokers once a second."""
+        with own_thread(f"brokers of {self._files.key}") as in_thread:
+            async with rto_watched(self._files):
+                await asyncio.sleep(_SETTLE_S)
+                while True:
+                    outage = await in_thread(self._look)
+                    if outage is None or (outage.is_partial and time.time() >= self.until):
+                        break
+                    await asyncio.sleep(_POLL_S)
+        self.log.info("instance %s is launched: %s", self._files.key, outage.why if outage else "its brokers are back")
+        yield TriggerEvent({})
+
+    def _look(self) -> Outage | None:
+        """What is away now; the instance's record says it to `tidemark status` and to the deadline's alert."""
+        from tidemark.broker.availability import find_outage
+
+        known = read_outage(self._files.outage)
+        outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())
+        if known is not None and outage is not None and outage.why != known.why:
+            self.log.warning("instance %s waits: %s", self._files.key, outage.why)
+            with contextlib.suppress(OSError):  # The log has it.
+                write_outage(self._files.outage, replace(known, why=outage.why))
+        return outage

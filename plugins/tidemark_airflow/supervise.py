@@ -177,7 +177,9 @@ def main(arguments: list[str]) -> int:
         os.write(ready_fd, order.launch_id.encode())
     os.close(ready_fd)
     exit_code = run(order)
-    write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})
+    # On a full disk the code is unknown to whoever looks, which relaunches.
+    with contextlib.suppress(OSError):
+        write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})
     return exit_code
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tidemark.names import group_instance_id
 from tidemark.settings import Settings
 from tidemark_airflow.identity import InstanceFiles
 
 
-def where_is_it(settings: Settings, files: InstanceFiles) -> str:
-    """One clause for a message: the host of the group's member with this instance's id. Asks the broker once."""
+@dataclass(frozen=True)
+class Whereabouts:
+    """`is_member`: whether the group has the other copy; None where the broker does not say. `said`: a clause for a message."""
+
+    is_member: bool | None
+    said: str
+
+
+def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
+    """Look for the group's member with this instance's id. Asks the broker once."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -21,8 +31,8 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> str:
         groups = admin.describe_consumer_groups([key.application_id], request_timeout=settings.broker_timeout_ms / 1000)
         members = groups[key.application_id].result().members
     except (KafkaException, KeyError) as error:
-        return f"the broker does not say where ({error})"
+        return Whereabouts(None, f"the broker does not say where ({error})")
     for member in members:
         if member.group_instance_id == wanted:
-            return f"group {key.application_id} has it as {member.client_id} on {member.host}"
-    return f"group {key.application_id} has no member {wanted} at the moment"
+            return Whereabouts(True, f"group {key.application_id} has it as {member.client_id} on {member.host}")
+    return Whereabouts(False, f"group {key.application_id} has no member {wanted} at the moment")

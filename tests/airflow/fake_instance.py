@@ -1,7 +1,8 @@
 """Behaves as `spark_jobs/stream_instance.py` does towards its supervisor, without Spark or a broker.
 
 `test_instance_contract.py` holds it to the real one. Orders come from `<var_dir>/fake/<key>.json`, read ten times a
-second: {"exit_code": 10, "times": 2} ends the next two processes so, {"deaf": true} ignores SIGTERM.
+second: {"exit_code": 10, "times": 2} ends the next two processes so, {"deaf": true} ignores SIGTERM,
+"outage" is what it then records of its brokers.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from tidemark.errors import ExitCode
+from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.instance.run_file import RunFile, run_file_path
 from tidemark.savepoints.asking import read_request
 from tidemark.savepoints.leaving import leaving_path
@@ -55,6 +58,9 @@ def main() -> int:
         order = json.loads(orders.read_text()) if orders.exists() else {}
         if order.get("times", 1) > 0 and "exit_code" in order:
             orders.write_text(json.dumps({**order, "times": order.get("times", 1) - 1}))
+            if "outage" in order:
+                outage = RecordedOutage(int(time.time() * 1000), order["outage"], ())
+                write_outage(outage_path(var_dir, application_id, args.instance), outage)
             print(f"tidemark: ordered to end with {order['exit_code']}", file=sys.stderr, flush=True)
             return int(order["exit_code"])
         if owner.read_text() != str(os.getpid()):

@@ -10,7 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from tests.airflow.stream_bench import Bench
 
 from tidemark_airflow.stream_operator import StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, StreamTrigger
+
+Waiting = StreamTrigger | BackoffTrigger | BrokerTrigger | HoldTrigger
 
 
 class TaskState:
@@ -45,17 +47,17 @@ class Task:
         operator.build_command = lambda *_: self.bench.command
         return operator
 
-    def step(self, method: str = "execute", **kwargs: Any) -> StreamTrigger | BackoffTrigger | HoldTrigger:
+    def step(self, method: str = "execute", **kwargs: Any) -> Waiting:
         """Run one method in a new operator, to its deferral."""
         self.operator = self.new_operator()
         with pytest.raises(TaskDeferred) as deferred:
             getattr(self.operator, method)(context=self.context, **kwargs)
         self.deferred = deferred.value
         trigger = deferred.value.trigger
-        assert isinstance(trigger, StreamTrigger | BackoffTrigger | HoldTrigger)
+        assert isinstance(trigger, Waiting)
         return trigger
 
-    def resume(self, exit_code: int | None) -> StreamTrigger | BackoffTrigger | HoldTrigger:
+    def resume(self, exit_code: int | None) -> Waiting:
         return self.step("resume", event={"exit_code": exit_code})
 
     def fail(self, exit_code: int | None) -> AirflowFailException:

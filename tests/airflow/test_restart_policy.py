@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tidemark.errors import ExitCode
-from tidemark_airflow.policy import Adopt, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark.instance.outage_file import RecordedOutage
+from tidemark_airflow.policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 
 BUDGET = RestartBudget(max_restarts=3, window_s=100.0, backoff_first_s=2.0, backoff_max_s=5.0)
 NOW = 1000.0
+OUTAGE = RecordedOutage(5, "no broker answers", ())
 
 
 @pytest.mark.parametrize("code", [0, 1, 10, 137, 143, 99, None])
@@ -74,3 +76,13 @@ def test_should_forget_restarts_older_than_the_window(age_s: float, counted: boo
 )
 def test_should_say_an_exit_code_in_words(code: int | None, words: str) -> None:
     assert words in explain(code)
+
+
+@pytest.mark.parametrize("used", [0, 2, 3, 400])
+def test_should_count_no_relaunch_while_brokers_are_away(used: int) -> None:
+    assert decide(10, (NOW - 1,) * used, NOW, BUDGET, OUTAGE) == AwaitBrokers(OUTAGE, BUDGET.backoff_max_s)
+
+
+@pytest.mark.parametrize(("code", "decision"), [(20, Adopt), (30, GiveUp), (2, GiveUp), (137, Relaunch), (1, Relaunch)])
+def test_should_wait_for_brokers_only_after_an_end_that_came_of_them(code: int, decision: type) -> None:
+    assert isinstance(decide(code, (), NOW, BUDGET, OUTAGE), decision)

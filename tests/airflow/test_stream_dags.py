@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tidemark.local import airflow_parts
+from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 from tidemark.topology.load import load, names
 
@@ -50,6 +52,7 @@ def described(dag):
         "tasks": {
             t.task_id: {"owner": t.owner, "retries": t.retries, "mapped": t.is_mapped,
                         "timeout_s": t.execution_timeout.total_seconds() if t.execution_timeout else None,
+                        "pool": t.pool, "priority": t.priority_weight, "weights": str(t.weight_rule),
                         "upstream": sorted(t.upstream_task_ids), "rule": t.trigger_rule.value,
                         "alerts": named(t.on_failure_callback)}
             for t in dag.tasks
@@ -146,6 +149,25 @@ def test_should_raise_an_alert_when_any_task_of_any_dag_fails_for_good(report: M
             assert task["alerts"] == [f"AlertOnFailure:{what}"], f"{dag_id}.{name}"
         # A run that takes too long fails no task of its own; a stream has no such time.
         assert dag["alerts"] == (["alert_on_time_out"] if dag["runs_s"] else []), dag_id
+
+
+def test_should_leave_workers_for_streams_and_serve_them_first(report: Mapping[str, Any]) -> None:
+    looking_after = {
+        "compaction_check", "drill_age_check", "durability_check", "exactly_once_audit", "history_cleanup", "lag_check",
+        "restore_drill", "retention_check", "savepoint",
+    }  # fmt: skip
+    found: dict[str, set[int]] = {"streams": set(), "maintenance": set(), "others": set()}
+    for name, dag in report["dags"].items():
+        is_stream = name.startswith("stream_")
+        kind = "streams" if is_stream else "maintenance" if name in looking_after else "others"
+        for task in dag["tasks"].values():
+            assert task["pool"] == (MAINTENANCE_POOL if kind == "maintenance" else "default_pool"), name
+            # What is downstream adds nothing: a DAG of many tasks is no more urgent than a stream.
+            assert task["weights"] == "absolute", name
+            found[kind].add(task["priority"])
+    assert looking_after < set(report["dags"])
+    assert max(found["maintenance"]) < min(found["others"]) <= max(found["others"]) < min(found["streams"])
+    assert airflow_parts.MAINTENANCE_SLOTS < airflow_parts.PARALLELISM
 
 
 def test_should_map_one_task_per_instance(report: Mapping[str, Any]) -> None:

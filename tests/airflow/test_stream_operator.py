@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 from tests.airflow.stream_bench import Bench
 from tests.airflow.stream_task import Task
 
 from tidemark.alerts.alert import AlertKind
+from tidemark.settings import Settings
 from tidemark_airflow import stream_operator, watcher
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.identity import read_json, write_json
 from tidemark_airflow.launcher import launch_or_adopt
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_operator import StreamOperator
-from tidemark_airflow.stream_trigger import BackoffTrigger, StreamTrigger
+from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
+from tidemark_airflow.whereabouts import Whereabouts
 
 
 def test_should_launch_and_hand_over_to_the_watcher(task: Task) -> None:
@@ -66,6 +70,26 @@ def test_should_fail_when_the_budget_is_used(task: Task) -> None:
     assert "its budget" in str(ended)
     assert (ended.what, ended.application_id) == (AlertKind.RESTARTS_SPENT, task.bench.files.key.application_id)
     assert task.bench.starts() == 2
+
+
+def test_should_spend_nothing_of_the_budget_while_brokers_are_away(task: Task) -> None:
+    task.context["params"] = {"max_restarts": 1}
+    task.bench.order(exit_code=10, times=5, outage="no broker answers at b:9092")
+    task.step()
+    for _ in range(4):
+        task.bench.await_end()
+        assert isinstance(task.resume(10), BrokerTrigger)
+        assert task.deferred is not None
+        assert task.deferred.method_name == "relaunch"
+        assert isinstance(task.step("relaunch", event={}), StreamTrigger)
+    task.bench.await_end()
+    # It ends by itself from now on: the whole budget is there, and then it is spent.
+    task.bench.order(exit_code=10, times=2)
+    task.step("relaunch", event={})
+    task.bench.await_end()
+    assert isinstance(task.resume(10), StreamTrigger)
+    task.bench.await_end()
+    assert "its budget" in str(task.fail(10))
 
 
 @pytest.mark.parametrize(
@@ -117,14 +141,57 @@ def test_should_adopt_the_copy_that_fenced_it(task: Task) -> None:
     assert task.bench.starts() == 1
 
 
-def test_should_say_where_the_other_copy_is_when_it_is_not_here(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_operator, "where_is_it", lambda *_: "group g has it as c on /10.0.0.7")
+@pytest.fixture
+def fenced(task: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """Its copy has ended as fenced, and no other runs here: the group is looked at some time later."""
     monkeypatch.setattr(stream_operator, "_SHOWS_ITSELF_S", 0.1)
     task.bench.order(exit_code=20)
     task.step()
     task.bench.await_end()
-    assert "/10.0.0.7" in str(task.fail(20))
-    assert task.bench.starts() == 1
+    trigger = task.resume(20)
+    assert isinstance(trigger, BackoffTrigger)
+    assert trigger.until > time.time() + Settings.load().session_timeout_ms / 1000, "a dead member is out of the group"
+    assert task.deferred is not None
+    assert task.deferred.method_name == "after_fence"
+    return task
+
+
+def group_says(monkeypatch: pytest.MonkeyPatch, is_member: bool | None) -> None:
+    monkeypatch.setattr(stream_operator, "where_is_it", lambda *_: Whereabouts(is_member, "as c on /10.0.0.7"))
+
+
+def test_should_say_where_the_other_copy_is_when_it_is_not_here(fenced: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    group_says(monkeypatch, True)
+    with pytest.raises(AirflowFailException, match=r"/10\.0\.0\.7\. Stop that copy"):
+        fenced.new_operator().after_fence(context=fenced.context)
+    assert fenced.bench.starts() == 1
+
+
+def test_should_launch_again_when_the_copy_that_fenced_it_is_gone(
+    fenced: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_says(monkeypatch, False)
+    assert isinstance(fenced.step("after_fence"), StreamTrigger)
+    fenced.bench.await_state("RUNNING")
+    assert fenced.bench.starts() == 2
+    assert len(fenced.context["task_state_store"].get("restarts")) == 1, "within the budget, so that it comes to an end"
+
+
+def test_should_look_again_while_the_broker_does_not_say_where_the_other_copy_is(
+    fenced: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_says(monkeypatch, None)
+    assert isinstance(fenced.step("after_fence"), BackoffTrigger)
+    assert fenced.deferred is not None
+    assert fenced.deferred.method_name == "after_fence"
+    assert fenced.bench.starts() == 1
+
+
+def test_should_adopt_a_copy_that_came_up_here_meanwhile(fenced: Task) -> None:
+    launch_or_adopt(fenced.bench.files, fenced.bench.command)
+    fenced.bench.await_state("RUNNING")
+    assert isinstance(fenced.step("after_fence"), StreamTrigger)
+    assert fenced.bench.starts() == 2, "the first, and the one adopted"
 
 
 def test_should_copy_the_log_of_the_ended_launch_only(task: Task, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -63,6 +66,34 @@ def test_should_fire_the_exit_code(bench: Bench, code: int) -> None:
     bench.await_state("RUNNING")
     payload = asyncio.run(watch_until(trigger_of(bench), lambda: bench.order(exit_code=code)))
     assert InstanceExited.from_payload(payload) == InstanceExited(code)
+
+
+def test_should_watch_on_a_full_disk_and_take_the_instance_when_there_is_room(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_trigger, "_TAKE_AGAIN_S", 0.1)
+    launch_or_adopt(bench.files, bench.command)
+    bench.await_state("RUNNING")
+    is_full = threading.Event()
+    is_full.set()
+    refused: list[object] = []
+
+    def write(path: Path, value: object) -> None:
+        if is_full.is_set():
+            refused.append(value)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_json(path, value)
+
+    monkeypatch.setattr(watcher, "write_json", write)
+    trigger = trigger_of(bench)
+
+    def make_room() -> None:
+        assert wait_until(lambda: len(refused) > 2, 10)
+        is_full.clear()
+        assert wait_until(lambda: watcher.is_held_by(bench.files, trigger._watcher), 10)
+        bench.order(exit_code=0)
+
+    assert asyncio.run(watch_until(trigger, make_room)) == {"exit_code": 0}
 
 
 def test_should_fire_at_once_when_the_instance_ended_while_nobody_watched(bench: Bench) -> None:

@@ -33,13 +33,18 @@ def test_should_name_client_and_host_of_the_member(
     try:
         member.subscribe([create_topic(unique("topic"))])
         assert wait_until(lambda: member.poll(0.2) is not None or bool(member.assignment()), 30)
-        said = where_is_it(settings, files)
-        assert "the-other-copy on /127.0.0.1" in said
-        assert f"no member {app}-7" in where_is_it(settings, InstanceFiles(tmp_path, InstanceKey(app, 7)))
+        found = where_is_it(settings, files)
+        assert found.is_member
+        assert "the-other-copy on /127.0.0.1" in found.said
+        other = where_is_it(settings, InstanceFiles(tmp_path, InstanceKey(app, 7)))
+        assert other.is_member is False
+        assert f"no member {app}-7" in other.said
     finally:
         member.close()
 
 
 def test_should_say_so_when_the_broker_is_away(tmp_path: Path) -> None:
     settings = Settings.load(bootstrap_servers="127.0.0.1:1", broker_timeout_ms=500)
-    assert "does not say where" in where_is_it(settings, InstanceFiles(tmp_path, InstanceKey("app", 0)))
+    unknown = where_is_it(settings, InstanceFiles(tmp_path, InstanceKey("app", 0)))
+    assert unknown.is_member is None
+    assert "does not say where" in unknown.said

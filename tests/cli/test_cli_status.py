@@ -14,6 +14,7 @@ import topologies
 from tidemark.change.upgrade import CHANGES_FOLDER
 from tidemark.cli.main import build
 from tidemark.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
+from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.leftovers import REMOVED_FOLDER
 from tidemark.local.ports import free_port
 from tidemark.names import TaskId
@@ -196,3 +197,12 @@ def test_should_show_applications_that_no_topology_has_but_not_while_one_does_no
     ]
     (tmp_path / "modules" / "broken.py").write_text("def topology():\n    raise ValueError\n")
     assert status()["leftovers"] == [], "it may be that one's"
+
+
+def test_should_say_which_instance_waits_for_brokers(settings):
+    path = outage_path(settings.var_dir, APP, 1)
+    write_outage(path, RecordedOutage(0, "no broker leads pulse[0]", ()))
+    assert status()["outages"] == [{"instance": f"{APP}-1", "since_ms": 0, "why": "no broker leads pulse[0]"}]
+    assert "no broker leads pulse[0]" in status(as_json=False)
+    path.unlink()
+    assert status()["outages"] == []

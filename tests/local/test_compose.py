@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from tidemark.facts.database import facts_url
+from tidemark.local import airflow_parts
 from tidemark.local.broker_config import Node, server_properties
+from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 
 # Addresses, and what is sized for three brokers that share a small machine.
@@ -53,6 +55,13 @@ def test_its_settings_should_be_ours_and_the_facts_lie_in_a_database_of_their_ow
         assert "database" in services[name]["networks"]
     users = re.findall(r"//(\w+)@", environment["TIDEMARK_FACTS_URL"])
     assert users == [services["postgres"]["environment"]["POSTGRES_USER"]]
+
+
+def test_its_airflow_should_have_the_pool_of_maintenance(services: dict[str, Any]) -> None:
+    pool = f"airflow pools set {MAINTENANCE_POOL} {airflow_parts.MAINTENANCE_SLOTS} "
+    assert pool in services["init"]["command"]
+    parallelism = int(services["scheduler"]["environment"]["AIRFLOW__CORE__PARALLELISM"])
+    assert parallelism > airflow_parts.MAINTENANCE_SLOTS
 
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")

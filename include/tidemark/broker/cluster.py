@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.errors import BrokersAway, OutcomeUnknown, PreflightFailed
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 
@@ -29,7 +29,7 @@ class TopicFacts:
 def describe_topics(admin: AdminClient, settings: Settings) -> dict[str, TopicFacts]:
     """Every topic of the cluster. Blocks for one round trip, for `broker_timeout_ms` when nobody answers.
 
-    Raises `OutcomeUnknown`, for a broker that is away may come back (rule 22).
+    Raises `BrokersAway`, for a broker that is away may come back (rule 22).
     """
     return {
         name: TopicFacts(len(topic.partitions), min((len(p.replicas) for p in topic.partitions.values()), default=0))
@@ -160,7 +160,7 @@ def _metadata(admin: AdminClient, settings: Settings) -> ClusterMetadata:
     try:
         return admin.list_topics(timeout=settings.broker_timeout_ms / 1000)
     except KafkaException as error:
-        raise OutcomeUnknown(
+        raise BrokersAway(
             f"cannot reach Kafka at {settings.bootstrap_servers}: {error.args[0].str()}; start it with `tidemark up`, or "
             "set TIDEMARK_BOOTSTRAP_SERVERS"
         ) from error

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidemark.hold import HOLD_SUFFIX, read_hold, stale_because
+from tidemark.instance.outage_file import recorded_outages
 from tidemark.instance.state import InstanceState
 from tidemark.local import record
 from tidemark.local.processes import Identity
@@ -25,19 +26,26 @@ _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
-    """Show the parts of the stack, the stream instances, holds, and what killed commands and other instances' work have left.
+    """Show the stack, the stream instances, outages, holds, and what killed commands and other instances' work have left.
 
     Ends with 1 when a part is dead or none is recorded.
     """
     settings = Settings.load()
     services = service_rows(settings)
     instances = instance_rows(settings, time.time())
-    holds, leftovers = hold_rows(settings), leftover_rows(settings)
+    holds, leftovers, outages = hold_rows(settings), leftover_rows(settings), outage_rows(settings)
     if as_json:
-        shown = {"services": services, "instances": instances, "holds": holds, "leftovers": leftovers}
+        shown = {
+            "services": services,
+            "instances": instances,
+            "outages": outages,
+            "holds": holds,
+            "leftovers": leftovers,
+        }
         print(json.dumps(shown, indent=2))
     else:
         show(services, instances, settings)
+        show_outages(outages)
         show_holds(holds)
         show_leftovers(leftovers, settings, time.time())
     if not services or not all(row["alive"] for row in services):
@@ -90,6 +98,14 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
     return rows
 
 
+def outage_rows(settings: Settings) -> list[dict[str, Any]]:
+    """One row per instance that waits for its brokers."""
+    return [
+        {"instance": name, "since_ms": outage.since_ms, "why": outage.why}
+        for name, outage in recorded_outages(settings.var_dir).items()
+    ]
+
+
 def hold_rows(settings: Settings) -> list[dict[str, Any]]:
     """One row per hold; `stale` says why nobody works under it any more."""
     rows = []
@@ -127,6 +143,15 @@ def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
         }
         for left in all_leftovers(settings)
     ]
+
+
+def show_outages(outages: list[dict[str, Any]]) -> None:
+    """Print which instance waits for which part of its brokers."""
+    table = Table("instance", "since", "why", title="waiting for brokers", title_justify="left")
+    for row in outages:
+        table.add_row(row["instance"], told_time(row["since_ms"]), row["why"])
+    if outages:
+        Console(markup=False).print(table)
 
 
 def show_holds(holds: list[dict[str, Any]]) -> None:

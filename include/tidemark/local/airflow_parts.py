@@ -17,10 +17,17 @@ from tidemark.errors import PreflightFailed
 from tidemark.local import java, processes
 from tidemark.local.ports import LOOPBACK
 from tidemark.local.record import write_atomically
+from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 
 USERS = {"admin": "admin", "oncall": "op", "guest": "viewer"}
 ADMINISTRATOR = "admin"
+AIRFLOW_DATABASE = "AIRFLOW_METADATA_DATABASE_URL"
+"""The variable that tells `history_cleanup` where Airflow's own database is."""
+PARALLELISM = 4
+"""Slots of the executor."""
+MAINTENANCE_SLOTS = 2
+"""Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, so that streams find some."""
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server", "--workers", "1"),
@@ -69,18 +76,21 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
     root = project_root()
     shared = _secrets(settings)
     url = f"http://{LOOPBACK}:{port}"
+    database = f"sqlite:///{folder / 'airflow.db'}"
     return base_environment(settings, stack_id) | {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(root / "dags"),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(root / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
         "AIRFLOW__CORE__FERNET_KEY": "",
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder / 'airflow.db'}",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
+        # Airflow hides its own from tasks, one of which cleans it.
+        AIRFLOW_DATABASE: database,
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__API__HOST": LOOPBACK,
         "AIRFLOW__API__PORT": str(port),
@@ -96,9 +106,9 @@ def command(part: str) -> list[str]:
 
 
 def prepare(settings: Settings, environment: dict[str, str]) -> None:
-    """Passwords and database, both kept; migrated only for another version of Airflow. Blocks (10 s at first).
+    """Passwords, database and pool, all kept; set up again for another version or other slots. Blocks (15 s at first).
 
-    Raises `PreflightFailed` with Airflow's reason when the database cannot be migrated.
+    Raises `PreflightFailed` with Airflow's reason when the database cannot be migrated, or the pool cannot be made.
     """
     folder = home(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,14 +116,20 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
         passwords = {user: secrets.token_urlsafe(12) for user in USERS}
         write_atomically(password_file(settings), json.dumps(passwords), mode=0o600)
     stamp = folder / "migrated"
-    version = importlib.metadata.version("apache-airflow")
-    if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == version:
+    wanted = f"{importlib.metadata.version('apache-airflow')} {MAINTENANCE_POOL}={MAINTENANCE_SLOTS}"
+    if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == wanted:
         return
-    log = folder / "migrate.log"
+    _airflow(folder, environment, "migrate.log", "Airflow's database could not be migrated", "db", "migrate")
+    pool = ("pools", "set", MAINTENANCE_POOL, str(MAINTENANCE_SLOTS), "checks, audits, drills and savepoints")
+    _airflow(folder, environment, "pool.log", f"Airflow's pool {MAINTENANCE_POOL} could not be made", *pool)
+    write_atomically(stamp, wanted)
+
+
+def _airflow(folder: Path, environment: dict[str, str], log_name: str, failure: str, *arguments: str) -> None:
+    log = folder / log_name
     with log.open("w") as opened:
-        airflow = str(Path(sys.executable).parent / "airflow")
         done = subprocess.run(
-            [airflow, "db", "migrate"],
+            [str(Path(sys.executable).parent / "airflow"), *arguments],
             env=environment,
             cwd=folder,
             stdout=opened,
@@ -122,8 +138,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
         )
     if done.returncode != 0:
         reason = next((line for line in reversed(log.read_text().splitlines()) if line.strip()), "no reason given")
-        raise PreflightFailed(f"Airflow's database could not be migrated: {reason.strip()} (log: {log})")
-    write_atomically(stamp, version)
+        raise PreflightFailed(f"{failure}: {reason.strip()} (log: {log})")
 
 
 def _secrets(settings: Settings) -> dict[str, str]:

@@ -1,0 +1,141 @@
+"""What is kept of the past for some time only: rows of the database of facts, pages of audits, logs.
+
+A plan says what is older than the settings allow; removing takes that plan. State, savepoints, commit records, drills and the
+reports of cases are none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, Table, func, select
+
+from tidemark.facts.audits import AUDITS
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import EVENTS
+from tidemark.facts.verdicts import VERDICTS
+from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_DAY_MS = 86_400_000
+_PAGES = ("pages", "quarantine", "openlineage")
+
+
+@dataclass(frozen=True)
+class ExpiredRows:
+    """So many rows of a table are older than `before_ms`."""
+
+    table: str
+    rows: int
+    before_ms: int
+
+
+@dataclass(frozen=True)
+class ExpiredFiles:
+    """Files of one kind that nobody has written to since `before_ms`."""
+
+    kind: str
+    paths: tuple[Path, ...]
+    bytes: int
+    before_ms: int
+
+
+@dataclass(frozen=True)
+class ExpiryPlan:
+    """What would be removed."""
+
+    rows: tuple[ExpiredRows, ...]
+    files: tuple[ExpiredFiles, ...]
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        for found in self.rows:
+            yield f"{found.rows} rows of {found.table}"
+        for kind in self.files:
+            yield f"{len(kind.paths)} {kind.kind}, {kind.bytes} bytes"
+            yield from (f"    {path}" for path in kind.paths)
+
+
+def plan_expiry(settings: Settings, facts: FactsDatabase, airflow_logs: Path, now_ms: int) -> ExpiryPlan:
+    """Look what is too old. Changes nothing. Blocks. Raises `FactsUnavailable`."""
+    return ExpiryPlan(tuple(_old_rows(settings, facts, now_ms)), tuple(_old_files(settings, airflow_logs, now_ms)))
+
+
+def remove_expired(plan: ExpiryPlan, facts: FactsDatabase) -> None:
+    """Remove what the plan names. Blocks. Raises `FactsUnavailable`; a file that cannot be removed is logged."""
+    tables = {table.name: table for table in (EVENTS, VERDICTS, AUDITS)}
+    for found in plan.rows:
+        facts.delete(tables[found.table].delete().where(*_too_old(tables[found.table], found.before_ms)))
+    for kind in plan.files:
+        for path in kind.paths:
+            _remove(path, kind.before_ms)
+
+
+def _old_rows(settings: Settings, facts: FactsDatabase, now_ms: int) -> Iterator[ExpiredRows]:
+    if settings.facts_kept_days == 0:
+        return
+    before_ms = now_ms - settings.facts_kept_days * _DAY_MS
+    for table in (EVENTS, VERDICTS, AUDITS):
+        query = select(func.count()).select_from(table).where(*_too_old(table, before_ms))
+        if count := int(facts.read(query)[0][0]):
+            yield ExpiredRows(table.name, count, before_ms)
+
+
+def _too_old(table: Table, before_ms: int) -> list[ColumnElement[bool]]:
+    is_old = [table.c.time_ms < before_ms]
+    if table is AUDITS:
+        # The next audit goes on from the newest range of a task, however old that is.
+        newest = select(func.max(AUDITS.c.id)).group_by(AUDITS.c.application_id, AUDITS.c.task)
+        is_old.append(AUDITS.c.id.not_in(newest))
+    return is_old
+
+
+def _old_files(settings: Settings, airflow_logs: Path, now_ms: int) -> Iterator[ExpiredFiles]:
+    audits = settings.var_dir / "audit"
+    pages = [path for kind in _PAGES for path in audits.glob(f"*/{kind}/*")]
+    logs = [*(settings.var_dir / "log" / "instances").glob("*.log*"), *airflow_logs.rglob("*.log")]
+    for kind, days, paths in (
+        ("pages of audits", settings.pages_kept_days, pages),
+        ("logs", settings.logs_kept_days, logs),
+    ):
+        before_ms = now_ms - days * _DAY_MS
+        old = tuple(sorted(_unwritten(paths, before_ms))) if days else ()
+        if old:
+            yield ExpiredFiles(kind, old, sum(_size(path) for path in old), before_ms)
+
+
+def _unwritten(paths: Iterable[Path], before_ms: int) -> Iterator[Path]:
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if not path.is_symlink() and path.is_file() and path.stat().st_mtime * 1000 < before_ms:
+                yield path
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _remove(path: Path, before_ms: int) -> None:
+    """Unless it was written to since the plan; then the folders above that are empty by now."""
+    try:
+        if not list(_unwritten([path], before_ms)):
+            return
+        path.unlink()
+    except OSError as error:
+        log.warning("%s is left: %s", path, error)
+        return
+    # Of a run's tasks: `dag_id=…/run_id=…/task_id=…`. The folders that hold DAGs, or pages, stay.
+    for folder in path.parents:
+        if not folder.name.startswith(("run_id=", "task_id=", "map_index=")):
+            return
+        try:
+            folder.rmdir()
+        except OSError:
+            return

@@ -1,0 +1,55 @@
+"""`<var_dir>/instances/<app>-<instance>.outage`: an instance that ended as its brokers were away says so here.
+
+Its supervisor then waits for them and counts no relaunch. The file is removed at the next launch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tidemark.files import replace_file
+
+OUTAGE_SUFFIX = ".outage"
+
+
+@dataclass(frozen=True)
+class RecordedOutage:
+    """Since when (epoch milliseconds) an instance waits for its brokers, and why. `topics` are those of others it needs."""
+
+    since_ms: int
+    why: str
+    topics: tuple[str, ...]
+
+
+def outage_path(var_dir: Path, application_id: str, instance: int) -> Path:
+    """Where the file lies."""
+    return var_dir / "instances" / f"{application_id}-{instance}{OUTAGE_SUFFIX}"
+
+
+def read_outage(path: Path) -> RecordedOutage | None:
+    """The content, or None when there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, Mapping):
+        return None
+    try:
+        return RecordedOutage(int(content["since_ms"]), str(content["why"]), tuple(map(str, content["topics"])))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def recorded_outages(var_dir: Path) -> dict[str, RecordedOutage]:
+    """All that are recorded, each under `<app>-<instance>`."""
+    found = {path.stem: read_outage(path) for path in sorted((var_dir / "instances").glob(f"*{OUTAGE_SUFFIX}"))}
+    return {name: outage for name, outage in found.items() if outage is not None}
+
+
+def write_outage(path: Path, outage: RecordedOutage) -> None:
+    """Replace the file. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, json.dumps(asdict(outage)), synced=False)

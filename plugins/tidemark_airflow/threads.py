@@ -1,0 +1,28 @@
+"""Threads of their own for what a trigger asks of brokers and databases.
+
+All triggers of a triggerer share the few threads of `asyncio.to_thread`. An ask may block for the whole time that a broker
+is given to answer; asked there, some streams without a broker would keep every other trigger from watching its instance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def own_thread(name: str) -> Iterator[Callable[[Callable[[], T]], Awaitable[T]]]:
+    """Gives what `asyncio.to_thread` does, by one thread that only this block uses.
+
+    The end of the block waits for nothing: an ask that hangs ends by its own time limit.
+    """
+    executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+    try:
+        yield lambda ask: asyncio.get_running_loop().run_in_executor(executor, ask)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,83 @@
+"""Audits in a real Airflow: however many there are, a stream that is to be launched waits behind none of them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.airflow.real_airflow import RealAirflow, real_airflow
+
+from tidemark.local import processes
+from tidemark.local.airflow import AirflowRefused
+from tidemark.local.airflow_parts import MAINTENANCE_SLOTS, PARALLELISM
+from tidemark.local.processes import wait_until
+from tidemark.names import MAINTENANCE_POOL
+from tidemark.settings import Settings
+
+# Audits that last until a file is there, one more than the executor has slots; and a task as a stream's DAG has them.
+_DAGS = """
+import pathlib
+from datetime import datetime, timedelta
+from airflow.sdk import DAG, task
+from tidemark.local.airflow_parts import PARALLELISM
+from tidemark.local.processes import wait_until
+from tidemark.names import MAINTENANCE_POOL
+from tidemark_airflow.dag import _default_args
+from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
+
+DONE = pathlib.Path({done!r})
+
+with operations_dag(
+    "audits", description="", runbook="", schedule=None, params={{}}, pool=MAINTENANCE_POOL, priority=MAINTENANCE_PRIORITY
+):
+    @task
+    def audit(number):
+        assert wait_until(DONE.exists, 300)
+
+    audit.expand(number=list(range(PARALLELISM + 1)))
+
+with DAG("stream", schedule=None, start_date=datetime(2025, 1, 1), default_args=_default_args("stand-in")):
+    @task
+    def launch():
+        return "launched"
+
+    launch()
+"""
+
+
+@pytest.mark.airflow
+@pytest.mark.timeout(300)
+def test_a_stream_should_be_launched_while_more_audits_wait_than_there_are_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = tmp_path / "done"
+    dags = tmp_path / "dags"
+    dags.mkdir()
+    (dags / "both.py").write_text(_DAGS.format(done=str(done)))
+    mark = f"tests-{uuid.uuid4()}"
+    monkeypatch.setenv(processes.MARK, mark)
+    settings = Settings.load(var_dir=tmp_path / "var", state_dir=tmp_path / "state")
+    with real_airflow(settings, dags, mark) as airflow:
+        assert airflow.api.call("GET", f"/api/v2/pools/{MAINTENANCE_POOL}")["slots"] == MAINTENANCE_SLOTS
+        for dag_id in ("audits", "stream"):
+            airflow.api.wait_for_dag(dag_id)
+            airflow.api.unpause(dag_id)
+        airflow.api.trigger("audits")
+        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 60, every_s=0.5)
+        airflow.api.trigger("stream")
+        airflow.await_task("stream", "launch", "success")
+        waiting = PARALLELISM + 1 - MAINTENANCE_SLOTS
+        assert wait_until(lambda: len(_audits(airflow, "scheduled")) == waiting, 60, every_s=0.5)
+        assert wait_until(lambda: len(_audits(airflow, "running")) == MAINTENANCE_SLOTS, 60, every_s=0.5)
+        done.touch()
+        assert wait_until(lambda: len(_audits(airflow, "success")) == PARALLELISM + 1, 60, every_s=0.5)
+
+
+def _audits(airflow: RealAirflow, state: str) -> list[str]:
+    try:
+        run = airflow.newest_run("audits")["dag_run_id"]
+        said = airflow.api.call("GET", f"/api/v2/dags/audits/dagRuns/{run}/taskInstances")
+    except AirflowRefused:
+        return []  # Too busy to answer: asked again.
+    return [one["id"] for one in said["task_instances"] if one["state"] == state]

@@ -1,0 +1,64 @@
+"""What is away of the brokers, on real ones that are stopped and come back."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tidemark.broker.availability import external_topics, find_outage
+from tidemark.local.ports import free_port
+from tidemark.local.processes import wait_until
+from tidemark.topology.builder import Topology
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+
+def test_should_say_that_no_broker_answers(settings):
+    address = f"127.0.0.1:{free_port()}"
+    outage = find_outage(settings.model_copy(update={"bootstrap_servers": address}), "app", ())
+    assert outage is not None
+    assert not outage.is_partial
+    assert address in outage.why
+
+
+def test_should_find_nothing_away_of_a_broker_that_answers(settings, create_topic, unique):
+    assert find_outage(settings, "app", [create_topic(unique("pulse")), "a topic that does not exist"]) is None
+
+
+def test_should_name_partitions_without_a_leader_and_without_replicas_until_they_are_back(cluster, settings, unique):
+    settings = settings.model_copy(update={"bootstrap_servers": cluster.bootstrap})
+    app, single, doubled, foreign = unique("app"), unique("single"), unique("doubled"), unique("foreign")
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    two = {"min.insync.replicas": "2"}
+    topics = [
+        NewTopic(single, 2, replica_assignment=[[3], [1]]),
+        NewTopic(f"{app}-changelog", 1, replica_assignment=[[3]]),
+        NewTopic(doubled, 1, replica_assignment=[[1, 3]], config=two),
+        NewTopic(foreign, 1, replica_assignment=[[3]]),
+    ]
+    for made in admin.create_topics(topics).values():
+        made.result(15)
+    seen = []
+
+    def found(topics):
+        seen.append(find_outage(settings, app, topics))
+        return seen[-1] is not None
+
+    assert wait_until(lambda: not found([single, doubled]), 30), seen[-1]
+    cluster.kill_node(3)
+    try:
+        assert wait_until(lambda: found([single]), 60)
+        assert seen[-1].is_partial
+        assert seen[-1].why == f"no broker leads {app}-changelog[0], {single}[0]"
+        assert wait_until(lambda: find_outage(settings, "another", [doubled]) is not None, 30)
+        assert find_outage(settings, "another", [doubled]).why.endswith(f"are in sync of {doubled}[0]")
+        assert find_outage(settings, "another", []) is None, "what others need is nothing to this application"
+    finally:
+        cluster.start_node(3)
+    assert wait_until(lambda: not found([single, doubled]), 60), seen[-1]
+
+
+def test_should_ask_for_the_topics_of_others_by_name():
+    topology = Topology("beats")
+    topology.stream("pulse", schema="id STRING").group_by_key().count(name="n", store="n").to("counts")
+    assert external_topics(topology.plan()) == ("counts", "pulse")

@@ -1,0 +1,114 @@
+"""What is removed of the past, and what never is."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tidemark.checks.verdict import Finding, Verdict
+from tidemark.events.event import Event, EventKind
+from tidemark.expiry import plan_expiry, remove_expired
+from tidemark.facts.audits import AUDITS
+from tidemark.facts.database import FactsDatabase
+from tidemark.facts.events import EventReader, write_event
+from tidemark.facts.verdicts import past_verdicts, write_verdicts
+from tidemark.settings import Settings
+
+DAY_MS = 86_400_000
+NOW_MS = 1000 * DAY_MS
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings.load(
+        var_dir=tmp_path / "var",
+        state_dir=tmp_path / "state",
+        facts_kept_days=10,
+        pages_kept_days=20,
+        logs_kept_days=30,
+    )
+
+
+@pytest.fixture
+def facts(settings):
+    made = FactsDatabase(settings)
+    yield made
+    made.close()
+
+
+def audited(facts, task, batch, days):
+    position = {"topology_version": "1", "commit_time_ms": 1, "next_offsets": {}, "stream_times": {}, "outputs": {}}
+    row = {"application_id": "app", "audit_id": f"a{batch}", "time_ms": NOW_MS - days * DAY_MS, "task": task}
+    row |= {"first_batch": batch, "last_batch": batch, "records": 1, "seconds": 1.0, "verdict": "ok"}
+    facts.insert(AUDITS, [{**row, "position": json.dumps({**position, "commits_from": 0})}])
+
+
+def aged(path, days):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("12345")
+    os.utime(path, times=((NOW_MS / 1000 - days * 86_400),) * 2)
+    return path
+
+
+def remove(settings, facts):
+    logs = settings.var_dir / "airflow" / "logs"
+    plan = plan_expiry(settings, facts, logs, NOW_MS)
+    remove_expired(plan, facts)
+    return plan
+
+
+def test_should_remove_rows_older_than_the_settings_allow_and_keep_the_newest_audit_of_each_task(settings, facts):
+    for days in (9, 10, 11):
+        at_ms = NOW_MS - days * DAY_MS
+        write_event(facts, Event(EventKind.STATE, "app", "1", 0, at_ms, {}))
+        write_verdicts(facts, "app", "lag", at_ms, [Finding("s", Verdict.OK, f"{days}", {})])
+    for task, batch, days in (("0_0", 1, 50), ("0_0", 2, 40), ("0_1", 1, 50), ("0_1", 2, 5)):
+        audited(facts, task, batch, days)
+    plan = remove(settings, facts)
+    assert {found.table: found.rows for found in plan.rows} == {"events": 1, "verdicts": 1, "audits": 2}
+    assert [event.time_ms for event in EventReader(facts, "app", 0).new()] == [NOW_MS - d * DAY_MS for d in (9, 10)]
+    assert {past.finding.message for past in past_verdicts(facts, "app")} == {"9", "10"}
+    columns = [AUDITS.c.task, AUDITS.c.last_batch]
+    left = {(row.task, row.last_batch) for row in facts.read(AUDITS.select().with_only_columns(*columns))}
+    assert left == {("0_0", 2), ("0_1", 2)}, "an audit goes on from the newest, however old it is"
+
+
+def test_should_remove_pages_and_logs_that_nobody_writes_to_any_more(settings, facts):
+    var = settings.var_dir
+    gone = [
+        aged(var / "audit" / "app" / "pages" / "1.html", 21),
+        aged(var / "audit" / "app" / "quarantine" / "1.jsonl", 21),
+        aged(var / "log" / "instances" / "app-0.log.1", 31),
+        aged(var / "airflow" / "logs" / "dag_id=d" / "run_id=old" / "task_id=t" / "attempt=1.log", 31),
+    ]
+    kept = [
+        aged(var / "audit" / "app" / "pages" / "2.html", 19),
+        aged(var / "log" / "instances" / "app-0.log", 29),
+        aged(var / "airflow" / "logs" / "dag_id=d" / "run_id=new" / "task_id=t" / "attempt=1.log", 29),
+        aged(var / "oncall" / "app" / "c1" / "report.html", 400),
+        aged(var / "savepoints" / "app" / "1" / "part.log", 400),
+    ]
+    plan = remove(settings, facts)
+    assert sorted(path for kind in plan.files for path in kind.paths) == sorted(gone)
+    assert [kind.bytes for kind in plan.files] == [10, 10]
+    assert all(path.exists() for path in kept)
+    assert not any(path.exists() for path in gone)
+    assert [path.name for path in (var / "airflow" / "logs" / "dag_id=d").iterdir()] == ["run_id=new"]
+
+
+def test_should_leave_a_log_that_was_written_to_since_the_plan(settings, facts):
+    log = aged(settings.var_dir / "log" / "instances" / "app-0.log", 31)
+    plan = plan_expiry(settings, facts, settings.var_dir, NOW_MS)
+    aged(log, 0)
+    remove_expired(plan, facts)
+    assert log.exists()
+
+
+def test_should_remove_nothing_where_the_settings_say_so(settings, facts):
+    write_event(facts, Event(EventKind.STATE, "app", "1", 0, 1, {}))
+    aged(settings.var_dir / "log" / "instances" / "app-0.log", 900)
+    none = settings.model_copy(update={"facts_kept_days": 0, "pages_kept_days": 0, "logs_kept_days": 0})
+    plan = plan_expiry(none, facts, settings.var_dir, NOW_MS)
+    assert (plan.rows, plan.files) == ((), ())
