@@ -20,12 +20,18 @@ from pydantic_settings import (
 )
 
 from tidemark.errors import InvalidSettings
+from tidemark.settings_names import file_entries, refuse_secrets, refuse_unknown
 
 
 def project_root() -> Path:
     """The checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
     home = os.environ.get("TIDEMARK_HOME")
     return Path(home) if home else Path(__file__).resolve().parents[2]
+
+
+def settings_file() -> Path:
+    """The file of settings: `tidemark.toml` in the project, or what `TIDEMARK_CONFIG` names."""
+    return Path(os.environ.get("TIDEMARK_CONFIG") or project_root() / "tidemark.toml")
 
 
 def stack_file(var_dir: Path) -> Path:
@@ -60,7 +66,7 @@ def setting(default: Any, description: str, streams: str = "", *, least: int | N
 class Settings(BaseSettings):
     """Frozen settings of one process. Units are in the names."""
 
-    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="forbid")
 
     bootstrap_servers: str = setting("127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
@@ -204,11 +210,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        toml = os.environ.get("TIDEMARK_CONFIG", str(project_root() / "tidemark.toml"))
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls, toml_file=toml),
+            TomlConfigSettingsSource(settings_cls, toml_file=settings_file()),
             _StackSource(settings_cls),
         )
 
@@ -216,8 +221,9 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Settings:
         """Read environment, file and the running stack; relative folders become absolute.
 
-        Raises `InvalidSettings` naming the setting, its value's fault and where it came from.
+        Raises `InvalidSettings` naming the setting, its value's fault and the remedy; for an unknown name the nearest one.
         """
+        cls._check_names()
         try:
             read = cls(**overrides)
         except ValidationError as error:
@@ -235,6 +241,13 @@ class Settings(BaseSettings):
         if "://" not in savepoints:
             savepoints = str(root / Path(savepoints).expanduser())
         return read.model_copy(update={**folders, "savepoint_location": savepoints})
+
+    @classmethod
+    def _check_names(cls) -> None:
+        file = settings_file()
+        entries = file_entries(file, required="TIDEMARK_CONFIG" in os.environ)
+        refuse_unknown(cls.model_fields, os.environ, entries, file)
+        refuse_secrets({n for n, f in cls.model_fields.items() if f.annotation is SecretStr}, entries, file)
 
     def as_environment(self) -> dict[str, str]:
         """These settings as environment variables, for a process started from this one. Contains the password."""
