@@ -21,6 +21,7 @@ from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.session import spark_session
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.files import keep_files_private
 from tidemark.instance.slices import Slices
 from tidemark.local.caller import end_with_caller
 from tidemark.names import TopicPartition
@@ -35,6 +36,7 @@ from tidemark.topology.plan import SubTopology
 
 def main(request: Path) -> ExitCode:
     """Compute and end; the caller's end is the job's, too."""
+    keep_files_private()
     end_with_caller()
     try:
         asked, settings = Recomputation.read(request), Settings.load()

@@ -59,6 +59,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         # is better at, surviving a crash, is of no use here: every start has a fresh checkpoint.
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        # Hadoop sets the modes of what it makes by this, not by the process's umask.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.sql.streaming.minBatchesToRetain": "2",
         # What a query has fetched and its consumers are kept for the query that goes on from there, for five minutes. A read
         # by itself, as for every batch with dead letters, has none that does: its records would fill the heap.

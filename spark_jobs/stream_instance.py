@@ -18,6 +18,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.files import keep_files_private
 from tidemark.instance.instance import Instance
 from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
@@ -28,6 +29,7 @@ log = logging.getLogger("tidemark")
 
 def main(arguments: list[str]) -> ExitCode:
     """Run one instance until SIGTERM or an error."""
+    keep_files_private()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--instance", type=int, default=0, help="0 … n-1, survives relaunches")

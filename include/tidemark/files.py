@@ -1,9 +1,17 @@
-"""Files that others read while they are written anew, or after a crash in the middle of that."""
+"""Files that others read while they are written anew, or after a crash in the middle of that; who may read them at all."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+
+def keep_files_private() -> None:
+    """Make what this process and those it starts create readable by their user alone: state and reports hold personal data.
+
+    Every program's entry point calls it first.
+    """
+    os.umask(0o077)
 
 
 def replace_file(path: Path, text: str, *, synced: bool) -> None:

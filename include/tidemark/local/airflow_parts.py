@@ -104,7 +104,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not password_file(settings).exists():
         passwords = {user: secrets.token_urlsafe(12) for user in USERS}
-        write_atomically(password_file(settings), json.dumps(passwords), mode=0o600)
+        write_atomically(password_file(settings), json.dumps(passwords))
     stamp = folder / "migrated"
     version = importlib.metadata.version("apache-airflow")
     if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == version:
@@ -131,6 +131,6 @@ def _secrets(settings: Settings) -> dict[str, str]:
     file = home(settings) / "secrets.json"
     if not file.exists():
         made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")}
-        write_atomically(file, json.dumps(made), mode=0o600)
+        write_atomically(file, json.dumps(made))
     read: dict[str, str] = json.loads(file.read_text())
     return read
