@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from tidemark.broker.clients import java_system_properties
 from tidemark.local.jars import ensure
 from tidemark.settings import Settings
 
@@ -37,6 +38,7 @@ def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
     """Start Spark, or take what spark-submit started. Blocks for some seconds."""
+    system = java_system_properties(settings)
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {
         "spark.driver.host": "127.0.0.1",
@@ -71,11 +73,17 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.log.level": "WARN",
+        # Spark's own expression and the option of Kafka clients that holds a password.
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
+        "spark.executor.extraJavaOptions": " ".join(f"-D{name}={value}" for name, value in system.items()),
         **settings.spark_extra_conf,
     }
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    for name, value in system.items():
+        # The driver's JVM may have been started by spark-submit.
+        spark._jvm.java.lang.System.setProperty(name, value)
     log4j = spark._jvm.org.apache.logging.log4j
     for logger in _QUIET:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,7 +20,7 @@ from pydantic_settings import (
 )
 
 from tidemark.errors import InvalidSettings
-from tidemark.settings_names import file_entries, refuse_secrets, refuse_unknown
+from tidemark.settings_names import file_entries, flat_options, refuse_secrets, refuse_unknown
 
 
 def project_root() -> Path:
@@ -58,6 +58,10 @@ SQL_MEMORY_BYTES = 128 << 20
 """As `sql_memory_bytes` is by default."""
 
 
+Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
+"""Options of a client by their dotted names."""
+
+
 def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
     """A field with its Kafka Streams (or Kafka) name beside it; a number below `least` is refused."""
     return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
@@ -72,12 +76,36 @@ class Settings(BaseSettings):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "how to talk to the brokers", "security.protocol"
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = setting(
         "SCRAM-SHA-512", "used with `SASL_…`", "sasl.mechanism"
     )
-    sasl_username: str = setting("", "used with `SASL_…`", "sasl.jaas.config")
-    sasl_password: SecretStr = setting(SecretStr(""), "used with `SASL_…`; environment only", "sasl.jaas.config")
-    ssl_ca_location: str = setting("", "PEM file of the brokers' certificate authority", "ssl.truststore.location")
+    sasl_username: str = setting("", "used with `SASL_…`; with `OAUTHBEARER` the client's id", "sasl.jaas.config")
+    sasl_password: SecretStr = setting(
+        SecretStr(""),
+        "used with `SASL_…`; with `OAUTHBEARER` the client's secret; environment only",
+        "sasl.jaas.config",
+    )
+    oauth_token_url: str = setting(
+        "", "address of the endpoint that gives tokens, with `OAUTHBEARER`", "sasl.oauthbearer.token.endpoint.url"
+    )
+    oauth_scope: str = setting("", "scope of the tokens, with `OAUTHBEARER`", "sasl.jaas.config")
+    ssl_ca_location: str = setting(
+        "",
+        "PEM file of the certificate authorities of the brokers, and of the token endpoint",
+        "ssl.truststore.location",
+    )
+    ssl_certificate_location: str = setting(
+        "",
+        "PEM file of this client's private key (PKCS #8, not encrypted) and certificate chain, readable by its owner alone",
+        "ssl.keystore.location",
+    )
+    kafka: Options = setting(
+        {},
+        "more options of Kafka clients, by librdkafka's names, as a JSON object or a table; Spark's source and Kafka's tools "
+        "take those that Java clients have too",
+        "",
+    )
+    kafka_java: Options = setting({}, "more options of Spark's source and of Kafka's tools, by their Java names", "")
 
     commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms", least=0)
     max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records", least=1)
@@ -198,8 +226,18 @@ class Settings(BaseSettings):
     spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
     spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
     spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
-    spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
+    spark_extra_conf: Options = setting({}, "more Spark settings, as a JSON object", "")
     cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether clients log in with a user or a token."""
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
 
     @classmethod
     def settings_customise_sources(

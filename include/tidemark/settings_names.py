@@ -67,9 +67,24 @@ def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Pa
     for name, value in entries.items():
         if name in secret and not _is_url_without_password(value):
             _refuse_secret(name, f"`{name}`", file)
-        for option in value if isinstance(value, Mapping) else ():
+        for option in flat_options(value) if isinstance(value, Mapping) else ():
             if is_secret_name(option):
                 _refuse_secret(name, f"`{option}` of `{name}`", file)
+
+
+def flat_options(value: Any) -> Any:
+    """A table of options with dotted names and texts, however it was written: `a.b = true` is a table in a table in TOML."""
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            found |= {f"{name}.{rest}": text for rest, text in flat_options(entry).items()}
+        elif isinstance(entry, bool):
+            found[name] = str(entry).lower()
+        else:
+            found[name] = str(entry) if isinstance(entry, int | float) else entry
+    return found
 
 
 def _is_url_without_password(value: Any) -> bool:
