@@ -9,10 +9,11 @@ import base64
 import datetime
 import ipaddress
 import json
+import re
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,13 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -30,8 +37,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
+from tidemark.broker.acls import Acl
 from tidemark.local import ports
 from tidemark.local.broker import EmbeddedBroker
+from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 
 USER = "app"
@@ -218,3 +227,33 @@ def _add_user(admin: AdminClient) -> None:
         [UserScramCredentialUpsertion(USER, info, PASSWORD.encode())]
     ).values():
         future.result(15)
+
+
+_KINDS = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactional-id": ResourceType.TRANSACTIONAL_ID,
+}
+
+
+def binding(acl: Acl) -> AclBinding:
+    """The same for the admin client, and the user `app`."""
+    operation = getattr(AclOperation, re.sub(r"(?<!^)([A-Z])", r"_\1", acl.operation).upper())
+    literal, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return AclBinding(_KINDS[acl.resource], acl.name, literal, f"User:{USER}", "*", operation, allowed)
+
+
+def allow(admin: AdminClient, acls: Iterable[Acl]) -> None:
+    """Let the user `app` do that; blocks until the broker that is asked knows it, too."""
+    wanted = [binding(acl) for acl in acls]
+    for future in admin.create_acls(wanted).values():
+        future.result(15)
+    assert wait_until(lambda: set(wanted) <= known_acls(admin), 15)
+
+
+def known_acls(admin: AdminClient) -> set[AclBinding]:
+    """All that the broker goes by."""
+    everything = AclBindingFilter(
+        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    return set(admin.describe_acls(everything, request_timeout=15).result())

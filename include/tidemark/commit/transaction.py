@@ -10,11 +10,17 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, PreflightFailed
 from tidemark.membership.member import GroupMetadata
 from tidemark.tasks.update import Message
 
 _FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 _BUFFER_WAIT_S = 0.1
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
@@ -26,8 +32,8 @@ ACKS = "all"
 class BatchProducer(ABC):
     """What a commit writes through: begin, send, offsets, commit or abort.
 
-    Raises `InstanceFenced`, `OutcomeUnknown` or `BatchAborted`, nothing else of Kafka's. After `InstanceFenced` or
-    `OutcomeUnknown` the producer must be thrown away.
+    Raises `InstanceFenced`, `OutcomeUnknown`, `BatchAborted` or, for a right that is lacking, `PreflightFailed`. After
+    `InstanceFenced`, `OutcomeUnknown` or `PreflightFailed` the producer must be thrown away.
     """
 
     def __init__(
@@ -167,6 +173,11 @@ class BatchProducer(ABC):
                 raise InstanceFenced(
                     f"transactional.id {self.name} was taken over by another copy of this instance "
                     f"({error.str()}); this copy ends"
+                ) from raised
+            if error.code() in _DENIED:
+                raise PreflightFailed(
+                    f"{what} of {self.name}: {error.str()}; have the ACLs granted that `tidemark acls NAME --principal "
+                    "User:… --instances N` prints"
                 ) from raised
             if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
                 self.abort()
