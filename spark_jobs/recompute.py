@@ -1,4 +1,4 @@
-"""State computed again from the source topics' start: `recompute.py REQUEST`, a `Recomputation` as `tidemark` writes it.
+"""State computed again from the source topics' start: `recompute.py DESCRIPTOR`, of a file that holds a `Recomputation`.
 
 A line of JSON per batch and source partition says how far it is: `["pulse-events", 0, 200000]`. No output is written.
 """
@@ -34,7 +34,7 @@ from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology
 
 
-def main(request: Path) -> ExitCode:
+def main(request: int) -> ExitCode:
     """Compute and end; the caller's end is the job's, too."""
     keep_files_private()
     end_with_caller()
@@ -101,7 +101,7 @@ def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, o
 
 
 if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
+    code = main(int(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import json
 import os
@@ -19,7 +20,7 @@ from tidemark.local.ports import LOOPBACK
 from tidemark.local.record import write_atomically
 from tidemark.settings import Settings, project_root
 
-USERS = {"admin": "admin", "oncall": "op", "guest": "viewer"}
+USERS = {"admin": "admin", "oncall": "user", "guest": "viewer"}
 ADMINISTRATOR = "admin"
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -44,7 +45,7 @@ def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
     """What every process of a stack inherits, Airflow's or not. Contains the settings' password."""
     root = project_root()
     found = java.find()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    inherited = processes.without_airflow(os.environ)
     path = [str(Path(sys.executable).parent), str(found.home / "bin"), inherited.get("PATH", "")]
     no_proxy = [
         name for name in (inherited.get("NO_PROXY") or inherited.get("no_proxy", ""), LOOPBACK, "localhost") if name
@@ -79,7 +80,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
-        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__FERNET_KEY": shared["fernet_key"],
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder / 'airflow.db'}",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__API__HOST": LOOPBACK,
@@ -129,8 +130,12 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
 def _secrets(settings: Settings) -> dict[str, str]:
     """Keys that the parts share; random, made once, readable by their owner alone."""
     file = home(settings) / "secrets.json"
-    if not file.exists():
-        made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")}
-        write_atomically(file, json.dumps(made))
-    read: dict[str, str] = json.loads(file.read_text())
+    read: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    # Fernet's is 32 bytes, in base64 with its padding.
+    made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")} | {
+        "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    }
+    if not made.keys() <= read.keys():
+        read = made | read
+        write_atomically(file, json.dumps(read))
     return read
