@@ -25,6 +25,7 @@ from spark_jobs.session import spark_session
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.facts.audits import past_audits
 from tidemark.facts.database import FactsDatabase
+from tidemark.files import keep_files_private
 from tidemark.local.caller import end_with_caller
 from tidemark.quality.job import stand_back
 from tidemark.quality.lineage import run_event
@@ -49,6 +50,7 @@ def main(arguments: list[str]) -> ExitCode:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for noisy in ("py4j", "great_expectations"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    keep_files_private()
     end_with_caller()
     stand_back()
     try:

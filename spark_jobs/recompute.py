@@ -1,4 +1,4 @@
-"""State computed again from the source topics' start: `recompute.py REQUEST`, a `Recomputation` as `tidemark` writes it.
+"""State computed again from the source topics' start: `recompute.py DESCRIPTOR`, of a file that holds a `Recomputation`.
 
 A line of JSON per batch and source partition says how far it is: `["pulse-events", 0, 200000]`. No output is written.
 """
@@ -21,6 +21,7 @@ from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.session import spark_session
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
+from tidemark.files import keep_files_private
 from tidemark.instance.slices import Slices
 from tidemark.local.caller import end_with_caller
 from tidemark.names import TopicPartition
@@ -33,8 +34,9 @@ from tidemark.tasks.task import Task, TaskInput
 from tidemark.topology.plan import SubTopology
 
 
-def main(request: Path) -> ExitCode:
+def main(request: int) -> ExitCode:
     """Compute and end; the caller's end is the job's, too."""
+    keep_files_private()
     end_with_caller()
     try:
         asked, settings = Recomputation.read(request), Settings.load()
@@ -99,7 +101,7 @@ def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, o
 
 
 if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
+    code = main(int(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

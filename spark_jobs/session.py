@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from spark_jobs.cluster import cluster_conf
+from tidemark.broker.clients import java_system_properties
 from tidemark.local.jars import ensure
 from tidemark.settings import Settings
 
@@ -43,6 +44,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     Raises `PreflightFailed` where executors could not reach this driver.
     """
     os.environ.update(settings.spark_secret())
+    system = java_system_properties(settings)
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {
         **cluster_conf(settings),
@@ -64,6 +66,8 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         # is better at, surviving a crash, is of no use here: every start has a fresh checkpoint.
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        # Hadoop sets the modes of what it makes by this, not by the process's umask.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.sql.streaming.minBatchesToRetain": "2",
         # What a query has fetched and its consumers are kept for the query that goes on from there, for five minutes. A read
         # by itself, as for every batch with dead letters, has none that does: its records would fill the heap.
@@ -74,11 +78,17 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.log.level": "WARN",
+        # Spark's own expression and the option of Kafka clients that holds a password.
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
+        "spark.executor.extraJavaOptions": " ".join(f"-D{name}={value}" for name, value in system.items()),
         **settings.spark_extra_conf,
     }
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    for name, value in system.items():
+        # The driver's JVM may have been started by spark-submit.
+        spark._jvm.java.lang.System.setProperty(name, value)
     log4j = spark._jvm.org.apache.logging.log4j
     for logger in _QUIET:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)

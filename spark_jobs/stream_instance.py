@@ -21,7 +21,7 @@ from spark_jobs.session import spark_session
 from tidemark.broker.availability import external_topics, find_outage
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
-from tidemark.files import as_full_disk
+from tidemark.files import as_full_disk, keep_files_private
 from tidemark.instance.instance import Instance
 from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.probe import probe_from_environment
@@ -34,6 +34,7 @@ log = logging.getLogger("tidemark")
 
 def main(arguments: list[str]) -> ExitCode:
     """Run one instance until SIGTERM or an error."""
+    keep_files_private()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--instance", type=int, default=0, help="0 … n-1, survives relaunches")

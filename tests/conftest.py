@@ -38,6 +38,7 @@ def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         for name in [n for n in os.environ if n.startswith("TIDEMARK_") and n != "TIDEMARK_CACHE_DIR"]:
             patch.delenv(name)
         empty = tmp_path_factory.mktemp("settings")
+        (empty / "tidemark.toml").touch()
         patch.setenv("TIDEMARK_CONFIG", str(empty / "tidemark.toml"))
         patch.setenv("TIDEMARK_VAR_DIR", str(empty / "var"))
         yield

@@ -1,4 +1,4 @@
-"""Files that others read while they are written anew, or after a crash in the middle of that."""
+"""Files that others read while they are written anew, or after a crash in the middle of that; who may read them at all."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def as_full_disk(error: OSError) -> StoreFailed | None:
     if error.errno not in NO_ROOM:
         return None
     return StoreFailed(f"{error.filename or 'a file'} cannot be written ({os.strerror(error.errno)}): free its disk")
+
+
+def keep_files_private() -> None:
+    """Make what this process and those it starts create readable by their user alone: state and reports hold personal data.
+
+    Every program's entry point calls it first.
+    """
+    os.umask(0o077)
 
 
 def replace_file(path: Path, text: str, *, synced: bool) -> None:

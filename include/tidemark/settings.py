@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -20,12 +20,18 @@ from pydantic_settings import (
 )
 
 from tidemark.errors import InvalidSettings
+from tidemark.settings_names import file_entries, flat_options, refuse_secrets, refuse_unknown
 
 
 def project_root() -> Path:
     """The checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
     home = os.environ.get("TIDEMARK_HOME")
     return Path(home) if home else Path(__file__).resolve().parents[2]
+
+
+def settings_file() -> Path:
+    """The file of settings: `tidemark.toml` in the project, or what `TIDEMARK_CONFIG` names."""
+    return Path(os.environ.get("TIDEMARK_CONFIG") or project_root() / "tidemark.toml")
 
 
 def stack_file(var_dir: Path) -> Path:
@@ -52,6 +58,10 @@ SQL_MEMORY_BYTES = 128 << 20
 """As `sql_memory_bytes` is by default."""
 
 
+Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
+"""Options of a client by their dotted names."""
+
+
 def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
     """A field with its Kafka Streams (or Kafka) name beside it; a number below `least` is refused."""
     return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
@@ -60,18 +70,42 @@ def setting(default: Any, description: str, streams: str = "", *, least: int | N
 class Settings(BaseSettings):
     """Frozen settings of one process. Units are in the names."""
 
-    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="forbid")
 
     bootstrap_servers: str = setting("127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT", "how to talk to the brokers", "security.protocol"
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = setting(
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = setting(
         "SCRAM-SHA-512", "used with `SASL_…`", "sasl.mechanism"
     )
-    sasl_username: str = setting("", "used with `SASL_…`", "sasl.jaas.config")
-    sasl_password: SecretStr = setting(SecretStr(""), "used with `SASL_…`; environment only", "sasl.jaas.config")
-    ssl_ca_location: str = setting("", "PEM file of the brokers' certificate authority", "ssl.truststore.location")
+    sasl_username: str = setting("", "used with `SASL_…`; with `OAUTHBEARER` the client's id", "sasl.jaas.config")
+    sasl_password: SecretStr = setting(
+        SecretStr(""),
+        "used with `SASL_…`; with `OAUTHBEARER` the client's secret; environment only",
+        "sasl.jaas.config",
+    )
+    oauth_token_url: str = setting(
+        "", "address of the endpoint that gives tokens, with `OAUTHBEARER`", "sasl.oauthbearer.token.endpoint.url"
+    )
+    oauth_scope: str = setting("", "scope of the tokens, with `OAUTHBEARER`", "sasl.jaas.config")
+    ssl_ca_location: str = setting(
+        "",
+        "PEM file of the certificate authorities of the brokers, and of the token endpoint",
+        "ssl.truststore.location",
+    )
+    ssl_certificate_location: str = setting(
+        "",
+        "PEM file of this client's private key (PKCS #8, not encrypted) and certificate chain, readable by its owner alone",
+        "ssl.keystore.location",
+    )
+    kafka: Options = setting(
+        {},
+        "more options of Kafka clients, by librdkafka's names, as a JSON object or a table; Spark's source and Kafka's tools "
+        "take those that Java clients have too",
+        "",
+    )
+    kafka_java: Options = setting({}, "more options of Spark's source and of Kafka's tools, by their Java names", "")
 
     commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms", least=0)
     max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records", least=1)
@@ -222,8 +256,18 @@ class Settings(BaseSettings):
         SecretStr(""), "shared by a cluster's master, workers and drivers; environment only", ""
     )
     spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
-    spark_extra_conf: dict[str, str] = setting({}, "more Spark settings, as a JSON object", "")
+    spark_extra_conf: Options = setting({}, "more Spark settings, as a JSON object", "")
     cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether clients log in with a user or a token."""
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol.endswith("SSL")
 
     @classmethod
     def settings_customise_sources(
@@ -234,11 +278,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        toml = os.environ.get("TIDEMARK_CONFIG", str(project_root() / "tidemark.toml"))
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls, toml_file=toml),
+            TomlConfigSettingsSource(settings_cls, toml_file=settings_file()),
             _StackSource(settings_cls),
         )
 
@@ -246,8 +289,9 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Settings:
         """Read environment, file and the running stack; relative folders become absolute.
 
-        Raises `InvalidSettings` naming the setting, its value's fault and where it came from.
+        Raises `InvalidSettings` naming the setting, its value's fault and the remedy; for an unknown name the nearest one.
         """
+        cls._check_names()
         try:
             read = cls(**overrides)
         except ValidationError as error:
@@ -270,6 +314,13 @@ class Settings(BaseSettings):
         """The cluster's secret by the variable in which Spark itself looks for it, so that it is on no command line."""
         secret = self.spark_authenticate_secret.get_secret_value()
         return {"_SPARK_AUTH_SECRET": secret} if secret else {}
+
+    @classmethod
+    def _check_names(cls) -> None:
+        file = settings_file()
+        entries = file_entries(file, required="TIDEMARK_CONFIG" in os.environ)
+        refuse_unknown(cls.model_fields, os.environ, entries, file)
+        refuse_secrets({n for n, f in cls.model_fields.items() if f.annotation is SecretStr}, entries, file)
 
     def as_environment(self) -> dict[str, str]:
         """These settings as environment variables, for a process started from this one. Contains the password."""

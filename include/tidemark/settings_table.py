@@ -8,6 +8,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
 from tidemark.settings import Settings
+from tidemark.settings_names import NOT_SETTINGS
 
 _HEAD = """\
 # Settings
@@ -17,16 +18,25 @@ Made from `include/tidemark/settings.py` by `.venv/bin/python -m tidemark.settin
 Each setting is read from the environment (`TIDEMARK_…`), else from `tidemark.toml` in the project (the small name;
 another file with `TIDEMARK_CONFIG`), else from what `tidemark up` recorded of the running stack, else it has the default.
 Times are milliseconds where the name ends in `_ms`, sizes are bytes where it ends in `_bytes`. A value that cannot be used
-is refused with its name. Passwords belong in the environment; no log and no error shows them.
+is refused with its name, and a name that no setting has with the nearest one. Secrets are taken from the environment alone:
+in `tidemark.toml` they are refused. No log and no error shows them.
 
 | environment | in `tidemark.toml` | default | what it is | in Kafka Streams |
 |---|---|---|---|---|
 """
 
+_VARIABLES = """
+Variables of the environment that are not settings:
+
+| environment | what it is |
+|---|---|
+"""
+
 
 def markdown() -> str:
     """The whole page, ending in a newline."""
-    return _HEAD + "".join(_row(name, field) for name, field in Settings.model_fields.items())
+    rows = (_row(name, field) for name, field in Settings.model_fields.items())
+    return _HEAD + "".join(rows) + _VARIABLES + "".join(f"| `{n}` | {about} |\n" for n, about in NOT_SETTINGS.items())
 
 
 def _row(name: str, field: FieldInfo) -> str:

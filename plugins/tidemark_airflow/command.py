@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidemark.local.processes import without_airflow
 from tidemark.settings import Settings, project_root
 from tidemark_airflow.identity import InstanceFiles
 from tidemark_airflow.launcher import Command
@@ -49,7 +50,7 @@ def spark_command(
 def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of an instance: ours without Airflow's own, which holds keys that a stream has no use for."""
     root = project_root()
-    environment = {name: value for name, value in inherited.items() if not name.lstrip("_").startswith("AIRFLOW")}
+    environment = without_airflow(inherited)
     environment.update(settings.as_environment())
     plugins = Path(__file__).resolve().parents[1]
     environment["PYTHONPATH"] = os.pathsep.join([str(root / "include"), str(root), str(plugins)])

@@ -1,4 +1,4 @@
-"""A user's alert callback for tests: a line of JSON per alert, in the file that `TIDEMARK_TEST_ALERTS` names."""
+"""A user's alert callback for tests: a line of JSON per alert, in the file that `TEST_ALERTS` names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tidemark.alerts.alert import Alert
 
 NOTE = "tests.alerts.noting:note"
-NOTES_FILE = "TIDEMARK_TEST_ALERTS"
+NOTES_FILE = "TEST_ALERTS"
 
 
 def note(alert: Alert) -> None:

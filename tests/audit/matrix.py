@@ -116,7 +116,7 @@ class Matrix:
             **os.environ,
             **self.settings.as_environment(),
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
-            "TIDEMARK_CRASH_ARM": str(arm),
+            "TEST_CRASH_ARM": str(arm),
         }
         environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT / "include"), str(_ROOT)])
         command = [sys.executable, "-m", "tests.audit.process", app.name]

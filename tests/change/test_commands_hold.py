@@ -193,7 +193,7 @@ def test_should_take_over_the_hold_of_a_command_that_was_killed(app, tmp_path, m
     arm_file = tmp_path / "arm.json"
     environment = {
         **os.environ, **app.settings.as_environment(), "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}",
-        "TIDEMARK_PROBE": "tests.crash.probe:kill", "TIDEMARK_CRASH_ARM": str(arm_file),
+        "TIDEMARK_PROBE": "tests.crash.probe:kill", "TEST_CRASH_ARM": str(arm_file),
     }  # fmt: skip
 
     def tidemark(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -171,7 +171,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
         "PYTHONPATH": os.pathsep.join([str(project_root() / "include"), str(project_root())]),
         "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
         "TIDEMARK_PROBE": "tests.crash.probe:kill",
-        "TIDEMARK_CRASH_ARM": str(arm),
+        "TEST_CRASH_ARM": str(arm),
     }
     command = [sys.executable, "-m", "tidemark.cli.main", "offsets", "reset", "made_reset"]
     command += ["--to", "earliest", "--state", "empty", "--run", "--yes"]

@@ -164,7 +164,7 @@ class Bench:
             "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
             "TIDEMARK_RESTORE_PROCESS_OFFSETS": str(self.restore_process_offsets),
             "TIDEMARK_PROBE": "tests.crash.probe:kill",
-            "TIDEMARK_CRASH_ARM": str(self.arm_file),
+            "TEST_CRASH_ARM": str(self.arm_file),
         }
 
     def launch(self, instance: int = 0, disk: str = "state", log: str | None = None) -> subprocess.Popen[bytes]:

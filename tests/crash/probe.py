@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.crash import disk
 
-_ARM_FILE = Path(os.environ.get("TIDEMARK_CRASH_ARM", "/nonexistent"))
+_ARM_FILE = Path(os.environ.get("TEST_CRASH_ARM", "/nonexistent"))
 _passed: dict[str, int] = {}
 
 

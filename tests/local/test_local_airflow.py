@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 
 from tidemark.local import airflow_parts, ports, processes
 from tidemark.local.airflow import HEARTBEATS, AirflowApi, AirflowRefused
@@ -142,4 +143,22 @@ def test_the_parts_should_share_secrets_and_listen_on_loopback_only(
     assert first["TIDEMARK_VAR_DIR"] == str(tmp_path)
     assert ports.LOOPBACK in first["NO_PROXY"].split(",")
     assert len(first["AIRFLOW__API_AUTH__JWT_SECRET"]) >= 32
+    assert (
+        Fernet(first["AIRFLOW__CORE__FERNET_KEY"]).decrypt(Fernet(first["AIRFLOW__CORE__FERNET_KEY"]).encrypt(b"s"))
+        == b"s"
+    )
     assert (tmp_path / "airflow" / "secrets.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_that_an_earlier_version_did_not_make_should_be_added_and_the_others_kept(tmp_path: Path) -> None:
+    settings, file = Settings.load(var_dir=tmp_path), tmp_path / "airflow" / "secrets.json"
+    file.parent.mkdir()
+    file.write_text('{"jwt_secret": "j", "api_secret_key": "a"}')
+    made = airflow_parts.environment(settings, "one", 28080)
+    assert (made["AIRFLOW__API_AUTH__JWT_SECRET"], made["AIRFLOW__API__SECRET_KEY"]) == ("j", "a")
+    assert Fernet(made["AIRFLOW__CORE__FERNET_KEY"])
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_only_the_administrator_should_have_a_role_that_sees_connections() -> None:
+    assert airflow_parts.USERS == {"admin": "admin", "oncall": "user", "guest": "viewer"}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from pydantic import SecretStr
 from tests.conftest import CreateTopic
 
 from tidemark.errors import TidemarkError
-from tidemark.local.kafka_tools import MAIN_CLASSES, client_properties, kafka_tool
+from tidemark.local.kafka_tools import MAIN_CLASSES, kafka_tool
 from tidemark.settings import Settings
 
 
@@ -33,12 +32,3 @@ def test_a_tool_that_is_not_there_should_name_those_that_are() -> None:
     with pytest.raises(TidemarkError, match="consumer-groups"):
         kafka_tool("consumer-group")
     assert "transactions" in MAIN_CLASSES
-
-
-def test_a_password_should_be_quoted_for_the_java_client() -> None:
-    settings = Settings.load(
-        security_protocol="SASL_SSL", sasl_username="me", sasl_password=SecretStr('a"b\\c'), ssl_ca_location="/ca.pem"
-    )
-    entries = client_properties(settings)
-    assert entries["sasl.jaas.config"].endswith('username="me" password="a\\"b\\\\c";')
-    assert entries["ssl.truststore.type"] == "PEM"

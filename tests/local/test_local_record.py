@@ -44,7 +44,7 @@ def test_a_damaged_record_should_name_the_file_and_the_remedy(tmp_path: Path, te
 
 
 def test_a_secret_should_be_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    record.write_atomically(tmp_path / "secret", "s", mode=0o600)
+    record.write_atomically(tmp_path / "secret", "s")
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["secret"]
 

@@ -65,3 +65,16 @@ def test_should_end_with_a_caller_that_is_killed(waiting):
         assert job is not None
         caller.send_signal(signal.SIGKILL)
     assert wait_until(lambda: not job.is_alive(), 20)
+
+
+def test_a_job_should_be_given_neither_airflows_keys_nor_a_request_with_a_name(tmp_path, monkeypatch):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, sys\nprint([n for n in os.environ if 'AIRFLOW' in n])\n"
+        "print(os.fdopen(int(sys.argv[-1]), 'rb').read())\n"
+    )
+    for name in ("AIRFLOW__API_AUTH__JWT_SECRET", "_AIRFLOW__SECRET", "AIRFLOW_CONN_SPARK"):
+        monkeypatch.setenv(name, "s3cret")
+    lines = list(job_lines(script, [], Settings.load(), "a job", request=b"asked"))
+    assert lines[0] == "[]"
+    assert lines[1] == "b'asked'"

@@ -15,8 +15,8 @@ from tests.oncall.versions import deploy
 
 from tidemark.errors import StartRefused
 
-ARM_FILE = "TIDEMARK_ONCALL_ARM"
-DEPLOYED = "TIDEMARK_ONCALL_DEPLOYED"
+ARM_FILE = "TEST_ONCALL_ARM"
+DEPLOYED = "TEST_ONCALL_DEPLOYED"
 """The folder that `deploy` writes to."""
 
 

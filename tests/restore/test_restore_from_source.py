@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from functools import partial
 
 import pytest
@@ -123,9 +124,12 @@ def test_should_tell_the_last_words_of_a_job_that_fails(app, tmp_path, monkeypat
 
 
 def test_a_job_should_end_with_its_caller(app, tmp_path):
-    request = tmp_path / "request.pickle"
-    request.write_bytes(pickle.dumps(Recomputation(app.plan, {}, tmp_path)))
     script = project_root() / "spark_jobs" / "recompute.py"
     # With the caller its end of the pipe is gone; a job that did not notice would have nothing to do, and end with 0.
-    ended = subprocess.run([sys.executable, script, request], input=b"", timeout=60, check=False)
+    with tempfile.TemporaryFile() as request:
+        request.write(pickle.dumps(Recomputation(app.plan, {}, tmp_path)))
+        request.seek(0)
+        handed = request.fileno()
+        command = [sys.executable, script, str(handed)]
+        ended = subprocess.run(command, input=b"", timeout=60, check=False, pass_fds=[handed])
     assert ended.returncode == ExitCode.RETRY

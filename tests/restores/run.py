@@ -40,7 +40,7 @@ from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 PER_APPLICATION = 5
-_HAS_MOUNTS = "TIDEMARK_RESTORES_MOUNTS"
+_HAS_MOUNTS = "TEST_RESTORES_MOUNTS"
 
 
 def _bench(drawn: Drawn, bootstrap: str, folder: Path, seed: int) -> Bench:

@@ -12,6 +12,7 @@ from tidemark.settings import Settings, stack_file
 
 def test_should_let_the_environment_win_over_the_file_and_the_file_over_the_running_stack(tmp_path, monkeypatch):
     toml = tmp_path / "tidemark.toml"
+    toml.touch()
     monkeypatch.setenv("TIDEMARK_CONFIG", str(toml))
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
     stack_file(tmp_path).write_text(json.dumps({"settings": {"bootstrap_servers": "127.0.0.1:1"}}))

@@ -64,6 +64,7 @@ def own_stack(folder: Path) -> Iterator[tuple[Settings, AirflowApi]]:
     kept = {"TIDEMARK_CACHE_DIR", "TIDEMARK_HOME"}
     for name in [name for name in os.environ if name.startswith("TIDEMARK_") and name not in kept]:
         del os.environ[name]
+    (folder / "tidemark.toml").touch()
     os.environ |= {
         "TIDEMARK_VAR_DIR": str(folder / "var"),
         "TIDEMARK_STATE_DIR": str(folder / "state"),

@@ -88,10 +88,20 @@ def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings)
 def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
     futures = admin.describe_configs(resources, request_timeout=settings.broker_timeout_ms / 1000)
-    return {
-        resource.name: {key: entry.value for key, entry in future.result().items()}
-        for resource, future in futures.items()
-    }
+    found: dict[str, dict[str, str]] = {}
+    denied: list[str] = []
+    for resource, future in futures.items():
+        try:
+            found[resource.name] = {key: entry.value for key, entry in future.result().items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            denied.append(f"DescribeConfigs on topic {resource.name}")
+    if denied:
+        raise PreflightFailed(
+            f"this user may not: {', '.join(denied)}; have the ACLs granted that `tidemark acls` prints"
+        )
+    return found
 
 
 _KNOWN_EVERYWHERE_S = 2.0

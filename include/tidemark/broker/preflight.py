@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
+from tidemark.broker.acls import verify_allowed
 from tidemark.broker.cluster import describe_topics, topic_configs
 from tidemark.broker.topics import ensure_internal_topics, partition_counts, verify_survives, verify_writable
 from tidemark.errors import PreflightFailed
@@ -24,6 +25,8 @@ def preflight(
     """
     _check_folder(settings)
     facts = describe_topics(admin, settings)
+    # A topic that this user may not see looks like one that does not exist.
+    verify_allowed(plan, settings, admin)
     internal = set(plan.repartition_topics)
     sources = [topic for s in plan.subtopologies for topic in s.source_topics if topic not in internal]
     sinks = sorted({topic for s in plan.subtopologies for topic in s.sink_topics if topic not in internal})
@@ -43,6 +46,8 @@ def preflight(
     _check_tables(plan, settings, admin)
     existing = {name: found.partitions for name, found in facts.items()}
     ensure_internal_topics(plan, settings, admin, existing, committed)
+    # Of a topic that has just been created only its user's right to see it was known.
+    verify_allowed(plan, settings, admin)
     return partition_counts(admin, settings)
 
 

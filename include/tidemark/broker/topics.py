@@ -193,7 +193,7 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
                 "or add brokers"
             )
             if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
-                remedy = "create it by hand, or give this user the right to"
+                remedy = "create it by hand, or give this user the right to (`tidemark acls` prints them)"
             raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
     wait_until_led(admin, [spec.topic for spec in wanted], settings)
 

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import read_committed_consumer
+from tidemark.restore.changelog import is_passing, read_committed_consumer
 
 _FETCH_RECORDS = 20_000
 
@@ -84,7 +84,7 @@ def _take(found: Scan, message: Any) -> None:
     if error is not None:
         if error.code() == KafkaError._PARTITION_EOF:
             found.next_offset = max(found.next_offset, message.offset())
-        elif not error.retriable():
+        elif not is_passing(error):
             raise KafkaException(error)
         return
     if message.offset() >= found.until_offset:

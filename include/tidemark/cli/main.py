@@ -16,7 +16,7 @@ from pathlib import Path
 import typer
 
 from tidemark.errors import TidemarkError
-from tidemark.files import as_full_disk
+from tidemark.files import as_full_disk, keep_files_private
 
 _NOT_COMMANDS = {"main"}
 
@@ -51,6 +51,7 @@ def build(names: list[str]) -> typer.Typer:
 
 def run() -> None:
     """Run the command of `sys.argv`. A `TidemarkError` and a full disk become one line on stderr and its exit code."""
+    keep_files_private()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     names = command_names()

@@ -11,11 +11,17 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.broker.sizes import BATCH_BYTES
-from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, ProducerFenced
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, PreflightFailed, ProducerFenced
 from tidemark.membership.member import GroupMetadata
 from tidemark.tasks.update import Message
 
 _PRODUCER_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
 _BUFFER_WAIT_S = 0.1
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
@@ -27,8 +33,8 @@ ACKS = "all"
 class BatchProducer(ABC):
     """What a commit writes through: begin, send, offsets, commit or abort.
 
-    Raises `InstanceFenced`, `OutcomeUnknown` (`ProducerFenced` is one) or `BatchAborted`, nothing else of Kafka's.
-    Behind the first two the producer must be thrown away.
+    Raises `InstanceFenced`, `OutcomeUnknown` (`ProducerFenced` is one), `BatchAborted` or, for a right that is lacking,
+    `PreflightFailed`, nothing else of Kafka's. Behind all but `BatchAborted` the producer must be thrown away.
     """
 
     def __init__(
@@ -174,6 +180,11 @@ class BatchProducer(ABC):
                 raise ProducerFenced(
                     f"{what}: the transaction of {self.name} timed out, or another copy of this instance has begun "
                     f"({error.str()}); the instance starts anew"
+                ) from raised
+            if error.code() in _DENIED:
+                raise PreflightFailed(
+                    f"{what} of {self.name}: {error.str()}; have the ACLs granted that `tidemark acls NAME --principal "
+                    "User:… --instances N` prints"
                 ) from raised
             if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
                 self.abort()

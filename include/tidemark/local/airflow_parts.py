@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import json
 import os
@@ -20,7 +21,7 @@ from tidemark.local.record import write_atomically
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 
-USERS = {"admin": "admin", "oncall": "op", "guest": "viewer"}
+USERS = {"admin": "admin", "oncall": "user", "guest": "viewer"}
 ADMINISTRATOR = "admin"
 AIRFLOW_DATABASE = "AIRFLOW_METADATA_DATABASE_URL"
 """The variable that tells `history_cleanup` where Airflow's own database is."""
@@ -51,7 +52,7 @@ def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
     """What every process of a stack inherits, Airflow's or not. Contains the settings' password."""
     root = project_root()
     found = java.find()
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+    inherited = processes.without_airflow(os.environ)
     path = [str(Path(sys.executable).parent), str(found.home / "bin"), inherited.get("PATH", "")]
     no_proxy = [
         name for name in (inherited.get("NO_PROXY") or inherited.get("no_proxy", ""), LOOPBACK, "localhost") if name
@@ -87,7 +88,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
-        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__FERNET_KEY": shared["fernet_key"],
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         # Airflow hides its own from tasks, one of which cleans it.
         AIRFLOW_DATABASE: database,
@@ -114,7 +115,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not password_file(settings).exists():
         passwords = {user: secrets.token_urlsafe(12) for user in USERS}
-        write_atomically(password_file(settings), json.dumps(passwords), mode=0o600)
+        write_atomically(password_file(settings), json.dumps(passwords))
     stamp = folder / "migrated"
     wanted = f"{importlib.metadata.version('apache-airflow')} {MAINTENANCE_POOL}={MAINTENANCE_SLOTS}"
     if (folder / "airflow.db").exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -144,8 +145,12 @@ def _airflow(folder: Path, environment: dict[str, str], log_name: str, failure: 
 def _secrets(settings: Settings) -> dict[str, str]:
     """Keys that the parts share; random, made once, readable by their owner alone."""
     file = home(settings) / "secrets.json"
-    if not file.exists():
-        made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")}
-        write_atomically(file, json.dumps(made), mode=0o600)
-    read: dict[str, str] = json.loads(file.read_text())
+    read: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
+    # Fernet's is 32 bytes, in base64 with its padding.
+    made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")} | {
+        "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
+    }
+    if not made.keys() <= read.keys():
+        read = made | read
+        write_atomically(file, json.dumps(read))
     return read

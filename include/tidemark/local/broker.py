@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -32,9 +32,13 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0) -> bool:
-    """Whether at least that many brokers are known at this address. Blocks for the time at most."""
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)})
+def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0, config: Mapping[str, Any] | None = None) -> bool:
+    """Whether at least that many brokers are known at this address. Blocks for the time at most.
+
+    `config` is a client's, for brokers that want more than an address.
+    """
+    own: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)}
+    client = AdminClient({**(config or {}), **own})
     try:
         return len(client.list_topics(timeout=timeout_s).brokers) >= nodes
     except KafkaException:

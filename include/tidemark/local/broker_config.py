@@ -67,8 +67,20 @@ def server_properties(node: Node, data: Path) -> dict[str, str]:
 
 
 def as_properties(entries: Mapping[str, str]) -> str:
-    """Java's `.properties` format."""
-    return "".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in entries.items())
+    """Java's `.properties` format, in ASCII: Java reads the file as Latin-1."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
+
+
+def _escaped(value: str) -> str:
+    text = value.replace("\\", "\\\\")
+    plain = "".join(c if " " <= c <= "~" else _units(c) for c in text)
+    return "\\" + plain if plain.startswith(" ") else plain
+
+
+def _units(character: str) -> str:
+    """A character as Java's UTF-16 units."""
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def log4j_properties(log: Path, level: str = "WARN") -> str:

@@ -109,7 +109,7 @@ def _is_verified(path: Path, jar: Jar) -> bool:
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the cache's lock; the system lets go of it when this process ends in any way."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_shared(folder)
         opened = (folder / "jars.lock").open("a")
     except OSError as error:
         raise PreflightFailed(
@@ -125,9 +125,16 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def _make_shared(folder: Path) -> None:
+    """Make a folder that every user may read: unlike what else is written, jars are no secret."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+
+
 def _fetch(set_name: str, lacking: list[Jar], settings: Settings) -> None:
     folder = jar_folder(settings)
-    folder.mkdir(exist_ok=True)
+    _make_shared(folder)
     work = settings.cache_dir / "ivy" / set_name
     # An earlier fetch may have been cut off: what it had finished is taken before anything is asked for again.
     _harvest(lacking, work, folder)
@@ -161,6 +168,7 @@ def _harvest(jars: list[Jar], work: Path, folder: Path) -> list[Jar]:
     for jar in jars:
         for found in (work / jar.group / jar.artifact).glob(f"*/{jar.artifact}-{jar.version}.jar"):
             if _is_verified(found, jar):
+                found.chmod(0o644)
                 found.replace(folder / jar.file_name)
             else:
                 wrong.append(jar)

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tidemark.broker.clients import java_properties, java_system_properties
 from tidemark.errors import TidemarkError
 from tidemark.local import jars, java
 from tidemark.local.broker_config import as_properties, log4j_properties
@@ -30,8 +31,9 @@ MAIN_CLASSES = {
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
 }
 _WITHOUT_BROKER = {"dump-log"}
-# The option by which a tool takes client settings, where it is not the usual one.
-_CLIENT_OPTION = {"console-consumer": "--consumer.config", "console-producer": "--producer.config"}
+_CLIENT_OPTION = "--command-config"
+# What a caller may give instead, the older ones too.
+_CLIENT_OPTIONS = (_CLIENT_OPTION, "--consumer.config", "--producer.config")
 
 
 def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, capture: bool = False) -> tuple[int, str]:
@@ -50,6 +52,7 @@ def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, cap
         log4j.write_text(log4j_properties(folder / "tool.log"))
         command = [
             str(java.find().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={log4j}",
+            *(f"-D{name}={value}" for name, value in java_system_properties(known).items()),
             "-cp", os.pathsep.join(str(jar) for jar in jars.ensure("kafka", known)), main,
             *_connection(name.removeprefix("kafka-"), list(arguments), known, folder), *arguments,
         ]  # fmt: skip
@@ -69,26 +72,9 @@ def _connection(name: str, arguments: list[str], settings: Settings, folder: Pat
         return added
     if not any(argument.startswith(("--bootstrap-server", "--bootstrap-controller")) for argument in arguments):
         added += ["--bootstrap-server", settings.bootstrap_servers]
-    option = _CLIENT_OPTION.get(name, "--command-config")
-    if settings.security_protocol != "PLAINTEXT" and option not in arguments:
+    if not any(argument.startswith(_CLIENT_OPTIONS) for argument in arguments):
         file = folder / "client.properties"
         file.touch(mode=0o600)
-        file.write_text(as_properties(client_properties(settings)))
-        added += [option, str(file)]
+        file.write_text(as_properties(java_properties(settings)))
+        added += [_CLIENT_OPTION, str(file)]
     return added
-
-
-def client_properties(settings: Settings) -> dict[str, str]:
-    """The Java client's settings for how to talk to the brokers; contains the password."""
-    entries: dict[str, str] = {"security.protocol": settings.security_protocol}
-    if settings.security_protocol.startswith("SASL_"):
-        module = "plain.PlainLoginModule" if settings.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
-        password = settings.sasl_password.get_secret_value().replace("\\", "\\\\").replace('"', '\\"')
-        entries["sasl.mechanism"] = settings.sasl_mechanism
-        entries["sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.{module} required "
-            f'username="{settings.sasl_username}" password="{password}";'
-        )
-    if settings.ssl_ca_location:
-        entries |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": settings.ssl_ca_location}
-    return entries

@@ -51,6 +51,11 @@ class Identity:
         return self.process() is not None
 
 
+def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without Airflow's variables: they hold keys that no other program has a use for."""
+    return {name: value for name, value in environment.items() if not name.lstrip("_").startswith("AIRFLOW_")}
+
+
 def cpu_seconds() -> float:
     """Seconds that this process, those below it, and those they have waited for, have had a core so far."""
     own = psutil.Process()

@@ -77,13 +77,12 @@ def save(record: Record, var_dir: Path) -> None:
     write_atomically(stack_file(var_dir), json.dumps(asdict(record), indent=2) + "\n")
 
 
-def write_atomically(file: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file so that a reader, or a crash, finds the old text or the new, and never with a wider mode."""
+def write_atomically(file: Path, text: str) -> None:
+    """Replace a file so that a reader, or a crash, finds the old text or the new; only its owner can read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w") as opened:
-            os.fchmod(handle, mode)
             opened.write(text)
         Path(name).replace(file)
     except BaseException:

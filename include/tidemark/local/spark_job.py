@@ -8,27 +8,42 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
+from typing import IO
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.local.processes import without_airflow
 from tidemark.settings import Settings, project_root
 
 _LAST_WORDS = 5
 
 
 def job_lines(
-    script: Path, arguments: Sequence[str], settings: Settings, what: str, *, own_session: bool = False
+    script: Path,
+    arguments: Sequence[str],
+    settings: Settings,
+    what: str,
+    *,
+    own_session: bool = False,
+    request: bytes | None = None,
 ) -> Generator[str, None, None]:
     """Run `script`, a path below the project's root, and give the lines of its standard output as they come.
 
     The job ends when this generator is closed, and with the caller however that ends (it calls `end_with_caller`).
-    `own_session` makes it lead one. Raises `OutcomeUnknown` that says `what` ended, with the job's last words, when it fails.
+    `own_session` makes it lead one. A `request` is in a file without a name, whose descriptor is the job's last argument: no
+    other process can replace it. Raises `OutcomeUnknown` that says `what` ended, with the job's last words, when it fails.
     """
     root = project_root()
     with (
         tempfile.TemporaryFile() as errors,
+        tempfile.TemporaryFile() as asked,
         subprocess.Popen(
-            [sys.executable, str(root / script), *arguments],
-            env={**os.environ, **settings.as_environment(), "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}"},
+            [sys.executable, str(root / script), *arguments, *_handed(request, asked)],
+            pass_fds=[] if request is None else [asked.fileno()],
+            env={
+                **without_airflow(os.environ),
+                **settings.as_environment(),
+                "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}",
+            },
             cwd=root,
             # The job ends when this pipe does: nothing is left behind a killed caller.
             stdin=subprocess.PIPE,
@@ -50,3 +65,11 @@ def job_lines(
             words = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
             said = " / ".join(words[-_LAST_WORDS:]) or "nothing"
             raise OutcomeUnknown(f"{what} ended with {job.returncode}; its last words: {said}")
+
+
+def _handed(request: bytes | None, file: IO[bytes]) -> list[str]:
+    if request is None:
+        return []
+    file.write(request)
+    file.seek(0)
+    return [str(file.fileno())]

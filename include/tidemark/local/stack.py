@@ -18,6 +18,7 @@ from threading import Lock
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
+from tidemark.broker.clients import librdkafka_config
 from tidemark.errors import PreflightFailed
 from tidemark.local import airflow_parts, jars, java, ports, processes, record
 from tidemark.local.airflow import AirflowApi
@@ -135,10 +136,14 @@ class _Starter:
                 self._save()
                 task = progress.add_task(f"broker at {address}", total=1)
                 work.append(pool.submit(_finishing, progress, task, lambda: self._broker(kafka, port)))
-            elif not answers(address, timeout_s=self._settings.broker_timeout_ms / 1000):
+            elif not answers(
+                address,
+                timeout_s=self._settings.broker_timeout_ms / 1000,
+                config=librdkafka_config(self._settings),
+            ):
                 raise PreflightFailed(
-                    f"no Kafka broker answers at {address}: start it, "
-                    "or unset TIDEMARK_BOOTSTRAP_SERVERS to have one started here"
+                    f"no Kafka broker answers at {address} with security_protocol {self._settings.security_protocol}: start "
+                    "it, check the settings of TLS and login, or unset TIDEMARK_BOOTSTRAP_SERVERS to have one started here"
                 )
             else:
                 self._record.settings["bootstrap_servers"] = address

@@ -18,6 +18,13 @@ from tidemark.names import TopicPartition
 log = logging.getLogger(__name__)
 
 _MAGIC = b"CGMDv2:"
+# The next start says which right is lacking.
+_FINAL = {
+    KafkaError._FATAL,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
 _POLL_INTERVAL_S = 0.05
 
 
@@ -114,7 +121,7 @@ class Member:
                 return
             told = None if message is None else message.error()
             if told is not None:
-                if told.fatal() or told.code() in (KafkaError._FATAL, KafkaError.FENCED_INSTANCE_ID):
+                if told.fatal() or told.code() in _FINAL:
                     self._fail(KafkaException(told))
                     return
                 log.warning("group member: %s", told)

@@ -16,6 +16,7 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from tidemark.errors import OutcomeUnknown, TidemarkError
+from tidemark.local.processes import without_airflow
 from tidemark.restore.listener import RestoreProgress
 from tidemark.restore.loading import Load
 from tidemark.restore.restore import RestoreJob, Restorer, RestoreSuspended
@@ -47,7 +48,11 @@ class _Loader:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM, str(its.fileno())],
                 # It computes nothing that would be worth the start of more threads.
-                env={**os.environ, "PYTHONPATH": str(project_root() / "include"), "OPENBLAS_NUM_THREADS": "1"},
+                env={
+                    **without_airflow(os.environ),
+                    "PYTHONPATH": str(project_root() / "include"),
+                    "OPENBLAS_NUM_THREADS": "1",
+                },
                 stdin=subprocess.PIPE,
                 pass_fds=[its.fileno(), *locks_around(building)],
                 # A signal to the caller's group is the caller's to answer.

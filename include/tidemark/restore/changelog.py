@@ -55,6 +55,14 @@ def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Cons
     )
 
 
+def is_passing(error: KafkaError) -> bool:
+    """Whether a reader without a group goes on after this error.
+
+    The client looks for the coordinator of the group that it must name; whether this user may does not matter.
+    """
+    return bool(error.retriable()) or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
 def read_committed_until(
     client_config: Mapping[str, Any],
     partition: TopicPartition,
@@ -145,7 +153,7 @@ def _taken(messages: list[Any], next_offset: int, end_offset: int) -> tuple[list
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
             next_offset = max(next_offset, message.offset())
-        elif not error.retriable():
+        elif not is_passing(error):
             raise KafkaException(error)
         messages.remove(message)
     if not messages:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import TidemarkError
+from tidemark.files import keep_files_private
 from tidemark.local.caller import end_with_caller
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restore import RestoreJob, Restorer
@@ -65,6 +66,7 @@ class _Teller:
 
 def main(descriptor: int) -> None:
     """Take load after load from the connection, and do them; what goes wrong is told, and nothing is done after it."""
+    keep_files_private()
     end_with_caller()
     with Connection(descriptor) as caller:
         while True:

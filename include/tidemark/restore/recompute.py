@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 import time
@@ -19,7 +20,6 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 _SCRIPT = Path("spark_jobs") / "recompute.py"
-_REQUEST = "request.pickle"
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Recomputation:
         return ", ".join(s.name for t in self.plan.subtopologies if t.index in indices for s in t.stores)
 
     @classmethod
-    def read(cls, path: Path) -> Recomputation:
-        """What `recompute` wrote for the job."""
-        asked: Recomputation = pickle.loads(path.read_bytes())
+    def read(cls, descriptor: int) -> Recomputation:
+        """What `recompute` handed to the job by a file that it inherits, and that nobody else can have written."""
+        with os.fdopen(descriptor, "rb") as file:
+            asked: Recomputation = pickle.load(file)
         return asked
 
 
@@ -51,9 +52,8 @@ def recompute(asked: Recomputation, settings: Settings, listener: RestoreListene
     """
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
-    request = asked.folder / _REQUEST
-    request.write_bytes(pickle.dumps(asked))
-    with closing(job_lines(_SCRIPT, [str(request)], settings, "computing the state again")) as lines:
+    request = pickle.dumps(asked)
+    with closing(job_lines(_SCRIPT, [], settings, "computing the state again", request=request)) as lines:
         _follow(lines, asked, listener, go_on)
 
 

@@ -45,7 +45,7 @@ class FolderLock:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             if full := as_full_disk(error):
                 raise full from error

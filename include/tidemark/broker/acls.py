@@ -1,0 +1,140 @@
+"""The least that a broker's ACLs must allow the user by whom an application's instances run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.offsets import settled
+from tidemark.broker.topics import user_topics
+from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, topology_topic, transactional_id
+from tidemark.settings import Settings
+from tidemark.topology.plan import Guarantee, TopologyPlan
+
+
+@dataclass(frozen=True, order=True)
+class Acl:
+    """One operation on one resource, named literally. `why` is for people."""
+
+    resource: str
+    name: str
+    operation: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.resource} {self.name}"
+
+    def command(self, principal: str, bootstrap: str) -> str:
+        """The call of Kafka's own tool that grants it."""
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
+        return shlex.join([*words, "--operation", self.operation, f"--{self.resource}", self.name])
+
+
+def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> list[Acl]:
+    """All that so many instances need, sorted by resource; describing a topic is part of reading and of writing it.
+
+    With what `audits` and drills read besides, if asked for.
+    """
+    app = plan.application_id
+    repartition = set(plan.repartition_topics)
+    sources = {topic for s in plan.subtopologies for topic in s.source_topics} - repartition
+    sinks = {topic for s in plan.subtopologies for topic in s.sink_topics} - repartition
+    configs = {topic for topic in user_topics(plan) if topic in sinks or plan.survives}
+    configs |= {store.source_topic for store in plan.stores if store.source_topic is not None}
+    changelogs = [
+        changelog_topic(app, s.name, s.generation) for s in plan.stores if s.is_logged and s.source_topic is None
+    ]
+    found = [
+        *_each(sources, "Read", "a source"),
+        *_each(sinks, "Write", "a sink"),
+        *_each(configs, "DescribeConfigs", "its settings are verified at the start"),
+        *_internal(changelogs, "a changelog", "Read", "Write"),
+        *_internal(repartition, "a repartition topic", "Read", "Write", "Delete"),
+        *_internal([commits_topic(app)], "commit records", "Read", "Write", "Alter"),
+        *_internal([dlq_topic(app)], "dead letters", "Write", "Alter"),
+        *_internal([events_topic(app)], "events", "Write"),
+        *_internal([topology_topic(app)], "the description of the state", "Read", "Write"),
+        Acl("group", app, "Read", "the instances' group, which holds the committed offsets"),
+    ]
+    # The idempotent producer of at_least_once has no name of its own.
+    for number in range(instances if plan.guarantee is Guarantee.EXACTLY_ONCE else 0):
+        name = transactional_id(app, number)
+        found += [Acl("transactional-id", name, "Write", f"the transactions of instance {number}")]
+    if audits:
+        found += _each([*sinks, dlq_topic(app), events_topic(app)], "Read", "read by audits")
+    return sorted(set(found))
+
+
+def _internal(topics: Collection[str], why: str, *operations: str) -> Iterator[Acl]:
+    for operation in ("Create", "DescribeConfigs", *operations):
+        yield from _each(topics, operation, why)
+
+
+def _each(topics: Collection[str], operation: str, why: str) -> Iterator[Acl]:
+    return (Acl("topic", topic, operation, why) for topic in topics)
+
+
+_DENIED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
+# A cluster that has never had a group takes its time to make one's coordinator; the member that joins waits for it, too.
+_UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND, KafkaError._TIMED_OUT}
+# What may be allowed where describing is not: all others imply it.
+_INDEPENDENT = frozenset({"DESCRIBECONFIGS"})
+
+
+def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
+    """Ask the broker what this user may do, and raise `PreflightFailed` for the operations that an instance lacks.
+
+    Blocks for two round trips. Topics that do not exist yet are passed over where the user may see that. Transactional ids
+    cannot be asked about: `init_transactions` is refused. Raises `OutcomeUnknown` where the broker does not answer.
+    """
+    # To create a topic is asked of the broker when there is none.
+    needed = [acl for acl in least_acls(plan, 0) if acl.operation != "Create"]
+    asked = {acl.name for acl in needed if acl.resource == "topic"}
+    group = plan.application_id
+    timeout_s = settings.broker_timeout_ms / 1000
+    topics = admin.describe_topics(
+        TopicCollection(sorted(asked)), include_authorized_operations=True, request_timeout=timeout_s
+    )
+    try:
+        allowed = {("topic", name): _allowed(future.result) for name, future in topics.items()}
+    except KafkaException as error:
+        reason = error.args[0].str()
+        raise OutcomeUnknown(
+            f"failed to ask {settings.bootstrap_servers} what this user may do: {reason}; try again"
+        ) from error
+
+    def of_group() -> frozenset[str] | None:
+        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=timeout_s)
+        return _allowed(asked[group].result)
+
+    allowed[("group", group)] = settled(of_group, group, timeout_s)
+    lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]
+    if lacking:
+        raise PreflightFailed(
+            f"this user may not: {', '.join(map(str, lacking))}; have the ACLs granted that `tidemark acls "
+            f"NAME --principal User:…` prints for {plan.application_id}"
+        )
+
+
+def _holds(acl: Acl, allowed: frozenset[str] | None) -> bool:
+    return allowed is None or acl.operation.upper() in allowed
+
+
+def _allowed(describe: Callable[[], Any]) -> frozenset[str] | None:
+    """The names of the operations that are allowed, without underscores; None where nothing is known of the resource."""
+    try:
+        operations = describe().authorized_operations
+    except KafkaException as error:
+        reason: KafkaError = error.args[0]
+        if reason.code() in _DENIED:
+            return _INDEPENDENT
+        if reason.code() in _UNKNOWN:
+            return None
+        raise
+    return None if operations is None else frozenset(operation.name.replace("_", "") for operation in operations)

@@ -1,0 +1,107 @@
+"""What is refused before a setting is read: names that no setting has, and secrets in `tidemark.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidemark.errors import InvalidSettings
+
+PREFIX = "TIDEMARK_"
+
+NOT_SETTINGS: Mapping[str, str] = {
+    "TIDEMARK_HOME": "the project's folder, where it is not the one that holds `include/`",
+    "TIDEMARK_CONFIG": "another file than `tidemark.toml` in the project; it must exist",
+    "TIDEMARK_TOPOLOGY_PATH": "more folders of topology modules, with `:` between them",
+    "TIDEMARK_STACK_ID": "set by `tidemark up` in the processes that it starts, so that `tidemark down` finds them",
+    "TIDEMARK_PROBE": "a function that tests call between the steps of a commit, as `package.module:function`",
+}
+"""Variables of the environment that are read before the settings, or that settings have no part in."""
+
+_SECRET_NAME = re.compile(
+    r"password|passwd|secret|token(?!\.endpoint)|jaas|private\.?key|access\.?key|credential", re.I
+)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option of a client or of Spark holds a secret, judged by its name."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def file_entries(file: Path, *, required: bool) -> dict[str, Any]:
+    """What `tidemark.toml` says; nothing where there is no such file and none is `required`. Raises `InvalidSettings`."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise InvalidSettings(
+                f"TIDEMARK_CONFIG names {file}, which does not exist: create it, or unset TIDEMARK_CONFIG"
+            ) from None
+        return {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidSettings(f"failed to read the settings in {file}: {error}; correct the file") from None
+
+
+def refuse_unknown(known: Collection[str], environment: Iterable[str], entries: Iterable[str], file: Path) -> None:
+    """Raise `InvalidSettings` for a name in the environment or in the file that no setting has, with the nearest one."""
+    variables = {f"{PREFIX}{name.upper()}" for name in known} | set(NOT_SETTINGS)
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX) and name.upper() not in variables:
+            _refuse(f"variable {name} of the environment", name.upper(), variables)
+    for name in entries:
+        if name not in known:
+            _refuse(f"`{name}` in {file}", name, known)
+
+
+def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Path) -> None:
+    """Raise `InvalidSettings` for a secret in the file, which is shared and copied; no value is shown.
+
+    A `secret` setting whose value is a URL is refused where the URL holds a password, an option in a table where its name
+    says that it is a secret.
+    """
+    for name, value in entries.items():
+        if name in secret and not _is_url_without_password(value):
+            _refuse_secret(name, f"`{name}`", file)
+        for option in flat_options(value) if isinstance(value, Mapping) else ():
+            if is_secret_name(option):
+                _refuse_secret(name, f"`{option}` of `{name}`", file)
+
+
+def flat_options(value: Any) -> Any:
+    """A table of options with dotted names and texts, however it was written: `a.b = true` is a table in a table in TOML."""
+    if not isinstance(value, Mapping):
+        return value
+    found: dict[str, Any] = {}
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            found |= {f"{name}.{rest}": text for rest, text in flat_options(entry).items()}
+        elif isinstance(entry, bool):
+            found[name] = str(entry).lower()
+        else:
+            found[name] = str(entry) if isinstance(entry, int | float) else entry
+    return found
+
+
+def _is_url_without_password(value: Any) -> bool:
+    try:
+        parts = urlsplit(str(value))
+        return bool(parts.scheme) and "://" in str(value) and not parts.password and not is_secret_name(parts.query)
+    except ValueError:
+        return False
+
+
+def _refuse(what: str, name: str, known: Collection[str]) -> None:
+    nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
+    raise InvalidSettings(f"{what} is no setting; the nearest is {nearest} (docs/settings.md lists them)")
+
+
+def _refuse_secret(name: str, what: str, file: Path) -> None:
+    raise InvalidSettings(
+        f"{what} in {file} is a secret, and the file may be read by others: remove it there, change it, as it has been "
+        f"written down, and set {PREFIX}{name.upper()} in the environment"
+    )

@@ -1,0 +1,176 @@
+"""With the printed ACLs an application runs; with any one of them taken away it says at once which is lacking."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AclBindingFilter
+from tests.restore.counting import NO_PROBE, CountingApp, counting, outputs
+from tests.security.secured import Secured, allow, binding, known_acls
+from typer.testing import CliRunner
+
+from tidemark.broker.acls import Acl, least_acls
+from tidemark.cli.main import build
+from tidemark.errors import PreflightFailed
+from tidemark.instance.instance import Instance
+from tidemark.local.kafka_tools import kafka_tool
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
+from tidemark.topology.builder import Topology
+
+COUNTING = least_acls(counting("app").plan(), 1)
+
+
+class Guarded:
+    """An application whose input the super user writes, and whose instance runs as a user with ACLs."""
+
+    def __init__(self, broker: Secured, folder: Path, name: str) -> None:
+        self._broker, self._folder, self.name = broker, folder, name
+        self.app = CountingApp(Settings.load(bootstrap_servers=broker.broker.bootstrap), broker.admin, name)
+        self.acls = least_acls(self.app.plan, 1)
+
+    def allow(self, acls: list[Acl]) -> None:
+        allow(self._broker.admin, acls)
+
+    def deny(self, acl: Acl) -> None:
+        b = binding(acl)
+        taken = AclBindingFilter(
+            b.restype, b.name, b.resource_pattern_type, b.principal, b.host, b.operation, b.permission_type
+        )
+        for future in self._broker.admin.delete_acls([taken]).values():
+            assert len(future.result(15)) == 1
+        assert wait_until(lambda: b not in known_acls(self._broker.admin), 15)
+
+    def settings(self) -> Settings:
+        return self._broker.settings(
+            "scram", var_dir=self._folder / "var", state_dir=self._folder / "state", num_partitions=2,
+            session_timeout_ms=2000, transaction_timeout_ms=6000, broker_timeout_ms=6000,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """One instance until all input is committed; the batches are read by the super user, not by Spark."""
+        stop = threading.Event()
+        timer = threading.Timer(60, stop.set)
+        timer.start()
+        failure: BaseException | None = None
+        instance = Instance(self.app.plan, self.settings(), 0, "counting", NO_PROBE)
+        try:
+            instance.run(self.app.source(self._broker.broker.bootstrap, f"{self.name}-in", stop), stop)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            timer.cancel()
+            instance.close(failure)
+
+
+@pytest.fixture
+def guarded(guarded_broker: Secured, tmp_path: Path, unique: Callable[[str], str]) -> Guarded:
+    return Guarded(guarded_broker, tmp_path, unique("acl"))
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(180)
+def test_with_all_of_them_everything_should_work(guarded: Guarded) -> None:
+    """A first run, and one that restores what a lost disk held."""
+    guarded.allow(guarded.acls)
+    guarded.app.feed(300)
+    guarded.run()
+    assert max_counts(guarded.app) == guarded.app.expected
+    (guarded.settings().state_dir).rename(guarded.settings().state_dir.with_name("lost"))
+    guarded.app.feed(100)
+    guarded.run()
+    assert max_counts(guarded.app) == guarded.app.expected
+
+
+def max_counts(app: CountingApp) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for (key, count), times in outputs(app).items():
+        assert times == 1
+        found[key] = max(found.get(key, 0), count)
+    return found
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("place", range(len(COUNTING)), ids=[str(acl).replace(" ", "-") for acl in COUNTING])
+def test_without_one_of_them_the_start_should_name_it(guarded: Guarded, place: int) -> None:
+    lacking = guarded.acls[place]
+    assert lacking.operation == COUNTING[place].operation
+    guarded.allow([acl for acl in guarded.acls if acl != lacking])
+    guarded.app.feed(20)
+    with pytest.raises(PreflightFailed) as refused:
+        guarded.run()
+    said = str(refused.value)
+    assert lacking.name in said
+    if lacking.operation == "Create":
+        assert f"topic {lacking.name} cannot be created" in said
+    elif lacking.resource == "transactional-id":
+        assert f"init_transactions of {lacking.name}: " in said
+    else:
+        assert f"this user may not: {lacking};" in said
+    assert "tidemark acls" in said
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(180)
+def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guarded) -> None:
+    guarded.allow(guarded.acls)
+    guarded.app.feed(50)
+    guarded.run()
+    (lost,) = [acl for acl in guarded.acls if acl.name == f"{guarded.name}-n-changelog" and acl.operation == "Read"]
+    guarded.deny(lost)
+    with pytest.raises(PreflightFailed, match=f"this user may not: {lost}; have the ACLs granted"):
+        guarded.run()
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(120)
+def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured) -> None:
+    super_user = Settings.load(bootstrap_servers=guarded_broker.broker.bootstrap)
+    acl = Acl("transactional-id", "any-0", "Write", "")
+    words = shlex.split(acl.command("User:streams", super_user.bootstrap_servers))
+    code, said = kafka_tool("acls", *words[1:], settings=super_user, capture=True)
+    assert code == 0, said
+    assert "principal=User:streams" in said
+    assert "operation=WRITE" in said
+
+
+def rejoined() -> Topology:
+    topology = Topology("rejoined")
+    clicks = topology.stream("clicks", schema="page STRING, who STRING", key="page")
+    clicks.group_by("who").count(name="n", store="n").to("per-user")
+    return topology
+
+
+def test_a_repartition_topic_should_be_written_read_and_purged() -> None:
+    found = {(acl.name, acl.operation) for acl in least_acls(rejoined().plan(), 1)}
+    (topic,) = rejoined().plan().repartition_topics
+    assert {o for name, o in found if name == topic} == {"Create", "DescribeConfigs", "Read", "Write", "Delete"}
+
+
+def test_each_instance_should_have_its_own_transactional_id() -> None:
+    names = [acl.name for acl in least_acls(counting("app").plan(), 3) if acl.resource == "transactional-id"]
+    assert names == ["app-0", "app-1", "app-2"]
+
+
+def test_the_command_should_print_calls_or_json() -> None:
+    cli, name = build(["acls"]), "patient_monitoring"
+    said = CliRunner().invoke(cli, ["acls", name, "--principal", "User:ward 7", "--instances", "2"])
+    assert said.exit_code == 0
+    assert "--allow-principal 'User:ward 7' --operation Read --group patient-monitoring  # the" in said.output
+    assert "--transactional-id patient-monitoring-1" in said.output
+    told = json.loads(CliRunner().invoke(cli, ["acls", name, "--principal", "User:a", "--json"]).output)
+    assert {"principal": "User:a", "resource": "group", "name": "patient-monitoring", "operation": "Read"}.items() <= (
+        next(entry for entry in told if entry["resource"] == "group").items()
+    )
+
+
+def test_the_command_should_refuse_what_is_no_principal() -> None:
+    said = CliRunner().invoke(build(["acls"]), ["acls", "patient_monitoring", "--principal", "streams"])
+    assert "write it as User:streams" in str(said.exception)

@@ -1,0 +1,127 @@
+"""Every kind of client comes in by every way that a secured broker has, with options from one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+from pyspark.sql import SparkSession
+from spark_jobs.kafka_reading import read_between
+from spark_jobs.session import spark_session
+from tests.security.secured import PASSWORD, USER, Secured
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.local.broker import answers
+from tidemark.local.kafka_tools import kafka_tool
+from tidemark.names import TopicPartition as Place
+
+WAYS = ("mtls", "scram", "oauth")
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def topic(guarded_broker: Secured) -> str:
+    """A topic with two records that the user `app` may do anything with."""
+    admin = guarded_broker.admin
+    admin.create_topics([NewTopic("beats", 1, 1)])["beats"].result(15)
+    everything = (AclOperation.ALL, AclPermissionType.ALLOW)
+    for kind in (ResourceType.TOPIC, ResourceType.GROUP):
+        acl = AclBinding(kind, "*", ResourcePatternType.LITERAL, f"User:{USER}", "*", *everything)
+        admin.create_acls([acl])[acl].result(15)
+    producer = Producer({"bootstrap.servers": guarded_broker.broker.bootstrap})
+    for value in (b"1", b"2"):
+        producer.produce("beats", value)
+    assert producer.flush(15) == 0
+    return "beats"
+
+
+@pytest.fixture(scope="module")
+def session(guarded_broker: Secured) -> Iterator[SparkSession]:
+    """Started for the way that tells the JVM something."""
+    spark = spark_session(
+        guarded_broker.settings("oauth", spark_master="local[1]", spark_driver_memory="512m"), "secured"
+    )
+    yield spark
+    spark.stop()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_librdkafka_should_come_in(way: str, guarded_broker: Secured, topic: str) -> None:
+    config = librdkafka_config(guarded_broker.settings(way))
+    assert topic in AdminClient(config).list_topics(timeout=15).topics
+    consumer = Consumer({**config, "group.id": "any", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert [message.value() for message in consumer.consume(2, 15)] == [b"1", b"2"]
+    consumer.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kafkas_tools_should_come_in(way: str, guarded_broker: Secured, topic: str) -> None:
+    code, said = kafka_tool("topics", "--list", settings=guarded_broker.settings(way), capture=True)
+    assert code == 0
+    assert topic in said.splitlines()
+
+
+@pytest.mark.parametrize("tool", [("console-consumer", "--topic", "beats", "--from-beginning", "--max-messages", "2")])
+def test_a_console_tool_should_come_in(tool: tuple[str, ...], guarded_broker: Secured, topic: str) -> None:
+    code, said = kafka_tool(*tool, "--timeout-ms", "30000", settings=guarded_broker.settings("scram"), capture=True)
+    assert (code, said.split()) == (0, ["1", "2"])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("way", WAYS)
+def test_sparks_source_should_come_in(way: str, guarded_broker: Secured, topic: str, session: SparkSession) -> None:
+    place = Place(topic, 0)
+    rows = read_between(session, guarded_broker.settings(way), {place: 0}, {place: 2})
+    assert [bytes(row.value) for row in rows.collect()] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_probe_of_up_should_come_in(way: str, guarded_broker: Secured) -> None:
+    settings = guarded_broker.settings(way)
+    assert answers(settings.bootstrap_servers, timeout_s=15, config=librdkafka_config(settings))
+
+
+@pytest.mark.parametrize(
+    ("way", "wrong"),
+    [
+        ("mtls", {"ssl_certificate_location": ""}),
+        ("scram", {"sasl_password": "guessed"}),
+        ("oauth", {"sasl_password": "guessed"}),
+        ("scram", {"ssl_ca_location": ""}),
+    ],
+)
+def test_nobody_else_should_come_in(way: str, wrong: dict[str, str], guarded_broker: Secured) -> None:
+    settings = guarded_broker.settings(way, **wrong)
+    assert not answers(settings.bootstrap_servers, timeout_s=3, config=librdkafka_config(settings))
+
+
+def test_an_option_that_is_passed_through_should_reach_the_broker(
+    guarded_broker: Secured, topic: str, unique: Callable[[str], str]
+) -> None:
+    settings = guarded_broker.settings("scram", kafka={"client.id": "ward-7"})
+    group = unique("group")
+    consumer = Consumer({**librdkafka_config(settings), "group.id": group})
+    consumer.subscribe([topic])
+    consumer.poll(10)
+    (member,) = guarded_broker.admin.describe_consumer_groups([group])[group].result(15).members
+    consumer.close()
+    assert member.client_id == "ward-7"
+
+
+def test_the_password_should_not_be_in_any_argument_or_log_of_a_tool(
+    guarded_broker: Secured, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, said = kafka_tool("topics", "--list", settings=guarded_broker.settings("oauth"), capture=True)
+    shown = "".join(capfd.readouterr())
+    assert PASSWORD not in said + shown
