@@ -27,6 +27,7 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
         return conf
     if settings.spark_cores_max:
         conf["spark.cores.max"] = str(settings.spark_cores_max)
+    has_secret = bool(settings.spark_authenticate_secret.get_secret_value())
     conf["spark.executor.memory"] = settings.spark_executor_memory
     if _is_loopback(host):
         elsewhere = [name for name in _hosts(settings.spark_master) if not _is_loopback(name)]
@@ -35,10 +36,10 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
                 f"the driver listens on {host}, where executors of {settings.spark_master} cannot reach it; set "
                 "`spark_driver_host` (TIDEMARK_SPARK_DRIVER_HOST) to this machine's address in their network"
             )
-        return conf | _PROTECTED if settings.spark_secret() else conf
+        return conf | _PROTECTED if has_secret else conf
     conf |= _PROTECTED
     given = {**conf, **settings.spark_extra_conf}
-    if given["spark.authenticate"] == "true" and not settings.spark_secret():
+    if given["spark.authenticate"] == "true" and not has_secret:
         raise PreflightFailed(
             f"the driver listens on {host}, beyond loopback: whoever reaches it could run code as this user. Set "
             "TIDEMARK_SPARK_AUTHENTICATE_SECRET to the secret that the cluster's master and workers have "

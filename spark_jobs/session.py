@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.cluster import cluster_conf
@@ -43,7 +43,6 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
 
     Raises `PreflightFailed` where executors could not reach this driver.
     """
-    os.environ.update(settings.spark_secret())
     system = java_system_properties(settings)
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {
@@ -85,6 +84,10 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     }
     for key, value in conf.items():
         builder = builder.config(key, value)
+    if secret := settings.spark_authenticate_secret.get_secret_value():
+        # A JVM has the settings that it is started with on its command line, so this one comes after them.
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
+        builder = builder.config("spark.authenticate.secret", secret)
     spark = builder.getOrCreate()
     for name, value in system.items():
         # The driver's JVM may have been started by spark-submit.

@@ -310,11 +310,6 @@ class Settings(BaseSettings):
             savepoints = str(root / Path(savepoints).expanduser())
         return read.model_copy(update={**folders, "savepoint_location": savepoints})
 
-    def spark_secret(self) -> dict[str, str]:
-        """The cluster's secret by the variable in which Spark itself looks for it, so that it is on no command line."""
-        secret = self.spark_authenticate_secret.get_secret_value()
-        return {"_SPARK_AUTH_SECRET": secret} if secret else {}
-
     @classmethod
     def _check_names(cls) -> None:
         file = settings_file()
@@ -324,7 +319,7 @@ class Settings(BaseSettings):
 
     def as_environment(self) -> dict[str, str]:
         """These settings as environment variables, for a process started from this one. Contains the password."""
-        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **self.spark_secret()}
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, SecretStr):

@@ -74,7 +74,8 @@ class Standalone:
         try:
             with urllib.request.urlopen(f"http://{MASTER}:{self._page}/json/", timeout=5) as page:
                 return int(json.load(page)["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):
+            # A page that is not there yet, or not whole.
             return 0
 
     def _launch(self, name: str, part: str, *arguments: object) -> subprocess.Popen[bytes]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+import psutil
 import pytest
 from spark_jobs.cluster import cluster_conf
 from tests.cluster.run import ClusterBench, kill_executor_and_worker
@@ -10,7 +13,7 @@ from tests.cluster.standalone import Standalone
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings
 
-SECRET = "of the cluster"
+SECRET = "nobody-else-knows"
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,30 @@ def make_bench():
 def test_should_be_exact_when_an_executor_a_worker_and_the_instance_are_killed(bench, tally, tmp_path):
     with Standalone(tmp_path / "spark", SECRET) as cluster:
         bench.master, bench.secret = cluster.url, SECRET
-        kill_executor_and_worker(bench, cluster, tally)
+        seen = command_lines_while(lambda: kill_executor_and_worker(bench, cluster, tally))
         bench.end_all()
+    assert any("CoarseGrainedExecutorBackend" in line for line in seen)
+    assert any("stream_instance.py" in line for line in seen)
+    assert [line for line in seen if SECRET in line] == []
+
+
+def command_lines_while(doing):
+    """Of all processes that run meanwhile."""
+    seen, done = set(), threading.Event()
+
+    def look():
+        while not done.wait(0.5):
+            for process in psutil.process_iter(["cmdline"]):
+                seen.add(" ".join(process.info["cmdline"] or ()))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        doing()
+    finally:
+        done.set()
+        looking.join()
+    return seen
 
 
 def conf(**given):
@@ -68,10 +93,3 @@ def test_should_refuse_to_listen_beyond_loopback_without_a_secret_unless_told_so
     with pytest.raises(PreflightFailed, match="TIDEMARK_SPARK_AUTHENTICATE_SECRET"):
         conf(**beyond)
     conf(**beyond, spark_extra_conf={"spark.authenticate": "false"})
-
-
-def test_should_hand_the_secret_over_where_spark_looks_for_it_and_in_no_setting_of_spark():
-    settings = Settings.load(spark_authenticate_secret=SECRET)
-    assert settings.as_environment()["_SPARK_AUTH_SECRET"] == SECRET
-    assert SECRET not in repr(settings)
-    assert "_SPARK_AUTH_SECRET" not in Settings.load().as_environment()
