@@ -54,6 +54,7 @@ FIXED: Mapping[str, str] = {
         _BATCHES,
         "queue.buffering.max.ms", "queue.buffering.max.messages", "queue.buffering.max.kbytes", "queued.min.messages",
         "queued.max.messages.kbytes", "fetch.wait.max.ms", "fetch.queue.backoff.ms", "compression.codec",
+        "message.max.bytes", "message.copy.max.bytes",
     ),
     **_own("as failed calls report what its lines repeat", "log_level"),
 }  # fmt: skip
