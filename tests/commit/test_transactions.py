@@ -143,7 +143,7 @@ def test_should_tell_the_first_copy_that_it_was_fenced_and_show_nothing_of_it(cl
     first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
     first.flush()
     second = a_producer(client, unique("app"))
-    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another process"):
         first.commit()
     second.begin()
     second.send_many(topic, [{"key": b"k", "value": b"heir"}])
@@ -164,7 +164,7 @@ def test_should_tell_a_copy_that_is_fenced_while_it_sends(client, create_topic, 
         else:
             first.send_many(topic, [{"key": b"k", "value": b"zombie"}])
 
-    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another process"):
         # Never flushed: what was sent a moment ago is refused in the background.
         wait_until(send_on, 30, every_s=0.05)
 
@@ -173,7 +173,7 @@ def test_should_tell_a_copy_that_is_fenced_while_it_waits_for_acknowledgements(c
     """The fatal error and the reports of what was not delivered come together."""
     topic, other = create_topic(unique("out")), create_topic(unique("other"))
     first = a_fenced_producer(client, unique("app"), topic)
-    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another process"):
         # The client may know before all are sent.
         for _ in range(100):
             first.send_one(other, b"k", b"zombie", ())
@@ -224,7 +224,7 @@ def test_should_tell_a_fenced_copy_whose_client_has_lost_the_error(client, creat
     first = a_fenced_producer(client, unique("app"), topic)
     first._producer = ForgetfulClient(first._producer)
     first.send_one(other, b"k", b"zombie", ())
-    with pytest.raises(ProducerFenced, match="timed out, or another copy"):
+    with pytest.raises(ProducerFenced, match="timed out, or another process"):
         first.flush()
 
 

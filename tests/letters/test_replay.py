@@ -17,7 +17,7 @@ from tidemark.broker.topics import ensure_user_topics
 from tidemark.cli import dlq as command
 from tidemark.commit.dead_letters import dead_letter_record
 from tidemark.commit.transaction import TransactionalProducer
-from tidemark.errors import InstanceFenced
+from tidemark.errors import ProducerFenced
 from tidemark.letters.letters import LetterFilter, Letters
 from tidemark.letters.replay import PROCESSED, REPLAYED_BEFORE, Replay, purge
 from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
@@ -136,7 +136,7 @@ def test_should_fence_a_replay_that_runs_beside_it(bench):
             bench.replay()
 
     before = bench.there(bench.source)
-    with pytest.raises(InstanceFenced):
+    with pytest.raises(ProducerFenced):
         bench.replay(probe=overtaken)
     assert len(bench.there(bench.source)) == len(before) + 5
 

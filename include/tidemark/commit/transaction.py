@@ -178,8 +178,8 @@ class BatchProducer(ABC):
                 ) from raised
             if error.code() in _PRODUCER_FENCED:
                 raise ProducerFenced(
-                    f"{what}: the transaction of {self.name} timed out, or another copy of this instance has begun "
-                    f"({error.str()}); the instance starts anew"
+                    f"{what}: the transaction of {self.name} timed out, or another process of that name has begun "
+                    f"({error.str()}); start again, which asks the broker what was committed"
                 ) from raised
             if error.code() in _DENIED:
                 raise PreflightFailed(
