@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from spark_jobs.testing import spark
 from tests.security.secured import Secured, secured
+
+__all__ = ["guarded_broker", "spark"]
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -46,13 +46,9 @@ def topic(guarded_broker: Secured) -> str:
 
 
 @pytest.fixture(scope="module")
-def session(guarded_broker: Secured) -> Iterator[SparkSession]:
-    """Started for the way that tells the JVM something."""
-    spark = spark_session(
-        guarded_broker.settings("oauth", spark_master="local[1]", spark_driver_memory="512m"), "secured"
-    )
-    yield spark
-    spark.stop()
+def session(spark: SparkSession, guarded_broker: Secured) -> SparkSession:
+    """That of all tests of this process, as spark-submit's would be, told what one of the ways takes."""
+    return spark_session(guarded_broker.settings("oauth", spark_shuffle_partitions=1), "secured")
 
 
 @pytest.mark.parametrize("way", WAYS)
