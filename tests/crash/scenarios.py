@@ -246,33 +246,27 @@ def stopped_and_woken(bench: Bench, tally: Tally, _chance: random.Random, _n: in
 
 def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -> None:
     """SIGSTOP of the only instance, until its transaction has timed out: it is nobody's second copy (rule 22)."""
-    for point in ("2-in-the-middle", "4-commit-records"):
-        sleeper = bench.launch()
-        bench.wait_state(sleeper, "RUNNING")
-        bench.arm(point, skip=1, how="SIGSTOP")
-        bench.feeder.feed(bench.batch_records)
-        tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), f"{point} was not reached")
-        places = partitions(bench.bootstrap, [commits_topic(bench.application_id)])
+    sleeper = bench.launch()
+    bench.wait_state(sleeper, "RUNNING")
+    bench.arm("4-commit-records", skip=1, how="SIGSTOP")
+    bench.feeder.feed(bench.batch_records)
+    tally.expect(wait_until(lambda: not bench.arm_file.exists(), 60), "4-commit-records was not reached")
+    places = partitions(bench.bootstrap, [commits_topic(bench.application_id)])
 
-        def timed_out(places: list = places) -> bool:
-            stable, written = (
-                end_offsets(bench.bootstrap, places, level) for level in ("read_committed", "read_uncommitted")
-            )
-            return stable == written and not members(bench.admin, bench.application_id, 15)
+    def timed_out() -> bool:
+        levels = ("read_committed", "read_uncommitted")
+        stable, written = (end_offsets(bench.bootstrap, places, level) for level in levels)
+        return stable == written and not members(bench.admin, bench.application_id, 15)
 
-        tally.expect(wait_until(timed_out, 90), f"{point}: the transaction did not time out")
-        sleeper.send_signal(signal.SIGCONT)
-        # It goes on where the client could abort the batch, and else asks for a relaunch.
-        tally.expect(
-            wait_until(lambda process=sleeper: process.poll() is not None or bench.is_drained(), 120),
-            f"{point}: a lone instance that was stopped neither goes on nor ends",
-        )
-        code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
-        tally.expect(
-            code in (ExitCode.OK, ExitCode.RETRY), f"{point}: a lone instance that was stopped ended with {code}"
-        )
-        bench.kill(recovered(bench, tally, f"stopped alone at {point}, launched again"))
-        tally.kills += 1
+    tally.expect(wait_until(timed_out, 90), "the transaction did not time out")
+    sleeper.send_signal(signal.SIGCONT)
+    # It goes on where the client could abort the batch, and else asks for a relaunch.
+    goes_on = wait_until(lambda: sleeper.poll() is not None or bench.is_drained(), 120)
+    tally.expect(goes_on, "a lone instance that was stopped neither goes on nor ends")
+    code = bench.wait_ended(sleeper) if sleeper.poll() is not None else bench.stop(sleeper)
+    tally.expect(code in (ExitCode.OK, ExitCode.RETRY), f"a lone instance that was stopped ended with {code}")
+    bench.kill(recovered(bench, tally, "stopped alone, launched again"))
+    tally.kills += 1
 
 
 def _partitions(bench: Bench, instance: int) -> list[str]:
