@@ -136,7 +136,7 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
     plain = {aggregation.store.name for aggregation in subtopology.aggregations}
     suffixes = {StoreKind.KEY_VALUE: 0, StoreKind.WINDOW: WINDOW_START_BYTES, StoreKind.SESSION: 2 * WINDOW_START_BYTES}
     for store in subtopology.stores:
-        if store.is_logged and store.source_topic is None:
+        if store.has_changelog:
             topic = changelog_of(plan.application_id, store)
             placed = tasks if store.name in plain else None
             found[topic] = TopicRole(

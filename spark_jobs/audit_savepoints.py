@@ -48,7 +48,7 @@ class Saved:
         markers = []
         for task in self.road.cut.ranges:
             for spec in self.plan.subtopologies[task.subtopology].stores:
-                if spec.is_logged and spec.source_topic is None and (copy := self._copy(task, spec)) is not None:
+                if spec.has_changelog and (copy := self._copy(task, spec)) is not None:
                     try:
                         self._write(task, spec, copy)
                     except (CopyUnusable, TaskCorrupted) as error:

@@ -47,9 +47,7 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> l
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics} - repartition
     configs = {topic for topic in user_topics(plan) if topic in sinks or plan.survives}
     configs |= {store.source_topic for store in plan.stores if store.source_topic is not None}
-    changelogs = [
-        changelog_topic(app, s.name, s.generation) for s in plan.stores if s.is_logged and s.source_topic is None
-    ]
+    changelogs = [changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog]
     found = [
         *_each(sources, "Read", "a source"),
         *_each(sinks, "Write", "a sink"),

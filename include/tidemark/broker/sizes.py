@@ -81,11 +81,7 @@ def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> S
     app = plan.application_id
     dlq = dlq_topic(app)
     topics = [topic for s in plan.subtopologies for topic in s.sink_topics]
-    topics += [
-        changelog_topic(app, store.name, store.generation)
-        for store in plan.stores
-        if store.is_logged and store.source_topic is None
-    ]
+    topics += [changelog_topic(app, store.name, store.generation) for store in plan.stores if store.has_changelog]
     topics += [dlq, commits_topic(app), topology_topic(app)]
     configs = topic_configs(admin, list(dict.fromkeys(topics)), settings)
     limits = {topic: limit_of(config) for topic, config in configs.items()}

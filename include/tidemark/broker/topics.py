@@ -88,7 +88,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
         specs += [
             TopicSpec(changelog_topic(app, store.name, store.generation), tasks, changelog_policy(store).config())
             for store in subtopology.stores
-            if store.is_logged and store.source_topic is None
+            if store.has_changelog
         ]
     most = max(counts[s.lead.topic] for s in plan.subtopologies)
     specs.append(TopicSpec(commits_topic(app), most, commits_config(settings), may_have_more=True))

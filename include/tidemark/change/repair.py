@@ -197,9 +197,7 @@ class Repair:
     def _changelogs(self, own: RestoreKit) -> dict[str, str]:
         """The changelogs that are the application's own, by store."""
         return {
-            spec.name: changelog_of(self.plan.application_id, spec)
-            for spec in own.plan.stores
-            if spec.is_logged and spec.source_topic is None
+            spec.name: changelog_of(self.plan.application_id, spec) for spec in own.plan.stores if spec.has_changelog
         }
 
     def _nothing(self, own: RestoreKit) -> StartRefused:

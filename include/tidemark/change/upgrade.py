@@ -71,7 +71,7 @@ class Change:
             if change.fate not in fates or not change.was:
                 continue
             spec = self.old.stores[change.was].spec
-            if spec.is_logged and spec.source_topic is None:
+            if spec.has_changelog:
                 number = self.old.subtopology_of(change.was)
                 chosen += [(task, change, spec) for task in self.before.standing if task.subtopology == number]
         return chosen

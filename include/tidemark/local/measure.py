@@ -96,7 +96,7 @@ def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: Load, folde
             run.process(warm_up)
             seconds = run.process(timed)
         data = folder / "broker" / "data"
-        logged = [store for store in plan.stores if store.is_logged and store.source_topic is None]
+        logged = [store for store in plan.stores if store.has_changelog]
         return Measured(
             sum(len(records) for records in timed.values()),
             seconds,

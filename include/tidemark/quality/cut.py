@@ -149,7 +149,7 @@ class Cutter:
 
     def _outputs(self) -> list[TopicPartition]:
         app = self.plan.application_id
-        logged = [s for s in self.plan.stores if s.is_logged and s.source_topic is None]
+        logged = [s for s in self.plan.stores if s.has_changelog]
         topics = [topic for s in self.plan.subtopologies for topic in s.sink_topics]
         topics += [*(changelog_of(app, store) for store in logged), dlq_topic(app), self._commits]
         return [

@@ -89,11 +89,7 @@ def derivable(plan: TopologyPlan) -> Derivable:
         derived += found
         known = {t for d in found for t in (*d.update_sinks, *d.final_sinks, d.changelog)}
         why = f"its records come through {purged}, which is purged" if purged else "no plain aggregation leads there"
-        logged = [
-            changelog_of(plan.application_id, store)
-            for store in subtopology.stores
-            if store.is_logged and store.source_topic is None
-        ]
+        logged = [changelog_of(plan.application_id, store) for store in subtopology.stores if store.has_changelog]
         for topic in (*subtopology.sink_topics, *logged):
             if topic not in known:
                 reasons.setdefault(topic, why if purged else _why(subtopology, topic, writers, read) or why)

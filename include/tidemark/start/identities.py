@@ -102,11 +102,7 @@ def topics_in_use(plan: TopologyPlan) -> dict[str, TopicUse]:
         uses |= dict.fromkeys(subtopology.sink_topics, TopicUse.OUTPUT)
     for subtopology in plan.subtopologies:
         uses |= dict.fromkeys(subtopology.source_topics, TopicUse.SOURCE)
-        uses |= {
-            changelog_of(app, spec): TopicUse.CHANGELOG
-            for spec in subtopology.stores
-            if spec.is_logged and spec.source_topic is None
-        }
+        uses |= {changelog_of(app, spec): TopicUse.CHANGELOG for spec in subtopology.stores if spec.has_changelog}
     uses |= {topic: TopicUse.REPARTITION for topic in uses if is_repartition_topic(app, topic)}
     uses[commits_topic(app)] = TopicUse.COMMITS
     return uses

@@ -201,7 +201,7 @@ class Task:
         )
 
     def _store_update(self, spec: StoreSpec, pending: PendingStore) -> StoreUpdate:
-        logged = spec.is_logged and spec.source_topic is None
+        logged = spec.has_changelog
         update = StoreUpdate(
             store=spec.name,
             changelog=changelog_of(self.application_id, spec) if logged else None,

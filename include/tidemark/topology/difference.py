@@ -93,5 +93,5 @@ def _numbered(topics: Iterable[str]) -> list[str]:
 
 def _internal(plan: TopologyPlan) -> list[str]:
     """Repartition topics and changelogs."""
-    stores = [s for s in plan.stores if s.is_logged and s.source_topic is None]
+    stores = [s for s in plan.stores if s.has_changelog]
     return [*plan.repartition_topics, *(changelog_topic(plan.application_id, store.name) for store in stores)]

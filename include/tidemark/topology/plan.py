@@ -192,6 +192,11 @@ class StoreSpec:
         return not self.in_memory and self.custom is None
 
     @property
+    def has_changelog(self) -> bool:
+        """Whether a changelog topic of its own backs it. A table may be kept by its source topic instead."""
+        return self.is_logged and self.source_topic is None
+
+    @property
     def uncopied(self) -> str | None:
         """Why no copy of it outside its instance makes sense, in a few words; None where one does."""
         if self.in_memory:
