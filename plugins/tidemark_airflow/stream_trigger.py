@@ -193,45 +193,15 @@ class StreamTrigger(BaseTrigger):
         return not seen.liveness.is_alive_here or not self._is_ours(seen)
 
 
-class BackoffTrigger(BaseTrigger):
-    """Waits until `until` (epoch seconds), then fires. Nothing runs meanwhile, so there is nothing to stop."""
-
-    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
-        super().__init__()
-        self.var_dir = var_dir
-        self.application_id = application_id
-        self.instance = instance
-        self.until = until
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to build this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "var_dir": self.var_dir,
-                "application_id": self.application_id,
-                "instance": self.instance,
-                "until": self.until,
-            },
-        )
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Sleep in short steps: the clock may be set."""
-        async with rto_watched(InstanceFiles(Path(self.var_dir), InstanceKey(self.application_id, self.instance))):
-            await asyncio.sleep(_SETTLE_S)
-            while (left_s := self.until - time.time()) > 0:
-                await asyncio.sleep(min(left_s, 5.0))
-        yield TriggerEvent({})
-
-
-class HoldTrigger(BaseTrigger):
-    """Waits until nobody holds the application any more, then fires. Nothing runs meanwhile, so there is nothing to stop."""
+class _WaitingTrigger(BaseTrigger):
+    """Waits before an instance is launched again. Nothing runs meanwhile, so there is nothing to stop."""
 
     def __init__(self, var_dir: str, application_id: str, instance: int) -> None:
         super().__init__()
         self.var_dir = var_dir
         self.application_id = application_id
         self.instance = instance
+        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """What a triggerer needs to build this trigger again."""
@@ -240,41 +210,49 @@ class HoldTrigger(BaseTrigger):
             {"var_dir": self.var_dir, "application_id": self.application_id, "instance": self.instance},
         )
 
+
+class _TimedTrigger(_WaitingTrigger):
+    """One that knows a time, `until` (epoch seconds)."""
+
+    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
+        super().__init__(var_dir, application_id, instance)
+        self.until = until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """What a triggerer needs to build this trigger again."""
+        path, arguments = super().serialize()
+        return path, {**arguments, "until": self.until}
+
+
+class BackoffTrigger(_TimedTrigger):
+    """Waits until `until`, then fires."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Sleep in short steps: the clock may be set."""
+        async with rto_watched(self._files):
+            await asyncio.sleep(_SETTLE_S)
+            while (left_s := self.until - time.time()) > 0:
+                await asyncio.sleep(min(left_s, 5.0))
+        yield TriggerEvent({})
+
+
+class HoldTrigger(_WaitingTrigger):
+    """Waits until nobody holds the application any more, then fires."""
+
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look once a second."""
-        async with rto_watched(InstanceFiles(Path(self.var_dir), InstanceKey(self.application_id, self.instance))):
+        async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
             while await asyncio.to_thread(read_hold, Path(self.var_dir), self.application_id) is not None:
                 await asyncio.sleep(_POLL_S)
         yield TriggerEvent({})
 
 
-class BrokerTrigger(BaseTrigger):
+class BrokerTrigger(_TimedTrigger):
     """Waits until the brokers of an instance that ended in an outage can serve it, then fires.
 
-    Where some brokers answer it fires at `until` (epoch seconds) at the latest. Nothing runs meanwhile, so there is
-    nothing to stop.
+    Where some brokers answer it fires at `until` at the latest.
     """
-
-    def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
-        super().__init__()
-        self.var_dir = var_dir
-        self.application_id = application_id
-        self.instance = instance
-        self.until = until
-        self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to build this trigger again."""
-        return (
-            f"{type(self).__module__}.{type(self).__qualname__}",
-            {
-                "var_dir": self.var_dir,
-                "application_id": self.application_id,
-                "instance": self.instance,
-                "until": self.until,
-            },
-        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Ask the brokers once a second."""
