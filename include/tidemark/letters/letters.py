@@ -19,11 +19,10 @@ from tidemark.names import TopicPartition, dlq_topic
 from tidemark.restore.changelog import messages_until
 from tidemark.settings import Settings
 from tidemark.start.witnesses import stalled_after
+from tidemark.tasks.update import Headers
 
 REPLAYED = "replayed"
 """Reason of the records by which a replay says which letters of their partition it has replayed: value `[offset, …]`."""
-
-Headers = tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(frozen=True)
