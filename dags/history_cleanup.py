@@ -41,7 +41,7 @@ with operations_dag(
 
     @task
     def plan() -> list[str]:
-        """What would be removed."""
+        """Say which rows, files and runs are older than the settings allow."""
         from tidemark_airflow import cleanup
 
         return cleanup.plan()

@@ -47,7 +47,7 @@ class ExpiredFiles:
 
 @dataclass(frozen=True)
 class ExpiryPlan:
-    """What would be removed."""
+    """The rows and the files that are older than the settings allow."""
 
     rows: tuple[ExpiredRows, ...]
     files: tuple[ExpiredFiles, ...]

@@ -1,4 +1,4 @@
-"""What an application needs of its brokers and does not have: an answer, leaders, replicas in sync."""
+"""Outages of brokers that keep an application from running: no answer, partitions without a leader, replicas out of sync."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_outage(settings: Settings, application_id: str, topics: Collection[str]
     trusted, is not away: that does not mend itself. Raises `InvalidSettings`.
     """
     refused: list[KafkaError] = []
-    # Its own client: one that has found nobody waits for longer and longer before it tries again.
+    # A new client for each question: after failed connections librdkafka waits longer and longer before it tries again.
     config: dict[str, Any] = {**librdkafka_config(settings), "error_cb": refused.append}
     client = AdminClient(config)
     try:
