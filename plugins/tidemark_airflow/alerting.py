@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import AsyncCallback, DeadlineAlert, DeadlineReference
+from airflow.sdk import AsyncCallback, BaseDeadlineReference, DeadlineAlert
 from airflow.sdk.bases.notifier import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -82,11 +82,22 @@ class PlanWaits(BaseNotifier):
         _raise(AlertKind.PLAN_WAITS, _application(context), f"{run.dag_id}: {waits}: {place}")
 
 
+class SinceCreated(BaseDeadlineReference):
+    """Deadlines of a run count from when it was created, which is when somebody triggered it.
+
+    Airflow's own `DAGRUN_QUEUED_AT` is the same moment, but a run that has such a deadline before it cannot be cleared:
+    Airflow 3.3.2 then computes with an interval that it has not read back from its database (`TypeError`). Airflow
+    knows a reference of ours by `plugins/tidemark_plugin.py`.
+    """
+
+    def _evaluate_with(self, *, session: Any, **_run: Any) -> datetime:
+        """Airflow calls it in the step that creates the run."""
+        return datetime.now(UTC)
+
+
 def alert_on_deadline(allowed: timedelta) -> DeadlineAlert:
-    """A run of an operation that has not ended this long after it was queued; the waiting for an approval counts."""
-    return DeadlineAlert(
-        reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=allowed, callback=AsyncCallback(missed_deadline)
-    )
+    """A run of an operation that has not ended this long after it was created; the waiting for an approval counts."""
+    return DeadlineAlert(reference=SinceCreated(), interval=allowed, callback=AsyncCallback(missed_deadline))
 
 
 async def missed_deadline(context: Mapping[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -27,6 +29,34 @@ from tidemark.oncall.report import RESTORE
 from tidemark.restore.kit import RestoreKit
 from tidemark.settings import Settings, project_root
 from tidemark_airflow import cases, oncall
+
+
+# A run of a DAG in Airflow's database that failed, whose tasks are then cleared as its page clears them.
+_CLEAR = """
+import sys
+from airflow._shared.timezones import timezone
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dagbag import DBDagBag
+from airflow.models.deadline import Deadline
+from airflow.models.taskinstance import clear_task_instances
+from airflow.utils.session import create_session
+from airflow.utils.state import DagRunState
+from airflow.utils.types import DagRunTriggeredByType, DagRunType
+DagBundlesManager().sync_bundles_to_db()
+bag = DagBag(sys.argv[1], bundle_name="dags-folder")
+sync_bag_to_db(bag, "dags-folder", None)
+with create_session() as session:
+    dag = DBDagBag().get_latest_version_of_dag(sys.argv[2], session=session)
+    run = dag.create_dagrun(run_id="one", run_after=timezone.utcnow(), run_type=DagRunType.MANUAL,
+        triggered_by=DagRunTriggeredByType.TEST, state=DagRunState.QUEUED, session=session,
+        conf={"topology": "clicks", "reason": "to see"})
+    session.flush()
+    due = [(row.deadline_time - run.queued_at).total_seconds() for row in session.query(Deadline).filter_by(dagrun_id=run.id)]
+    run.state = DagRunState.FAILED
+    clear_task_instances(run.get_task_instances(session=session), session)
+    print("CLEARED", run.state, *(round(seconds) for seconds in due))
+"""
 
 
 @pytest.fixture
@@ -340,3 +370,14 @@ def test_a_refused_dry_run_should_stop_nothing(operations: Any, admin: Any, uniq
     expected = {"preflight": "failed", "roll_back": "skipped", "release": "success", "report": "failed"}
     assert ended["tasks"] == expected | dict.fromkeys(begun, "upstream_failed")
     assert "refused before anything was changed" in log
+
+
+@pytest.mark.broker
+@pytest.mark.airflow
+def test_a_failed_run_should_have_a_deadline_and_still_be_cleared(operations: Any) -> None:
+    file = str(project_root() / "dags" / "restore_oncall.py")
+    command = [sys.executable, "-c", _CLEAR, file, "restore_oncall"]
+    done = subprocess.run(command, env=operations.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    allowed_s = operations.settings.oncall_response_timeout_ms // 1000 + operations.settings.rto_s
+    assert f"CLEARED queued {allowed_s}" in done.stdout.splitlines()
