@@ -30,7 +30,6 @@ from tidemark.restore.kit import RestoreKit
 from tidemark.settings import Settings, project_root
 from tidemark_airflow import cases, oncall
 
-
 # A run of a DAG in Airflow's database that failed, whose tasks are then cleared as its page clears them.
 _CLEAR = """
 import sys

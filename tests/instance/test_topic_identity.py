@@ -207,10 +207,7 @@ def test_should_refuse_commits_that_were_deleted(app, is_made_again):
 @pytest.mark.parametrize("is_level", [True, False])
 def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app, is_level):
     changelog = TopicPartition(f"{app.name}-n-changelog", 0)
-    set_policy(app, changelog.topic, "compact,delete")
-    for deleted in app.admin.delete_records([ClientPartition(changelog.topic, 0, -1)]).values():
-        assert deleted.result(15).low_watermark > 0
-    set_policy(app, changelog.topic, "compact")
+    purge(app.admin, app.settings, {changelog: -1})
     assert wait_until(lambda: seen(app)[changelog.topic].verdict is Verdict.FAILED, 15)
     assert "partitions 0 have lost their beginning" in seen(app)[changelog.topic].message
     if not is_level:

@@ -7,17 +7,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from tests.purging import purge
 from tests.restore.counting import PARTITIONS, CountingApp, Crash, crash_at
 from tests.restore.test_restore_run import counts_of, planned, restore
 
 from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
-from tidemark.local.processes import wait_until
 from tidemark.names import TopicPartition
 from tidemark.restore import recompute
 from tidemark.restore.listener import LoggingRestoreListener
@@ -41,16 +37,6 @@ def app(settings, admin, unique, spark_jars):
     made.run()
     shutil.rmtree(made.settings.state_dir)
     return made
-
-
-def is_deleted(admin, changelog):
-    """Delete all records. Until the partition's leader has heard of a new `cleanup.policy`, the old one forbids it."""
-    try:
-        return admin.delete_records([changelog])[changelog].result(15).low_watermark > 0
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.POLICY_VIOLATION:
-            raise
-        return False
 
 
 class Told(LoggingRestoreListener):
@@ -86,12 +72,7 @@ def test_should_compute_a_lost_state_again_verify_it_and_go_on(app):
 
 
 def test_should_bring_back_what_the_changelog_has_lost(app):
-    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ConfigResource.Type.TOPIC, f"{app.name}-n-changelog", incremental_configs=[entry])
-    app.admin.incremental_alter_configs([topic])[topic].result(15)
-    for partition in range(PARTITIONS):
-        changelog = ClientPartition(f"{app.name}-n-changelog", partition, -1)
-        assert wait_until(partial(is_deleted, app.admin, changelog), 15)
+    purge(app.admin, app.settings, {TopicPartition(f"{app.name}-n-changelog", p): -1 for p in range(PARTITIONS)})
     with pytest.raises(StartRefused, match="has lost its beginning"):
         planned(app)
     restore(app, SourceOfState.SOURCE)
