@@ -29,6 +29,9 @@ PARALLELISM = 4
 """Slots of the executor."""
 MAINTENANCE_SLOTS = 2
 """Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, so that streams find some."""
+# Airflow's parts share one SQLite file, which one of them may write at a time: the others wait this long, not SQLite's 5 s,
+# before they answer 500 or give a task up. A loaded machine needed more than 5.
+_LOCKED_S = 30
 
 PARTS: dict[str, tuple[str, ...]] = {
     "api-server": ("api-server", "--workers", "1"),
@@ -77,7 +80,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
     root = project_root()
     shared = _secrets(settings)
     url = f"http://{LOOPBACK}:{port}"
-    database = f"sqlite:///{folder / 'airflow.db'}"
+    database = f"sqlite:///{folder / 'airflow.db'}?timeout={_LOCKED_S}"
     return base_environment(settings, stack_id) | {
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__DAGS_FOLDER": str(root / "dags"),
