@@ -48,7 +48,8 @@ FIXED: Mapping[str, str] = {
     **_own(
         _EXACTLY_ONCE,
         "auto.commit.enable", "enable.auto.offset.store", "enable.partition.eof", "request.required.acks",
-        "message.send.max.retries", "max.in.flight", "delivery.report.only.error",
+        "message.send.max.retries", "max.in.flight", "delivery.report.only.error", "retry.backoff.ms",
+        "retry.backoff.max.ms",
     ),
     **_own(
         _BATCHES,
@@ -77,8 +78,8 @@ FIXED_IN_JAVA: Mapping[str, str] = {
 _SAME_IN_JAVA = frozenset(
     {
         "client.id", "client.rack", "client.dns.lookup", "connections.max.idle.ms", "metadata.max.age.ms", "fetch.min.bytes",
-        "fetch.max.bytes", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "retry.backoff.ms", "retry.backoff.max.ms",
-        "socket.connection.setup.timeout.ms", "enable.metrics.push",
+        "fetch.max.bytes", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "socket.connection.setup.timeout.ms",
+        "enable.metrics.push",
     }
 )  # fmt: skip
 _OTHER_IN_JAVA = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ _DENIED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 _BUFFER_WAIT_S = 0.1
+_RETRY_BACKOFF_MS = 500
+# The client waits that long before it sends a request again, a fifth more or less.
+_SURELY_SENT_ONCE_S = 0.8 * _RETRY_BACKOFF_MS / 1000
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
 """The client takes a timestamp of 0 for now."""
@@ -48,22 +52,23 @@ class BatchProducer(ABC):
         self._timeout_s = timeout_ms / 1000
         self.name = name
         self._undelivered: list[str] = []
-        self._producer = Producer(
-            {
-                "batch.size": BATCH_BYTES,
-                **client_config,
-                **identity,
-                "message.timeout.ms": timeout_ms,
-                "enable.idempotence": True,
-                "acks": ACKS,
-                "partitioner": "murmur2_random",
-                "linger.ms": 5,
-                # Topics say what they take, and are asked (`SizeLimits`); the client would refuse more than 1 MB.
-                "message.max.bytes": 1_000_000_000,
-                "queue.buffering.max.messages": max_queued_records,
-                "queue.buffering.max.kbytes": 2_097_151,
-            }
-        )
+        self._config = {
+            "batch.size": BATCH_BYTES,
+            **client_config,
+            **identity,
+            "message.timeout.ms": timeout_ms,
+            "enable.idempotence": True,
+            "acks": ACKS,
+            "partitioner": "murmur2_random",
+            "linger.ms": 5,
+            "retry.backoff.ms": _RETRY_BACKOFF_MS,
+            "retry.backoff.max.ms": 2 * _RETRY_BACKOFF_MS,
+            # Topics say what they take, and are asked (`SizeLimits`); the client would refuse more than 1 MB.
+            "message.max.bytes": 1_000_000_000,
+            "queue.buffering.max.messages": max_queued_records,
+            "queue.buffering.max.kbytes": 2_097_151,
+        }
+        self._producer = Producer(self._config)
 
     @abstractmethod
     def init(self, timeout_s: float) -> None:
@@ -193,39 +198,61 @@ class BatchProducer(ABC):
 
 
 class TransactionalProducer(BatchProducer):
-    """exactly_once: everything of a batch becomes visible together, or never."""
+    """exactly_once: everything of a batch becomes visible together, or never.
+
+    The client asks a coordinator again, without a word, when a connection breaks. What it had sent before may still reach the
+    coordinator later, in the next transaction, and end it: the coordinator tells transactions of one producer epoch apart
+    only for clients of transactions v2, which librdkafka is not. So the epoch is moved on before the next transaction
+    whenever a request may have been sent twice, which takes longer than the client's pause before it does that.
+    """
 
     def __init__(
         self, client_config: Mapping[str, Any], transactional_id: str, timeout_ms: int, max_queued_records: int
     ) -> None:
         identity = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
         super().__init__(client_config, identity, transactional_id, timeout_ms, max_queued_records)
+        self._init_timeout_s = self._timeout_s
+        self._may_have_sent_twice = False
 
     def init(self, timeout_s: float) -> None:
         """Fence any other holder of the transactional id and finish its open transaction. Blocks."""
+        self._init_timeout_s = timeout_s
         with self._classified("init_transactions"):
             self._producer.init_transactions(timeout_s)
 
     def begin(self) -> None:
-        """Start a transaction; nothing is sent yet."""
+        """Start a transaction; nothing is sent yet. Blocks where the epoch has to be moved on first."""
         self._undelivered.clear()
+        if self._may_have_sent_twice:
+            self._producer = Producer(self._config)
+            self.init(self._init_timeout_s)
+            self._may_have_sent_twice = False
         with self._classified("begin_transaction"):
             self._producer.begin_transaction()
 
     def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
         """Step 5. The coordinator refuses a member of another generation."""
-        with self._classified("send_offsets_to_transaction"):
+        with self._classified("send_offsets_to_transaction"), self._asking():
             self._producer.send_offsets_to_transaction(list(offsets), group.opaque, self._timeout_s)
 
     def commit(self) -> None:
         """Step 6. An error here other than a clear abort leaves the outcome unknown."""
-        with self._classified("commit_transaction"):
+        with self._classified("commit_transaction"), self._asking():
             self._producer.commit_transaction(self._timeout_s)
 
     def abort(self) -> None:
         """Give the open transaction up. Nothing of it is ever visible to read_committed readers."""
-        with self._classified("abort_transaction"):
+        with self._classified("abort_transaction"), self._asking():
             self._producer.abort_transaction(self._timeout_s)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """A call that sends a request to a coordinator, perhaps more than once."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._may_have_sent_twice |= time.monotonic() - started >= _SURELY_SENT_ONCE_S
 
     def _fatal_reason(self, error: KafkaError) -> KafkaError:
         # `produce` only says that there is one; calls of the transaction say which.

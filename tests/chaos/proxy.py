@@ -1,0 +1,193 @@
+"""A TCP proxy before a broker: it delays, cuts, refuses, slows down, and holds one EndTxn back.
+
+Clients reach the broker by the proxy alone where the broker advertises the proxy's port (`proxied`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from tidemark.local.broker_config import Node
+from tidemark.local.ports import LOOPBACK
+
+ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 24, 26, 28
+"""Numbers of requests of a transaction: AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""
+_CHUNK_BYTES = 1 << 16
+_HELD_S = 20.0
+_ANSWERED_S = 0.1
+
+
+def proxied(node: Node, listens: int, advertises: int) -> dict[str, str]:
+    """Overrides for a broker with one more listener, whose clients are told to come to the proxy's port."""
+    own, other = f"PLAINTEXT://{node.bootstrap}", f"PROXIED://{LOOPBACK}"
+    return {
+        "listeners": f"{own},{other}:{listens},CONTROLLER://{LOOPBACK}:{node.voters[node.node_id]}",
+        "advertised.listeners": f"{own},{other}:{advertises}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+
+
+@dataclass
+class _Hold:
+    """A request that is to leave its client and reach its broker in the next transaction of that producer."""
+
+    transactional_id: bytes
+    request: int
+    until: int
+    is_taken: bool = False
+    has_ended: bool = False
+    is_due: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def passed(self, request: int, frame: bytes) -> None:
+        """A request that was let through."""
+        if not self.is_taken or self.transactional_id not in frame:
+            return
+        if request == self.until and self.has_ended:
+            self.is_due.set()
+        self.has_ended |= request == END_TXN
+
+
+class Proxy:
+    """Listens on `port` of loopback for a broker that listens on `broker_port`. Runs in a thread of its own."""
+
+    def __init__(self, port: int, broker_port: int) -> None:
+        self.port = port
+        self.delay_s = 0.0
+        self.bytes_per_s: float | None = None
+        self.late_replies: list[bytes] = []
+        """What the broker said to each request that was held back, behind the correlation id and the throttle time."""
+        self._broker_port = broker_port
+        self._is_open = True
+        self._hold: _Hold | None = None
+        self._streams: set[asyncio.StreamWriter] = set()
+        self._served: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy {port}", daemon=True)
+        self._server: asyncio.Server | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = self._run(asyncio.start_server(self._serve, LOOPBACK, self.port))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def cut(self) -> None:
+        """Every connection is reset, once."""
+        self._loop.call_soon_threadsafe(self._reset)
+
+    def close(self) -> None:
+        """Nobody is let in, and those who are in are thrown out, until `open`."""
+        self._is_open = False
+        self.cut()
+
+    def open(self) -> None:
+        """As at the beginning."""
+        self._is_open = True
+        self.delay_s, self.bytes_per_s = 0.0, None
+
+    def hold_back(self, transactional_id: str, request: int, until: int) -> None:
+        """Hold a producer's next `request` back until one of the kind `until` has passed in its next transaction.
+
+        The connection of the one that is held is cut, so that the client asks again, and is answered.
+        """
+        self._hold = _Hold(transactional_id.encode(), request, until)
+
+    def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
+
+    async def _close(self) -> None:
+        self._is_open = False
+        if self._server is not None:
+            self._server.close()
+        self._reset()
+        # Each connection ends by itself once its streams are reset; one that holds a request back is not waited for.
+        _, left = await asyncio.wait(self._served or {asyncio.ensure_future(asyncio.sleep(0))}, timeout=1)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
+    def _reset(self) -> None:
+        for stream in self._streams:
+            stream.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._is_open:
+            writer.transport.abort()
+            return
+        try:
+            up_reader, up_writer = await asyncio.open_connection(LOOPBACK, self._broker_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._streams |= {writer, up_writer}
+        task = asyncio.current_task()
+        assert task is not None
+        self._served.add(task)
+        answers = asyncio.ensure_future(self._pass_on(up_reader, writer))
+        held = None
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                held = await self._requests(reader, up_writer)
+            answers.cancel()
+            if held is not None:
+                writer.transport.abort()
+                with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                    await self._deliver_late(held, up_reader, up_writer)
+        finally:
+            self._streams -= {writer, up_writer}
+            self._served.discard(task)
+            for stream in (writer, up_writer):
+                stream.transport.abort()
+
+    async def _requests(self, reader: asyncio.StreamReader, up: asyncio.StreamWriter) -> bytes | None:
+        """Pass requests on until the connection ends; the frame that was held back, if one was."""
+        while True:
+            size = await reader.readexactly(4)
+            frame = await reader.readexactly(int.from_bytes(size, "big"))
+            request, hold = int.from_bytes(frame[:2], "big"), self._hold
+            if hold is not None and not hold.is_taken and request == hold.request and hold.transactional_id in frame:
+                hold.is_taken = True
+                return size + frame
+            await self._pause(len(frame))
+            up.write(size + frame)
+            await up.drain()
+            if hold is not None:
+                hold.passed(request, frame)
+
+    async def _deliver_late(self, frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hold = self._hold
+        assert hold is not None
+        await asyncio.wait_for(hold.is_due.wait(), _HELD_S)
+        # The broker is to have answered the request that was waited for.
+        await asyncio.sleep(_ANSWERED_S)
+        self._hold = None
+        writer.write(frame)
+        await writer.drain()
+        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        self.late_replies.append(answer[8:])
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(_CHUNK_BYTES):
+                await self._pause(len(chunk))
+                writer.write(chunk)
+                await writer.drain()
+        writer.close()
+
+    async def _pause(self, size: int) -> None:
+        seconds = self.delay_s + (size / self.bytes_per_s if self.bytes_per_s else 0.0)
+        if seconds:
+            await asyncio.sleep(seconds)

@@ -1,0 +1,112 @@
+"""Requests of a transaction that reach the broker in the next one, from a bare client and from ours (rule 8, row A2)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT
+
+from tidemark.commit.transaction import TransactionalProducer
+from tidemark.local.ports import LOOPBACK
+from tidemark.local.processes import wait_until
+
+pytestmark = pytest.mark.broker
+
+
+def visible(bootstrap, topic):
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "looks", "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest", "enable.auto.commit": False, "enable.partition.eof": True, "log_level": 0,
+    })  # fmt: skip
+    consumer.subscribe([topic])
+    found = []
+    while True:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error():
+            break
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+@pytest.fixture
+def topic(proxied_broker, unique):
+    broker, proxy = proxied_broker
+    proxy.late_replies.clear()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(unique("late"), 1, 1)])[unique("late")].result(15)
+    return unique("late")
+
+
+@pytest.fixture
+def producer(proxied_broker, unique):
+    _, proxy = proxied_broker
+    made = TransactionalProducer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}"}, unique("id"), 10_000, 1000)
+    made.init(15)
+    return made
+
+
+def send(producer, topic, value):
+    producer.begin()
+    producer.send_many(topic, [{"key": b"k", "value": value}])
+    producer.flush()
+
+
+def test_a_late_commit_should_complete_the_next_transaction_of_a_bare_client(proxied_broker, topic, unique):
+    """What the client does by itself: the reason why ours may not leave it at that."""
+    broker, proxy = proxied_broker
+    bare = Producer({"bootstrap.servers": f"{LOOPBACK}:{proxy.port}", "transactional.id": unique("bare")})
+    bare.init_transactions(15)
+    bare.begin_transaction()
+    bare.produce(topic, b"first")
+    proxy.hold_back(unique("bare"), END_TXN, ADD_PARTITIONS)
+    bare.commit_transaction(15)
+    bare.begin_transaction()
+    bare.produce(topic, b"second")
+    bare.flush(15)
+    assert wait_until(lambda: proxy.late_replies, 15)
+    assert visible(broker.bootstrap, topic) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_late_end_should_not_touch_the_next_transaction(proxied_broker, producer, topic, commits):
+    broker, proxy = proxied_broker
+    send(producer, topic, b"first")
+    proxy.hold_back(producer.name, END_TXN, ADD_PARTITIONS)
+    producer.commit() if commits else producer.abort()
+    first = [b"first"] if commits else []
+    send(producer, topic, b"second")
+    assert wait_until(lambda: proxy.late_replies, 15)
+    assert visible(broker.bootstrap, topic) == first
+    producer.send_many(topic, [{"key": b"k", "value": b"third"}])
+    producer.flush()
+    producer.commit()
+    assert wait_until(lambda: visible(broker.bootstrap, topic) == [*first, b"second", b"third"], 15)
+
+
+def test_late_offsets_should_not_take_the_next_ones_back(proxied_broker, producer, topic, unique):
+    broker, proxy = proxied_broker
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": unique("group")})
+    consumer.subscribe([topic])
+    assert wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment() != [], 20)
+    group = SimpleNamespace(opaque=consumer.consumer_group_metadata())
+
+    def commit(offset):
+        send(producer, topic, b"any")
+        producer.send_offsets([ClientPartition(topic, 0, offset)], group)
+
+    commit(10)
+    producer.commit()
+    proxy.hold_back(producer.name, OFFSET_COMMIT, OFFSET_COMMIT)
+    commit(20)
+    producer.commit()
+    commit(30)
+    assert wait_until(lambda: proxy.late_replies, 15)
+    producer.commit()
+    assert wait_until(lambda: consumer.committed([ClientPartition(topic, 0)], 10)[0].offset == 30, 5)
+    consumer.close()
