@@ -11,7 +11,7 @@ RATE ?= 10000
 SEED ?= 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash cluster audit-faults audit-cost restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ smoke: jars ## 300 000 events through the whole stack, compared with an independ
 
 crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
 	@$(BIN)/python -m tests.crash.run
+
+chaos: MINUTES = 60
+chaos: SEED = 1
+chaos: jars ## MINUTES=60 SEED=1 processes, brokers, network, disks and input fail under load; all compared with a recomputation
+	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED)
 
 cluster: jars ## a stream on a Spark standalone cluster with two workers; an executor, a worker, the instance, the broker killed
 	@$(BIN)/python -m tests.cluster.run

@@ -19,7 +19,6 @@ from tidemark.local.ports import LOOPBACK
 ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 24, 26, 28
 """Numbers of requests of a transaction: AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""
 _CHUNK_BYTES = 1 << 16
-_HELD_S = 20.0
 _ANSWERED_S = 0.1
 
 
@@ -35,23 +34,34 @@ def proxied(node: Node, listens: int, advertises: int) -> dict[str, str]:
 
 
 @dataclass
-class _Hold:
-    """A request that is to leave its client and reach its broker in the next transaction of that producer."""
+class Hold:
+    """A producer's next `request` is to reach its broker once one of the kind `until` has passed in its next transaction.
 
-    transactional_id: bytes
+    The connection of the one that is held is cut, so that the client asks again, and is answered. Several proxies may share it.
+    `replies` are what the broker said to it, behind the correlation id and the throttle time.
+    """
+
+    transactional_id: str
     request: int
     until: int
     is_taken: bool = False
     has_ended: bool = False
-    is_due: asyncio.Event = field(default_factory=asyncio.Event)
+    is_due: bool = False
+    replies: list[bytes] = field(default_factory=list)
+
+    def takes(self, request: int, frame: bytes) -> bool:
+        """Whether this is the one."""
+        return not self.is_taken and request == self.request and self._is_of_it(frame)
 
     def passed(self, request: int, frame: bytes) -> None:
         """A request that was let through."""
-        if not self.is_taken or self.transactional_id not in frame:
+        if not self.is_taken or not self._is_of_it(frame):
             return
-        if request == self.until and self.has_ended:
-            self.is_due.set()
+        self.is_due |= self.has_ended and request == self.until
         self.has_ended |= request == END_TXN
+
+    def _is_of_it(self, frame: bytes) -> bool:
+        return self.transactional_id.encode() in frame
 
 
 class Proxy:
@@ -61,11 +71,9 @@ class Proxy:
         self.port = port
         self.delay_s = 0.0
         self.bytes_per_s: float | None = None
-        self.late_replies: list[bytes] = []
-        """What the broker said to each request that was held back, behind the correlation id and the throttle time."""
+        self.hold: Hold | None = None
         self._broker_port = broker_port
         self._is_open = True
-        self._hold: _Hold | None = None
         self._streams: set[asyncio.StreamWriter] = set()
         self._served: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
@@ -97,13 +105,6 @@ class Proxy:
         """As at the beginning."""
         self._is_open = True
         self.delay_s, self.bytes_per_s = 0.0, None
-
-    def hold_back(self, transactional_id: str, request: int, until: int) -> None:
-        """Hold a producer's next `request` back until one of the kind `until` has passed in its next transaction.
-
-        The connection of the one that is held is cut, so that the client asks again, and is answered.
-        """
-        self._hold = _Hold(transactional_id.encode(), request, until)
 
     def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
@@ -144,7 +145,7 @@ class Proxy:
             answers.cancel()
             if held is not None:
                 writer.transport.abort()
-                with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+                with suppress(OSError, asyncio.IncompleteReadError):
                     await self._deliver_late(held, up_reader, up_writer)
         finally:
             self._streams -= {writer, up_writer}
@@ -157,8 +158,8 @@ class Proxy:
         while True:
             size = await reader.readexactly(4)
             frame = await reader.readexactly(int.from_bytes(size, "big"))
-            request, hold = int.from_bytes(frame[:2], "big"), self._hold
-            if hold is not None and not hold.is_taken and request == hold.request and hold.transactional_id in frame:
+            request, hold = int.from_bytes(frame[:2], "big"), self.hold
+            if hold is not None and hold.takes(request, frame):
                 hold.is_taken = True
                 return size + frame
             await self._pause(len(frame))
@@ -168,16 +169,18 @@ class Proxy:
                 hold.passed(request, frame)
 
     async def _deliver_late(self, frame: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hold = self._hold
-        assert hold is not None
-        await asyncio.wait_for(hold.is_due.wait(), _HELD_S)
+        hold = self.hold
+        while hold is not None and not hold.is_due:
+            await asyncio.sleep(_ANSWERED_S)
+            hold = self.hold
+        if hold is None:
+            return
         # The broker is to have answered the request that was waited for.
         await asyncio.sleep(_ANSWERED_S)
-        self._hold = None
         writer.write(frame)
         await writer.drain()
         answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-        self.late_replies.append(answer[8:])
+        hold.replies.append(answer[8:])
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

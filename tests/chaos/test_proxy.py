@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT
+from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
 
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.local.ports import LOOPBACK
@@ -36,8 +36,7 @@ def visible(bootstrap, topic):
 
 @pytest.fixture
 def topic(proxied_broker, unique):
-    broker, proxy = proxied_broker
-    proxy.late_replies.clear()
+    broker, _ = proxied_broker
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(unique("late"), 1, 1)])[unique("late")].result(15)
     return unique("late")
@@ -64,12 +63,12 @@ def test_a_late_commit_should_complete_the_next_transaction_of_a_bare_client(pro
     bare.init_transactions(15)
     bare.begin_transaction()
     bare.produce(topic, b"first")
-    proxy.hold_back(unique("bare"), END_TXN, ADD_PARTITIONS)
+    proxy.hold = Hold(unique("bare"), END_TXN, ADD_PARTITIONS)
     bare.commit_transaction(15)
     bare.begin_transaction()
     bare.produce(topic, b"second")
     bare.flush(15)
-    assert wait_until(lambda: proxy.late_replies, 15)
+    assert wait_until(lambda: proxy.hold.replies, 15)
     assert visible(broker.bootstrap, topic) == [b"first", b"second"]
 
 
@@ -77,11 +76,11 @@ def test_a_late_commit_should_complete_the_next_transaction_of_a_bare_client(pro
 def test_a_late_end_should_not_touch_the_next_transaction(proxied_broker, producer, topic, commits):
     broker, proxy = proxied_broker
     send(producer, topic, b"first")
-    proxy.hold_back(producer.name, END_TXN, ADD_PARTITIONS)
+    proxy.hold = Hold(producer.name, END_TXN, ADD_PARTITIONS)
     producer.commit() if commits else producer.abort()
     first = [b"first"] if commits else []
     send(producer, topic, b"second")
-    assert wait_until(lambda: proxy.late_replies, 15)
+    assert wait_until(lambda: proxy.hold.replies, 15)
     assert visible(broker.bootstrap, topic) == first
     producer.send_many(topic, [{"key": b"k", "value": b"third"}])
     producer.flush()
@@ -102,11 +101,11 @@ def test_late_offsets_should_not_take_the_next_ones_back(proxied_broker, produce
 
     commit(10)
     producer.commit()
-    proxy.hold_back(producer.name, OFFSET_COMMIT, OFFSET_COMMIT)
+    proxy.hold = Hold(producer.name, OFFSET_COMMIT, OFFSET_COMMIT)
     commit(20)
     producer.commit()
     commit(30)
-    assert wait_until(lambda: proxy.late_replies, 15)
+    assert wait_until(lambda: proxy.hold.replies, 15)
     producer.commit()
     assert wait_until(lambda: consumer.committed([ClientPartition(topic, 0)], 10)[0].offset == 30, 5)
     consumer.close()

@@ -11,8 +11,9 @@ import base64
 import os
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -176,7 +177,10 @@ def _telling_line(text: str) -> str:
 
 
 class EmbeddedCluster:
-    """Several nodes, each broker and controller; internal topics have three replicas where there are three nodes."""
+    """Several nodes, each broker and controller; internal topics have three replicas where there are three nodes.
+
+    `overrides` are the same for all nodes, or are asked for each.
+    """
 
     def __init__(
         self,
@@ -184,7 +188,7 @@ class EmbeddedCluster:
         jars: Sequence[Path],
         nodes: int = 3,
         *,
-        overrides: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | Callable[[Node], Mapping[str, str]] | None = None,
         environment: Mapping[str, str] | None = None,
         heap: str = "320m",
     ) -> None:
@@ -194,16 +198,13 @@ class EmbeddedCluster:
         chosen = sorted(taken)
         voters = {node_id: chosen[nodes + node_id - 1] for node_id in range(1, nodes + 1)}
         cluster_id = new_cluster_id()
-        self._brokers = {
-            node_id: EmbeddedBroker(
-                folder / f"node-{node_id}",
-                jars,
-                environment=environment,
-                heap=heap,
-                node=Node(node_id, chosen[node_id - 1], voters, cluster_id, dict(overrides or {})),
+        self._brokers: dict[int, EmbeddedBroker] = {}
+        for node_id in voters:
+            node = Node(node_id, chosen[node_id - 1], voters, cluster_id)
+            node = replace(node, overrides=overrides(node) if callable(overrides) else dict(overrides or {}))
+            self._brokers[node_id] = EmbeddedBroker(
+                folder / f"node-{node_id}", jars, environment=environment, heap=heap, node=node
             )
-            for node_id in voters
-        }
 
     @property
     def bootstrap(self) -> str:
@@ -222,6 +223,10 @@ class EmbeddedCluster:
         for broker in self._brokers.values():
             broker.wait_ready(len(self._brokers), timeout_s)
         return self
+
+    def node(self, node_id: int) -> EmbeddedBroker:
+        """One of them."""
+        return self._brokers[node_id]
 
     def stop_node(self, node_id: int) -> None:
         """End one node as an operator would."""

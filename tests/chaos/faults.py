@@ -1,0 +1,380 @@
+"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
+from tests.chaos.world import INSTANCES, World
+from tests.crash import disk
+from tests.crash.scenarios import MIDDLES, STEPS
+
+from tidemark.local.processes import wait_until
+from tidemark.names import transactional_id
+
+Fault = Callable[[World, random.Random], None]
+FAULTS: dict[str, Fault] = {}
+NEEDS_DISKS = {"disk full: state", "disk full: var", "disk full: broker"}
+"""Kinds that are left out where nobody may mount."""
+_ARMED_S = 30
+_HELD_S = 40
+
+
+def _named(name: str) -> Callable[[Fault], Fault]:
+    def named(fault: Fault) -> Fault:
+        FAULTS[name] = fault
+        return fault
+
+    return named
+
+
+def _lasts(seconds: float) -> None:
+    """The fault's own duration."""
+    threading.Event().wait(seconds)
+
+
+def _one(world: World, chance: random.Random) -> int:
+    return chance.choice(list(world.instances))
+
+
+@_named("driver: SIGKILL")
+def _(world: World, chance: random.Random) -> None:
+    world.instances[_one(world, chance)].send(signal.SIGKILL)
+
+
+@_named("driver: SIGTERM")
+def _(world: World, chance: random.Random) -> None:
+    one = world.instances[_one(world, chance)]
+    process = one.process
+    if one.send(signal.SIGTERM):
+        wait_until(lambda: one.process is not process, 60)
+
+
+@_named("driver: SIGSTOP for 1 to 5 s")
+def _(world: World, chance: random.Random) -> None:
+    one = world.instances[_one(world, chance)]
+    _stopped(one.send, chance.uniform(1, 5))
+
+
+@_named("driver: SIGSTOP for 15 to 60 s")
+def _(world: World, chance: random.Random) -> None:
+    one = world.instances[_one(world, chance)]
+    _stopped(one.send, chance.uniform(15, 60))
+
+
+@_named("driver: SIGKILL at a step of a commit")
+def _(world: World, chance: random.Random) -> None:
+    _armed(world, chance.choice([*STEPS, *MIDDLES]), "SIGKILL")
+
+
+@_named("driver: SIGSTOP at a step of a commit")
+def _(world: World, chance: random.Random) -> None:
+    before = {number: one.process for number, one in world.instances.items()}
+    if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
+        return
+    _lasts(chance.uniform(5, 20))
+    for number, process in before.items():
+        if process is not None and world.instances[number].process is process:
+            world.instances[number].send(signal.SIGCONT)
+
+
+@_named("driver: SIGKILL in a rebalance")
+def _(world: World, chance: random.Random) -> None:
+    _write_arm(world, "rebalance", "SIGKILL")
+    world.instances[_one(world, chance)].send(signal.SIGKILL)
+    wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
+    world.arm_file.unlink(missing_ok=True)
+
+
+@_named("both drivers: SIGKILL")
+def _(world: World, _chance: random.Random) -> None:
+    for one in world.instances.values():
+        one.send(signal.SIGKILL)
+
+
+@_named("JVM: SIGKILL")
+def _(world: World, chance: random.Random) -> None:
+    for jvm in world.instances[_one(world, chance)].jvms():
+        with suppress(psutil.Error):
+            jvm.kill()
+
+
+@_named("JVM: SIGSTOP for 5 to 30 s")
+def _(world: World, chance: random.Random) -> None:
+    jvms = world.instances[_one(world, chance)].jvms()
+    for jvm in jvms:
+        with suppress(psutil.Error):
+            jvm.suspend()
+    _lasts(chance.uniform(5, 30))
+    for jvm in jvms:
+        with suppress(psutil.Error):
+            jvm.resume()
+
+
+@_named("standby: SIGKILL")
+def _(world: World, _chance: random.Random) -> None:
+    world.standby.send(signal.SIGKILL)
+
+
+@_named("standby: SIGSTOP for 5 to 20 s")
+def _(world: World, chance: random.Random) -> None:
+    _stopped(world.standby.send, chance.uniform(5, 20))
+
+
+@_named("state lost")
+def _(world: World, chance: random.Random) -> None:
+    number = _one(world, chance)
+    world.instances[number].send(signal.SIGKILL)
+    for folder in world.state_dir(f"machine-{number}").glob("*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@_named("second copy of an instance")
+def _(world: World, chance: random.Random) -> None:
+    number = _one(world, chance)
+    process = world.instances[number].process
+    with world.guest(number, "elsewhere") as guest:
+        # One of the two ends; both may be launched again by who watches them, as two operators do.
+        wait_until(lambda: world.instances[number].process is not process or guest.process.poll() is not None, 60)
+    shutil.rmtree(world.state_dir("elsewhere"), ignore_errors=True)
+
+
+@_named("third instance comes and goes")
+def _(world: World, chance: random.Random) -> None:
+    with world.guest(INSTANCES, "third"):
+        _lasts(chance.uniform(15, 30))
+
+
+@_named("broker: a leader of the source killed")
+def _(world: World, chance: random.Random) -> None:
+    topics = world.admin.list_topics("chaos-numbers", timeout=15).topics
+    _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
+
+
+@_named("broker: the group's coordinator killed")
+def _(world: World, chance: random.Random) -> None:
+    group = world.admin.describe_consumer_groups([world.application_id])[world.application_id].result(15)
+    _killed(world, [group.coordinator.id], chance)
+
+
+@_named("broker: a transaction coordinator killed")
+def _(world: World, chance: random.Random) -> None:
+    topics = world.admin.list_topics("__transaction_state", timeout=15).topics
+    name = transactional_id(world.application_id, _one(world, chance))
+    partitions = topics["__transaction_state"].partitions
+    _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
+
+
+@_named("broker: the controller killed")
+def _(world: World, chance: random.Random) -> None:
+    _killed(world, [world.admin.describe_cluster(request_timeout=15).result(20).controller.id], chance)
+
+
+@_named("broker: two of three killed")
+def _(world: World, chance: random.Random) -> None:
+    _killed(world, chance.sample(world.brokers.alive(), 2), chance)
+
+
+@_named("broker: all killed")
+def _(world: World, chance: random.Random) -> None:
+    _killed(world, world.brokers.alive(), chance)
+
+
+@_named("broker: SIGSTOP for 5 to 20 s")
+def _(world: World, chance: random.Random) -> None:
+    with world.brokers.stopped(chance.choice(world.brokers.alive())):
+        _lasts(chance.uniform(5, 20))
+
+
+@_named("broker: one after the other restarted")
+def _(world: World, _chance: random.Random) -> None:
+    for node in world.brokers.cluster.node_ids:
+        world.brokers.cluster.stop_node(node)
+        world.brokers.cluster.start_node(node)
+
+
+@_named("network: delay of 0.1 to 0.5 s")
+def _(world: World, chance: random.Random) -> None:
+    for proxy in world.brokers.proxies.values():
+        proxy.delay_s = chance.uniform(0.1, 0.5)
+    _lasts(chance.uniform(5, 15))
+    _open(world)
+
+
+@_named("network: slow, 200 to 1000 kB/s")
+def _(world: World, chance: random.Random) -> None:
+    for proxy in world.brokers.proxies.values():
+        proxy.bytes_per_s = chance.uniform(200e3, 1e6)
+    _lasts(chance.uniform(5, 15))
+    _open(world)
+
+
+@_named("network: all connections cut")
+def _(world: World, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 3)):
+        for proxy in world.brokers.proxies.values():
+            proxy.cut()
+        _lasts(chance.uniform(0.2, 2))
+
+
+@_named("network: one broker unreachable for 3 to 15 s")
+def _(world: World, chance: random.Random) -> None:
+    proxy = chance.choice(list(world.brokers.proxies.values()))
+    proxy.close()
+    _lasts(chance.uniform(3, 15))
+    proxy.open()
+
+
+@_named("network: no broker reachable for 5 to 40 s")
+def _(world: World, chance: random.Random) -> None:
+    for proxy in world.brokers.proxies.values():
+        proxy.close()
+    _lasts(chance.uniform(5, 40))
+    _open(world)
+
+
+@_named("network: the end of a transaction comes in the next one")
+def _(world: World, chance: random.Random) -> None:
+    _held_back(world, chance, END_TXN, ADD_PARTITIONS)
+
+
+@_named("network: the offsets of a transaction come in the next one")
+def _(world: World, chance: random.Random) -> None:
+    _held_back(world, chance, OFFSET_COMMIT, OFFSET_COMMIT)
+
+
+@_named("network: a late end of a transaction, then SIGKILL")
+def _(world: World, chance: random.Random) -> None:
+    if _held_back(world, chance, END_TXN, ADD_PARTITIONS):
+        world.instances[_one(world, chance)].send(signal.SIGKILL)
+
+
+@_named("disk full: state")
+def _(world: World, chance: random.Random) -> None:
+    _full(world.state_dir("machine-0"), chance.uniform(5, 20))
+
+
+@_named("disk full: var")
+def _(world: World, chance: random.Random) -> None:
+    _full(world.var_dir, chance.uniform(5, 20))
+
+
+@_named("disk full: broker")
+def _(world: World, chance: random.Random) -> None:
+    _full(world.brokers.disk, chance.uniform(5, 15))
+    # A broker without a log folder ends by itself.
+    _lasts(2)
+    world.brokers.revive()
+
+
+@_named("input: not JSON")
+def _(world: World, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 50)):
+        world.feeding.poison("chaos-events", b"i001", chance.choice([b"{broken", b"", b"\xff\xfe", b"[]", b"null"]))
+
+
+@_named("input: a key that is not the record's")
+def _(world: World, chance: random.Random) -> None:
+    for key in (b"i002", b"", b"\xff", None):
+        world.feeding.poison("chaos-events", key, {"id": "i003", "v": 1, "kind": "k"})
+
+
+@_named("input: larger than the topic of dead letters takes")
+def _(world: World, _chance: random.Random) -> None:
+    world.feeding.poison("chaos-events", b"i004", world.feeding.large())
+
+
+@_named("input: refused by user code")
+def _(world: World, chance: random.Random) -> None:
+    for _ in range(chance.randint(1, 20)):
+        world.feeding.poison("chaos-events", b"i000", world.feeding.refused())
+
+
+@_named("input: impossible times")
+def _(world: World, chance: random.Random) -> None:
+    ahead = int(time.time() * 1000) + 7_200_000
+    for at_ms in (-1, ahead, ahead * 10):
+        world.feeding.poison("chaos-events", b"i005", {"id": "i005", "ts": at_ms, "v": 1, "kind": "k"})
+
+
+@_named("input: ten times as much")
+def _(world: World, chance: random.Random) -> None:
+    rates = world.feeding.rates
+    usual, rates.numbers = rates.numbers, 10 * rates.numbers
+    _lasts(chance.uniform(5, 10))
+    rates.numbers = usual
+
+
+@_named("input: one key has half of all records")
+def _(world: World, chance: random.Random) -> None:
+    world.feeding.rates.hot_share = 0.5
+    _lasts(chance.uniform(5, 20))
+    world.feeding.rates.hot_share = 0.0
+
+
+def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
+    if send(signal.SIGSTOP):
+        _lasts(seconds)
+        send(signal.SIGCONT)
+
+
+def _write_arm(world: World, point: str, how: str) -> None:
+    temporary = world.arm_file.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"point": point, "skip": 1, "signal": how, "full": None}))
+    temporary.replace(world.arm_file)
+
+
+def _armed(world: World, point: str, how: str) -> bool:
+    _write_arm(world, point, how)
+    reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
+    world.arm_file.unlink(missing_ok=True)
+    return reached
+
+
+def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
+    for node in nodes:
+        if node in world.brokers.cluster.node_ids:
+            world.brokers.cluster.kill_node(node)
+    _lasts(chance.uniform(0, 10))
+    world.brokers.revive()
+
+
+def _open(world: World) -> None:
+    for proxy in world.brokers.proxies.values():
+        proxy.open()
+
+
+def _held_back(world: World, chance: random.Random, request: int, until: int) -> bool:
+    """Whether a request came late."""
+    hold = Hold(transactional_id(world.application_id, _one(world, chance)), request, until)
+    for proxy in world.brokers.proxies.values():
+        proxy.hold = hold
+    came = wait_until(lambda: bool(hold.replies), _HELD_S)
+    for proxy in world.brokers.proxies.values():
+        proxy.hold = None
+    return came
+
+
+def _full(folder: Path, seconds: float) -> None:
+    disk.fill(folder)
+    try:
+        _lasts(seconds)
+    finally:
+        disk.free(folder)
+
+
+def _java_hash(text: str) -> int:
+    """`String.hashCode`, without its sign, as Kafka takes it for the partition of a name."""
+    found = 0
+    for character in text:
+        found = (31 * found + ord(character)) & 0xFFFFFFFF
+    return found & 0x7FFFFFFF

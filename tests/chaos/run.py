@@ -1,0 +1,229 @@
+"""`make chaos`: a stream under load while all that it stands on fails, compared with a recomputation from its input.
+
+    python -m tests.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--report FILE]
+
+Faults are drawn in turn, each kind as often as the others, some while another lasts. Behind each: the seconds until all that
+was there when it had healed is committed. Exit 1 where anything is off. Last line:
+
+    chaos: faults=… kinds=… records=… lost=0 duplicated=0 wrong=0 stuck=0
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from tests.chaos.checks import Findings, check
+from tests.chaos.faults import FAULTS, NEEDS_DISKS
+from tests.chaos.sampling import Sampler
+from tests.chaos.world import Brokers, World, disks_of_their_own
+from tests.crash.nodes import contents
+from tests.telling import ends_of_logs
+from tests.truth.topics import hidden_ends, read_all
+
+from tidemark.broker.topics import user_topics
+from tidemark.local import processes
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
+
+_STUCK_S = 240
+_MIXED_SHARE = 0.25
+_PAUSE_S = (1, 6)
+
+
+@dataclass
+class Course:
+    """What was done, and how long each took to recover from."""
+
+    recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    stuck: list[str] = field(default_factory=list)
+
+    @property
+    def faults(self) -> int:
+        """How many there were."""
+        return sum(map(len, self.recoveries.values())) + len(self.stuck)
+
+
+def in_turn(kinds: Sequence[str], chance: random.Random) -> Iterator[str]:
+    """Each as often as the others, in an order that is drawn anew each time."""
+    while True:
+        yield from chance.sample(kinds, len(kinds))
+
+
+def run_faults(world: World, course: Course, kinds: Sequence[str], minutes: float, seed: int, console: Console) -> None:
+    """Bring faults about until the time is over; each kind once at least."""
+    chance = random.Random(seed)
+    turns = in_turn(kinds, chance)
+    began, done = time.monotonic(), 0
+    while done < len(kinds) or time.monotonic() - began < minutes * 60:
+        names = [next(turns)]
+        if len(kinds) > 1 and chance.random() < _MIXED_SHARE:
+            names.append(next(turns))
+        done += len(names)
+        recovery_s = _bring_about(world, names, chance)
+        what = " + ".join(names)
+        if recovery_s is None:
+            course.stuck.append(what)
+            console.print(f"  stuck: {what}: {world.behind(world.ends(world.places))} offsets behind")
+        for name in names if recovery_s is not None else ():
+            course.recoveries[name].append(recovery_s)
+        minutes_left = minutes - (time.monotonic() - began) / 60
+        told = "stuck" if recovery_s is None else f"{recovery_s:.1f} s"
+        console.print(
+            f"[{course.faults}] {what}: {told}; {world.feeding.sent:,} records sent, {max(0, minutes_left):.0f} min left",
+            markup=False,
+        )
+        threading.Event().wait(chance.uniform(*_PAUSE_S))
+
+
+def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> float | None:
+    """The seconds until all that was there when the faults had healed was committed; None after `_STUCK_S`."""
+    failures: list[BaseException] = []
+
+    def bring(name: str, own: random.Random) -> None:
+        try:
+            FAULTS[name](world, own)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=bring, args=(name, random.Random(chance.random()))) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    world.brokers.revive()
+    if failures:
+        raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
+    healed = time.monotonic()
+    ends = world.ends(world.places)
+    return time.monotonic() - healed if wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5) else None
+
+
+def drain(world: World, timeout_s: float) -> bool:
+    """Until nothing is left to read, between the sub-topologies neither."""
+    return wait_until(lambda: world.behind(world.ends(world.places)) == 0, timeout_s, 1.0)
+
+
+def compare_states(world: World, found: Findings) -> None:
+    """Each task's stores are the fold of their changelogs, and the standby's copies are the same."""
+    logged = {s.name: changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.is_logged}
+    rows = read_all(world.brokers.direct, logged.values(), 900)
+    for subtopology in world.plan.subtopologies:
+        for number in range(4):
+            task = TaskId(subtopology.index, number)
+            for store in subtopology.stores:
+                folded: dict[bytes, bytes | None] = {}
+                for row in rows.get((logged[store.name], number), []):
+                    folded[row.key or b""] = row.value
+                live = {key: value for key, value in folded.items() if value is not None}
+                _compare_state(world, found, task, store.name, live)
+
+
+def _compare_state(world: World, found: Findings, task: TaskId, store: str, live: dict[bytes, bytes]) -> None:
+    disks = world.folder / "disks"
+    level = {}
+    for folder in sorted(disks.glob(f"*/*/{world.application_id}/{task}/rocksdb/{store}")):
+        level[str(folder.relative_to(disks).parts[:2])] = contents(folder)
+    equal = [name for name, there in level.items() if there == live]
+    if not any("standby" not in name for name in equal):
+        found.add("wrong", 1, f"store {store} of {task}: no instance's is the fold of its changelog ({len(live)} keys)")
+    if not any("standby" in name for name in equal):
+        found.add("wrong", 1, f"store {store} of {task}: the standby's is not the fold of its changelog")
+
+
+def check_ends(world: World, found: Findings) -> None:
+    """No transaction may have been left open."""
+    logged = [changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.is_logged]
+    own = [dlq_topic(world.application_id), commits_topic(world.application_id)]
+    for place, ends in hidden_ends(world.brokers.direct, [*user_topics(world.plan), *logged, *own]).items():
+        found.add("wrong", 1, f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
+
+
+def table(course: Course) -> list[str]:
+    """One line per kind, in Markdown."""
+    lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
+    for name, seconds in sorted(course.recoveries.items()):
+        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |")
+    return lines
+
+
+def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
+    """All of it; the exit code."""
+    course = Course()
+    with disks_of_their_own(folder) as may_fill, Brokers(folder / "brokers") as brokers:
+        kinds = options.only or [name for name in FAULTS if may_fill or name not in NEEDS_DISKS]
+        if not may_fill:
+            console.print("chaos: this user may not mount, disks are not filled")
+        with (
+            World(folder, brokers, options.seed, options.guarantee) as world,
+            ends_of_logs(console, folder, "*.log", 40),
+        ):
+            world.feeding.rates.numbers = options.rate
+            world.feeding.start()
+            if not wait_until(lambda: world.behind(world.ends(world.places)) == 0 and world.feeding.sent > 0, 120, 0.5):
+                raise RuntimeError("the stream does not keep up before anything has failed")
+            with Sampler(world, folder / "samples.csv") as sampler:
+                run_faults(world, course, kinds, options.minutes, options.seed, console)
+            console.print("no more faults; what is left is worked off, then all is compared")
+            world.feeding.stop()
+            world.wait_running(240)
+            found = Findings()
+            if not drain(world, _STUCK_S):
+                course.stuck.append("the end")
+            world.feeding.close_windows()
+            if not drain(world, 120):
+                course.stuck.append("the closing of the windows")
+            world.end_all()
+            for line in world.refusals():
+                found.add("wrong", 1, line)
+            check_ends(world, found)
+            compare_states(world, found)
+            checked = check(brokers.direct, dlq_topic(world.application_id))
+            found.records += checked.records
+            for kind in ("lost", "duplicated", "wrong"):
+                setattr(found, kind, getattr(found, kind) + getattr(checked, kind))
+            found.report += checked.report
+            if options.report:
+                sampler.plot(options.report.with_suffix(".png"))
+                options.report.write_text("\n".join(table(course)) + "\n")
+    for line in [*table(course), *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
+        console.print(line, markup=False, soft_wrap=True)
+    print(
+        f"chaos: faults={course.faults} kinds={len(course.recoveries)} records={found.records} lost={found.lost} "
+        f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
+    )
+    return 1 if found.lost or found.duplicated or found.wrong or course.stuck else 0
+
+
+def main() -> int:
+    """Read the options, and run in a folder of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--only", nargs="*", choices=sorted(FAULTS), help="some kinds instead of all")
+    parser.add_argument("--guarantee", choices=("exactly_once", "at_least_once"), default="exactly_once")
+    parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
+    parser.add_argument("--report", type=Path, help="where the table goes, and beside it the plot")
+    parser.add_argument("--keep", type=Path, help="a folder that stays, with all logs, instead of a temporary one")
+    options = parser.parse_args()
+    console, mark = Console(highlight=False), f"chaos-{options.seed}"
+    console.print(f"chaos: seed={options.seed}")
+    with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as name:
+        os.environ[processes.MARK] = mark
+        return run(options.keep or Path(name), options, console)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""The short form of `make chaos`: each part of the world fails once, together with what only a proxy can do."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+from rich.console import Console
+from tests.chaos.run import run
+
+KINDS = [
+    "driver: SIGKILL at a step of a commit",
+    "broker: a transaction coordinator killed",
+    "network: all connections cut",
+    "network: the end of a transaction comes in the next one",
+    "standby: SIGKILL",
+    "input: not JSON",
+    "input: refused by user code",
+]
+
+
+@pytest.mark.crash
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_should_lose_double_and_confuse_nothing_whatever_fails(mark, kafka_jars, spark_jars, tmp_path):
+    options = Namespace(minutes=0, seed=7, only=KINDS, guarantee="exactly_once", rate=1000, report=None)
+    assert run(tmp_path, options, Console()) == 0

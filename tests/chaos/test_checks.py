@@ -1,0 +1,131 @@
+"""The checker of chaos sees what is lost, duplicated, wrong, aborted and out of order, and nothing where all is right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.chaos import checks
+from tests.chaos.processor import REFUSED
+from tests.truth.topics import Row
+
+T0 = 1_795_000_000_000
+SOURCES = ("chaos-numbers", "chaos-queue", "chaos-events", "chaos-others")
+SINKS = ("stats", "dequeued", "finals", "sessions", "pairs", "named", "totals", "kinds")
+
+
+def row(topic, key, body, headers=()):
+    value = body if isinstance(body, bytes | None) else json.dumps(body, separators=(",", ":")).encode()
+    return Row(topic, 0, 0, T0 + 10, key.encode(), value, tuple(headers))
+
+
+def letter(topic, offset):
+    named = {"topic": topic, "partition": "0", "offset": str(offset)}
+    return row("dlq", "any", b"", [(f"tidemark.{name}", value.encode()) for name, value in named.items()])
+
+
+@pytest.fixture
+def topics(monkeypatch):
+    """Input, and exactly what follows from it; offsets are places in the list."""
+    event = lambda at, v, kind="x": row("chaos-events", "i001", {"id": "i001", "ts": T0 + at, "v": v, "kind": kind})  # noqa: E731
+    made = {
+        "chaos-numbers": [row("chaos-numbers", "a", {"id": "a", "n": n}) for n in (3, 1, 5)],
+        "chaos-stats": [
+            row("chaos-stats", "a", {"least": 3, "greatest": 3, "total": 3, "times": 1}),
+            row("chaos-stats", "a", {"least": 1, "greatest": 5, "total": 9, "times": 3}),
+        ],
+        "chaos-queue": [row("chaos-queue", "q", {"id": "q", "n": n}) for n in (1, 2, 4)],
+        "chaos-dequeued": [row("chaos-dequeued", "q", {"id": "q", "n": n}) for n in (1, 2, 4)],
+        "chaos-events": [event(0, 1000), event(1000, 1001), row("chaos-events", "i001", b"{"), event(1500, REFUSED)],
+        "chaos-others": [row("chaos-others", "i001", {"id": "i001", "ts": T0 + 2500, "w": 7})],
+        "chaos-finals": [],
+        "chaos-sessions": [
+            row("chaos-sessions", "i001", {"id": "i001", "window_start": T0, "window_end": T0 + 1000, "sum": 2001}),
+            row(
+                "chaos-sessions",
+                "i001",
+                {"id": "i001", "window_start": T0, "window_end": T0 + 1500, "sum": REFUSED + 2001},
+            ),
+        ],
+        "chaos-pairs": [row("chaos-pairs", "i001", {"v": v, "w": 7}) for v in (1001, REFUSED)],
+        "chaos-named": [row("chaos-named", "i001", {"v": v, "name": "name 1"}) for v in (1000, 1001, REFUSED)],
+        "chaos-totals": [row("chaos-totals", "i001", {"id": "i001", "total": total}) for total in (1000, 2001)],
+        "chaos-kinds": [row("chaos-kinds", "x", {"kind": "x", "total": REFUSED + 2001})],
+        "dlq": [letter("chaos-events", 2), letter("chaos-events", 3)],
+    }
+
+    def read(_bootstrap, names, _timeout_s):
+        return {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+
+    monkeypatch.setattr(checks, "read_all", read)
+    return made
+
+
+def found():
+    result = checks.check("nowhere", "dlq")
+    return result.lost, result.duplicated, result.wrong
+
+
+def test_should_find_nothing_where_all_is_right(topics):
+    assert found() == (0, 0, 0)
+    assert checks.check("nowhere", "dlq").records == sum(len(topics[name]) for name in SOURCES)
+
+
+@pytest.mark.parametrize("sink", ["chaos-stats", "chaos-dequeued", "chaos-pairs", "chaos-named", "chaos-totals", "dlq"])
+def test_should_see_what_is_lost(topics, sink):
+    topics[sink].pop()
+    lost, duplicated, wrong = found()
+    assert lost > 0
+    assert (duplicated, wrong) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        "chaos-stats",
+        "chaos-dequeued",
+        "chaos-sessions",
+        "chaos-pairs",
+        "chaos-named",
+        "chaos-totals",
+        "chaos-kinds",
+        "dlq",
+    ],
+)
+def test_should_see_what_came_twice(topics, sink):
+    topics[sink].append(topics[sink][-1])
+    lost, duplicated, wrong = found()
+    assert (lost, duplicated, wrong) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("sink", "key", "body"),
+    [
+        ("chaos-stats", "a", {"least": 1, "greatest": 5, "total": 8, "times": 3}),
+        ("chaos-dequeued", "q", {"id": "q", "n": 3}),
+        ("chaos-sessions", "i001", {"id": "i001", "window_start": T0, "window_end": T0 + 1000, "sum": 5}),
+        ("chaos-pairs", "i001", {"v": 1000, "w": 8}),
+        ("chaos-named", "i001", {"v": 1000, "name": "name 2"}),
+        ("chaos-totals", "i001", {"id": "i001", "total": 5}),
+        ("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": 1}),
+    ],
+)
+def test_should_see_what_follows_from_nothing(topics, sink, key, body):
+    topics[sink].append(row(sink, key, body))
+    assert found() == (0, 0, 1)
+
+
+def test_should_see_another_order(topics):
+    topics["chaos-dequeued"].reverse()
+    assert found()[2] == 2
+
+
+def test_should_want_a_window_once_it_is_over(topics):
+    later = T0 + 10_000 + 3_600_000
+    topics["chaos-events"].append(
+        row("chaos-events", "last", {"id": "last", "ts": later, "v": 0, "kind": "last"})._replace(timestamp_ms=later)
+    )
+    topics["chaos-totals"].append(row("chaos-totals", "last", {"id": "last", "total": 0}))
+    assert found() == (1, 0, 0)
+    topics["chaos-finals"].append(row("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": 3}))
+    assert found() == (0, 0, 0)

@@ -1,0 +1,332 @@
+"""Three brokers behind proxies, two instances and a standby that are launched again whenever they end, and input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.feeding import Feeding
+from tests.chaos.proxy import Proxy, proxied
+from tests.crash import disk
+from tests.truth.topics import Place, committed_offsets, end_offsets
+
+import topologies
+from tidemark.broker.topics import user_topics
+from tidemark.errors import ExitCode
+from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
+from tidemark.local import jars, ports
+from tidemark.local.broker import EmbeddedCluster
+from tidemark.local.broker_config import Node
+from tidemark.local.ports import LOOPBACK
+from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+from tidemark.topology.plan import TopologyPlan
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent / "topologies"
+TOPOLOGY = "chaos"
+PARTITIONS = 4
+INSTANCES = 2
+LARGEST_RECORD = 4 << 20
+_RELAUNCH_S = 1.0
+_LAUNCH_S = 120
+_SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
+
+
+def plan_of_chaos(guarantee: str) -> TopologyPlan:
+    """The application under chaos; `topologies` is searched for it only here, as no other test must find it."""
+    os.environ["TEST_CHAOS_GUARANTEE"] = guarantee
+    searched = list(topologies.__path__)
+    topologies.__path__ += [str(FOLDER)]
+    try:
+        return load(TOPOLOGY).plan()
+    finally:
+        topologies.__path__[:] = searched
+
+
+class Brokers:
+    """Three nodes; clients of `proxied` go through one proxy per node, those of `direct` do not."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._front: dict[int, int] = {}
+        self._behind: dict[int, int] = {}
+        taken: set[int] = set()
+
+        def overrides(node: Node) -> dict[str, str]:
+            for kept in (self._front, self._behind):
+                kept[node.node_id] = ports.free_port(taken | {node.port, *node.voters.values()})
+                taken.add(kept[node.node_id])
+            return proxied(node, self._behind[node.node_id], self._front[node.node_id]) | {
+                "message.max.bytes": str(LARGEST_RECORD + (1 << 20)),
+                "replica.fetch.max.bytes": str(LARGEST_RECORD + (1 << 20)),
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+                "log.segment.bytes": str(256 << 20),
+            }
+
+        self.cluster = EmbeddedCluster(folder, jars.ensure("kafka", Settings.load()), overrides=overrides, heap="640m")
+        self.proxies = {node: Proxy(self._front[node], self._behind[node]) for node in self.cluster.node_ids}
+        self.direct = self.cluster.bootstrap
+        self.proxied = ",".join(f"{LOOPBACK}:{port}" for port in self._front.values())
+        self.disk_of = min(self.cluster.node_ids)
+
+    @property
+    def disk(self) -> Path:
+        """The folder of the one node that may have a disk of its own."""
+        return self._folder / f"node-{self.disk_of}"
+
+    def __enter__(self) -> Brokers:
+        self.cluster.start()
+        for proxy in self.proxies.values():
+            proxy.__enter__()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        for proxy in self.proxies.values():
+            proxy.__exit__(None, None, None)
+        self.cluster.stop()
+
+    def alive(self) -> list[int]:
+        """The nodes whose processes run."""
+        return [node for node in self.cluster.node_ids if self.cluster.node(node).is_alive()]
+
+    def revive(self) -> None:
+        """Start every node that does not run, side by side, and wait for all."""
+        for node in self.cluster.node_ids:
+            if not self.cluster.node(node).is_alive():
+                self.cluster.node(node).launch()
+        for node in self.cluster.node_ids:
+            self.cluster.node(node).wait_ready(len(self.cluster.node_ids), 120)
+
+    @contextmanager
+    def stopped(self, node: int) -> Iterator[None]:
+        """SIGSTOP until the end of the block."""
+        identity = self.cluster.node(node).identity
+        assert identity is not None
+        os.kill(identity.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(identity.pid, signal.SIGCONT)
+
+
+@dataclass
+class Supervised:
+    """A process that is launched again one second after it has ended, unless it is to stay down."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    ends: list[int] = field(default_factory=list)
+    is_wanted: bool = True
+    _ended_at: float = 0.0
+
+    def look(self) -> None:
+        """Launch it where it is due."""
+        if self.process is not None and self.process.poll() is not None:
+            self.ends.append(self.process.returncode)
+            self.process, self._ended_at = None, time.monotonic()
+        if self.process is None and self.is_wanted and time.monotonic() - self._ended_at >= _RELAUNCH_S:
+            with self.log.open("ab") as file:
+                self.process = subprocess.Popen(
+                    self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, cwd=ROOT,
+                    start_new_session=True,
+                )  # fmt: skip
+
+    def send(self, number: signal.Signals) -> bool:
+        """Signal the process alone; whether there is one."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+        return True
+
+    def jvms(self) -> list[psutil.Process]:
+        """The Java processes below it."""
+        if self.process is None:
+            return []
+        with suppress(psutil.Error):
+            below = psutil.Process(self.process.pid).children(recursive=True)
+            return [child for child in below if "java" in child.name()]
+        return []
+
+    def end(self, timeout_s: float = 60) -> int | None:
+        """SIGTERM, and SIGKILL after the time; it stays down."""
+        self.is_wanted = False
+        if not self.send(signal.SIGTERM) or self.process is None:
+            return None
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(10)
+
+
+class World:
+    """What the faults act on."""
+
+    def __init__(self, folder: Path, brokers: Brokers, seed: int, guarantee: str) -> None:
+        self.folder = folder
+        self.brokers = brokers
+        self.plan = plan_of_chaos(guarantee)
+        self.application_id = self.plan.application_id
+        self.admin = AdminClient({"bootstrap.servers": brokers.direct, "log_level": 0})
+        self.var_dir = folder / "var"
+        self.arm_file = folder / "arm.json"
+        self.feeding = Feeding(brokers.direct, seed)
+        self.instances = {number: self._instance(number) for number in range(INSTANCES)}
+        self.standby = Supervised(
+            "standby",
+            [sys.executable, "-m", "tidemark.cli.main", "standby", TOPOLOGY],
+            self.environment("standby"),
+            folder / "standby.log",
+        )
+        self._guests: list[Supervised] = []
+        self._watching = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+        self._create_topics()
+
+    def _create_topics(self) -> None:
+        config = {"max.message.bytes": str(LARGEST_RECORD + (1 << 20))}
+        topics = [
+            NewTopic(topic, PARTITIONS, 3, config=config if topic == "chaos-events" else {})
+            for topic in user_topics(self.plan)
+        ]
+        for created in self.admin.create_topics(topics).values():
+            created.result(30)
+
+    def _instance(self, number: int, disk_name: str | None = None) -> Supervised:
+        name = f"instance-{number}" if disk_name is None else f"instance-{number}-{disk_name}"
+        job = str(ROOT / "spark_jobs" / "stream_instance.py")
+        command = [sys.executable, job, "--topology", TOPOLOGY, "--instance", str(number)]
+        environment = self.environment(disk_name or f"machine-{number}")
+        return Supervised(name, command, environment, self.folder / f"{name}.log")
+
+    def state_dir(self, machine: str) -> Path:
+        """A machine's disk."""
+        return self.folder / "disks" / machine
+
+    def environment(self, machine: str) -> dict[str, str]:
+        """What every process of the application is started with."""
+        return {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}",
+            "PYSPARK_PYTHON": sys.executable,
+            "TIDEMARK_BOOTSTRAP_SERVERS": self.brokers.proxied,
+            "TIDEMARK_VAR_DIR": str(self.var_dir),
+            "TIDEMARK_STATE_DIR": str(self.state_dir(machine)),
+            "TIDEMARK_SAVEPOINT_LOCATION": str(self.folder / "savepoints"),
+            "TIDEMARK_COMMIT_INTERVAL_MS": "1000",
+            "TIDEMARK_MAX_BATCH_RECORDS": "100000",
+            "TIDEMARK_SESSION_TIMEOUT_MS": str(_SESSION_MS),
+            "TIDEMARK_TRANSACTION_TIMEOUT_MS": str(_TRANSACTION_MS),
+            "TIDEMARK_SPARK_DRIVER_MEMORY": "1g",
+            "TIDEMARK_SPARK_MASTER": "local[2]",
+            "TIDEMARK_TOPOLOGY_PATH": str(FOLDER),
+            "TIDEMARK_PROBE": "tests.crash.probe:kill",
+            "TEST_CRASH_ARM": str(self.arm_file),
+        }
+
+    def __enter__(self) -> World:
+        self._watcher.start()
+        self.wait_running()
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.feeding.stop()
+        self.end_all(timeout_s=5)
+
+    @property
+    def supervised(self) -> list[Supervised]:
+        """All that may run."""
+        return [*self.instances.values(), self.standby, *self._guests]
+
+    def _watch(self) -> None:
+        while not self._watching.wait(0.2):
+            for one in [*self.instances.values(), self.standby]:
+                one.look()
+
+    def end_all(self, timeout_s: float = 60) -> list[int | None]:
+        """End everything of the application; nothing is launched again."""
+        self._watching.set()
+        self._watcher.join(10)
+        return [one.end(timeout_s) for one in self.supervised]
+
+    @contextmanager
+    def guest(self, number: int, machine: str) -> Iterator[Supervised]:
+        """One more process of an instance on a machine of its own, until the end of the block."""
+        guest = self._instance(number, machine)
+        self._guests.append(guest)
+        guest.look()
+        try:
+            yield guest
+        finally:
+            guest.end(20)
+            self._guests.remove(guest)
+
+    def is_running(self, number: int) -> bool:
+        """Whether the instance's process says that it runs."""
+        process = self.instances[number].process
+        said = read_run_file(run_file_path(self.var_dir, self.application_id, number)) or {}
+        return process is not None and said.get("pid") == process.pid and said.get("state") == "RUNNING"
+
+    def wait_running(self, timeout_s: float = _LAUNCH_S) -> None:
+        """Until both instances and the standby say so."""
+
+        def all_run() -> bool:
+            process = self.standby.process
+            said = read_run_file(standby_file_path(self.var_dir, self.application_id, 0)) or {}
+            follows = process is not None and said.get("pid") == process.pid and said.get("state") == "RUNNING"
+            return follows and all(self.is_running(number) for number in self.instances)
+
+        if not wait_until(all_run, timeout_s, 0.2):
+            raise RuntimeError(f"not all of the application run after {timeout_s} s")
+
+    @property
+    def places(self) -> list[Place]:
+        """Every partition that a task reads, those between sub-topologies too."""
+        topics = [topic for s in self.plan.subtopologies for topic in s.source_topics]
+        return [(topic, p) for topic in topics for p in range(PARTITIONS)]
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Of what is committed in each partition."""
+        return end_offsets(self.brokers.direct, places, "read_committed")
+
+    def behind(self, ends: dict[Place, int]) -> int:
+        """How many offsets before these ends the group still stands."""
+        found = committed_offsets(self.brokers.direct, self.application_id, list(ends))
+        return sum(max(0, end - (found.get(place) or 0)) for place, end in ends.items())
+
+    def refusals(self) -> list[str]:
+        """Ends of instances that nobody launches again: exit codes 1, 2, 20 and 30."""
+        final = {int(code) for code in (ExitCode.FAILED, ExitCode.USAGE, ExitCode.FENCED, ExitCode.REFUSED)}
+        found = [(one.name, code) for one in self.instances.values() for code in one.ends if code in final]
+        return [f"{name} ended with {code}" for name, code in found]
+
+    def disks(self) -> list[Path]:
+        """Where a disk can be full: under state and under `var`."""
+        return [self.state_dir("machine-0"), self.var_dir]
+
+
+@contextmanager
+def disks_of_their_own(folder: Path) -> Iterator[bool]:
+    """A disk that can be full under one machine's state, under `var` and under one broker; False where nobody may mount."""
+    if not disk.may_mount():
+        yield False
+        return
+    places = [folder / "disks" / "machine-0", folder / "var", folder / "brokers" / "node-1"]
+    with disk.mounted(places[0]), disk.mounted(places[1]), disk.mounted(places[2]):
+        yield True
