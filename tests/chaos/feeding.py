@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException, Producer
 from tests.chaos.processor import REFUSED
 
+PARTITIONS = 2
 KEYS, IDS = 20_000, 200
 LAST = "last"
 EVENT_TIME_BEHIND_MS = 4 * 3_600_000
@@ -84,7 +85,7 @@ class Feeding:
     def close_windows(self) -> None:
         """A last event per partition, so much later that every window is over."""
         producer = self._producer()
-        for partition in range(4):
+        for partition in range(PARTITIONS):
             body = {"id": LAST, "ts": int(time.time() * 1000), "v": 0, "kind": LAST}
             producer.produce("chaos-events", json.dumps(body).encode(), LAST.encode(), partition=partition)
         producer.flush(60)
