@@ -29,6 +29,7 @@ from tests.chaos.faults import FAULTS, NEEDS_DISKS
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.sampling import Sampler
 from tests.chaos.world import Brokers, World, disks_of_their_own
+from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs
 from tests.truth.topics import hidden_ends, read_all
@@ -220,6 +221,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
 
 def main() -> int:
     """Read the options, and run in a folder of its own."""
+    disk.in_mounts_of_its_own("tests.chaos.run")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,19 @@ from pathlib import Path
 _SIZE_BYTES = 4 << 30
 _PAGE_BYTES = 4096
 _TRIES = 100
+_HAS_MOUNTS = "TEST_OWN_MOUNTS"
 
 
 def may_mount() -> bool:
     """Whether this user may."""
     return os.geteuid() == 0
+
+
+def in_mounts_of_its_own(module: str) -> None:
+    """Run this process anew, as `module`, where what is mounted goes with the last of its processes, however they end."""
+    if may_mount() and not os.environ.get(_HAS_MOUNTS):
+        os.environ[_HAS_MOUNTS] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", module, *sys.argv[1:]])
 
 
 @contextmanager

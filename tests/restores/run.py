@@ -40,7 +40,6 @@ from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 PER_APPLICATION = 5
-_HAS_MOUNTS = "TEST_RESTORES_MOUNTS"
 
 
 def _bench(drawn: Drawn, bootstrap: str, folder: Path, seed: int) -> Bench:
@@ -116,15 +115,8 @@ def summary(outcomes: list[Outcome]) -> str:
     )
 
 
-def _in_mounts_of_its_own() -> None:
-    """Run again where what is mounted goes with the last of these processes, however they end."""
-    if disk.may_mount() and not os.environ.get(_HAS_MOUNTS):
-        os.environ[_HAS_MOUNTS] = "1"
-        os.execvp("unshare", ["unshare", "--mount", sys.executable, "-m", "tests.restores.run", *sys.argv[1:]])
-
-
 def main() -> int:
-    _in_mounts_of_its_own()
+    disk.in_mounts_of_its_own("tests.restores.run")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
