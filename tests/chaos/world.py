@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -319,13 +320,18 @@ class World:
         found = committed_offsets(self.brokers.direct, self.application_id, list(ends))
         return sum(max(0, end - (found.get(place) or 0)) for place, end in ends.items())
 
-    def refusals(self, second_copies: int) -> list[str]:
-        """Ends of instances that nobody launches again; as many may have been fenced as there were second copies."""
-        ends = [(one.name, code) for one in self.instances.values() for code in one.ends]
-        final = {int(code) for code in (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)}
-        fenced = [(name, code) for name, code in ends if code == ExitCode.FENCED]
-        found = [(name, code) for name, code in ends if code in final] + fenced[second_copies:]
-        return [f"{name} ended with {code}" for name, code in found]
+    def ends_of_instances(self) -> Counter[int]:
+        """How often an instance ended with which code; a signal's is negative."""
+        return Counter(code for one in self.instances.values() for code in one.ends)
+
+    def refusals(self) -> list[str]:
+        """Ends that nobody launches again. One that was fenced is: the operator finds that the other copy is gone."""
+        final = (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
+        return [
+            f"an instance ended with {int(code)}, {self.ends_of_instances()[code]} times"
+            for code in final
+            if self.ends_of_instances()[code]
+        ]
 
 
 @contextmanager
