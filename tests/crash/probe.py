@@ -31,7 +31,10 @@ def kill(point: str) -> None:
     _passed[point] = seen + 1
     if seen < armed["skip"]:
         return
-    _ARM_FILE.unlink()
+    try:
+        _ARM_FILE.unlink()
+    except FileNotFoundError:  # Another thread or process that passed the point at the same time is hit.
+        return
     if folder := armed.get("full"):
         disk.fill(Path(folder))
         print(f"crash probe: {folder} is full at {point}", file=sys.stderr, flush=True)
