@@ -169,9 +169,10 @@ def table(course: Course) -> list[str]:
 def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
     """All of it; the exit code."""
     course = Course()
-    with disks_of_their_own(folder) as may_fill, Brokers(folder / "brokers") as brokers:
-        kinds = options.only or [name for name in FAULTS if may_fill or name not in NEEDS_DISKS]
-        if not may_fill:
+    fills = not options.only or bool(NEEDS_DISKS & {*options.only})
+    with disks_of_their_own(folder, fills) as may_fill, Brokers(folder / "brokers") as brokers:
+        kinds = [name for name in options.only or FAULTS if may_fill or name not in NEEDS_DISKS]
+        if fills and not may_fill:
             console.print("chaos: this user may not mount, disks are not filled")
         with (
             World(folder, brokers, options.seed, options.guarantee) as world,

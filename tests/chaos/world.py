@@ -335,9 +335,9 @@ class World:
 
 
 @contextmanager
-def disks_of_their_own(folder: Path) -> Iterator[bool]:
-    """A disk that can be full under one machine's state, under `var` and under one broker; False where nobody may mount."""
-    if not disk.may_mount():
+def disks_of_their_own(folder: Path, is_wanted: bool) -> Iterator[bool]:
+    """A disk that can be full under one machine's state, under `var` and under one broker; False where there is none."""
+    if not (is_wanted and disk.may_mount()):
         yield False
         return
     places = [folder / "disks" / "machine-0", folder / "var", folder / "brokers" / "node-1"]
