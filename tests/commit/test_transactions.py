@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.broker.offsets import EndOffsets, committed_offsets
+from tidemark.commit import transaction
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
@@ -226,6 +228,30 @@ def test_should_tell_a_fenced_copy_whose_client_has_lost_the_error(client, creat
     first.send_one(other, b"k", b"zombie", ())
     with pytest.raises(ProducerFenced, match="timed out, or another process"):
         first.flush()
+
+
+class HangingClient:
+    """Calls of a transaction that never return, whatever time they were given (librdkafka issue 5456)."""
+
+    def __getattr__(self, name):
+        return lambda *_arguments: threading.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("send_offsets_to_transaction", lambda producer: producer.send_offsets([], SimpleNamespace(opaque=b""))),
+        ("commit_transaction", lambda producer: producer.commit()),
+        ("abort_transaction", lambda producer: producer.abort()),
+        ("init_transactions", lambda producer: producer.init(0.1)),
+    ],
+)
+def test_should_not_wait_for_ever_for_a_client_that_does_not_return(monkeypatch, what, call):
+    monkeypatch.setattr(transaction, "_RETURNS_S", 0.1)
+    monkeypatch.setattr(transaction, "Producer", lambda _config: HangingClient())
+    producer = TransactionalProducer({}, "app-0", 100, 10)
+    with pytest.raises(OutcomeUnknown, match=f"{what} has not returned after 0.2 s; the instance starts anew"):
+        call(producer)
 
 
 def test_should_end_when_a_topic_does_not_exist(client, unique):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ _BUFFER_WAIT_S = 0.1
 _RETRY_BACKOFF_MS = 500
 # The client waits that long before it sends a request again, a fifth more or less.
 _SURELY_SENT_ONCE_S = 0.8 * _RETRY_BACKOFF_MS / 1000
+_RETURNS_S = 5.0
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
 """The client takes a timestamp of 0 for now."""
@@ -217,8 +219,8 @@ class TransactionalProducer(BatchProducer):
     def init(self, timeout_s: float) -> None:
         """Fence any other holder of the transactional id and finish its open transaction. Blocks."""
         self._init_timeout_s = timeout_s
-        with self._classified("init_transactions"):
-            self._producer.init_transactions(timeout_s)
+        self._ask("init_transactions", timeout_s, lambda: self._producer.init_transactions(timeout_s))
+        self._may_have_sent_twice = False
 
     def begin(self) -> None:
         """Start a transaction; nothing is sent yet. Blocks where the epoch has to be moved on first."""
@@ -226,33 +228,50 @@ class TransactionalProducer(BatchProducer):
         if self._may_have_sent_twice:
             self._producer = Producer(self._config)
             self.init(self._init_timeout_s)
-            self._may_have_sent_twice = False
         with self._classified("begin_transaction"):
             self._producer.begin_transaction()
 
     def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
         """Step 5. The coordinator refuses a member of another generation."""
-        with self._classified("send_offsets_to_transaction"), self._asking():
-            self._producer.send_offsets_to_transaction(list(offsets), group.opaque, self._timeout_s)
+        call = lambda: self._producer.send_offsets_to_transaction(list(offsets), group.opaque, self._timeout_s)  # noqa: E731
+        self._ask("send_offsets_to_transaction", self._timeout_s, call)
 
     def commit(self) -> None:
         """Step 6. An error here other than a clear abort leaves the outcome unknown."""
-        with self._classified("commit_transaction"), self._asking():
-            self._producer.commit_transaction(self._timeout_s)
+        self._ask("commit_transaction", self._timeout_s, lambda: self._producer.commit_transaction(self._timeout_s))
 
     def abort(self) -> None:
         """Give the open transaction up. Nothing of it is ever visible to read_committed readers."""
-        with self._classified("abort_transaction"), self._asking():
-            self._producer.abort_transaction(self._timeout_s)
+        self._ask("abort_transaction", self._timeout_s, lambda: self._producer.abort_transaction(self._timeout_s))
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """A call that sends a request to a coordinator, perhaps more than once."""
+    def _ask(self, what: str, timeout_s: float, call: Callable[[], object]) -> None:
+        """A call of the client's that asks a coordinator, perhaps more than once.
+
+        It is made in a thread of its own, as not every one keeps its time: behind a cut connection
+        `send_offsets_to_transaction` waits until some broker's state changes, which may be never (librdkafka issue 5456).
+        """
+        raised: list[BaseException] = []
+        returned = threading.Event()
+
+        def ask() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - it is raised again by who waits.
+                raised.append(error)
+            finally:
+                returned.set()
+
         started = time.monotonic()
-        try:
-            yield
-        finally:
+        with self._classified(what):
+            threading.Thread(target=ask, name=what, daemon=True).start()
+            in_time = returned.wait(timeout_s + _RETURNS_S)
             self._may_have_sent_twice |= time.monotonic() - started >= _SURELY_SENT_ONCE_S
+            if not in_time:
+                raise OutcomeUnknown(
+                    f"{what} has not returned after {timeout_s + _RETURNS_S:g} s; the instance starts anew"
+                )
+            if raised:
+                raise raised[0]
 
     def _fatal_reason(self, error: KafkaError) -> KafkaError:
         # `produce` only says that there is one; calls of the transaction say which.
