@@ -7,7 +7,7 @@ from tidemark.topology.load import load
 from tidemark.topology.windows import hopping
 
 PATIENT_MONITORING = """\
-Application: patient-monitoring (version 2, exactly_once)
+Application: patient-monitoring (version 2, exactly_once, acks=all)
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [pulse-events]) [Spark]
@@ -71,7 +71,7 @@ Stores:
       columns    patient_id STRING, measured_ms BIGINT, celsius DOUBLE"""
 
 BRANCHES = """\
-Application: app (version 2, exactly_once)
+Application: app (version 2, exactly_once, acks=all)
 Topologies:
    Sub-topology: 0
     Source: KSTREAM-SOURCE-0000000000 (topics: [beats]) [Spark]

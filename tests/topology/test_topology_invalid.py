@@ -579,6 +579,18 @@ TOPICS: list[Case] = [
         lambda t: Topology("b", guarantee="at-least-once"),
         ["application b", "exactly_once or at_least_once"],
     ),
+    ("acks", lambda t: Topology("b", acks="2"), ["application b", "acks='2' is unknown", "'0', '1', 'all'"]),
+    ("acks as a number", lambda t: Topology("b", guarantee="at_least_once", acks=1), ["acks=1 is unknown", "'1'"]),
+    (
+        "acks of a transaction",
+        lambda t: Topology("b", acks="1"),
+        ["application b", "acks='1' with exactly_once", "guarantee='at_least_once'"],
+    ),
+    (
+        "acks that survive nothing",
+        lambda t: Topology("b", guarantee="at_least_once", acks="0", survives=1),
+        ["acks='0' with survives=1", "leave one of the two out"],
+    ),
     ("survives less than none", lambda t: Topology("b", survives=-1), ["application b", "survives=-1 is no number"]),
     ("survives yes", lambda t: Topology("b", survives=True), ["application b", "survives=True is no number"]),
 ]

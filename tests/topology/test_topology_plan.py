@@ -9,6 +9,7 @@ import pytest
 from tidemark.topology.builder import Topology
 from tidemark.topology.durations import duration_ms, format_ms
 from tidemark.topology.plan import (
+    Acks,
     Aggregate,
     Column,
     Filter,
@@ -500,8 +501,32 @@ def test_the_plan_should_carry_what_it_is_to_survive_and_say_so() -> None:
     topology = Topology("app", survives=1)
     topology.stream("in", schema="k STRING", key="k").group_by_key().count(store="n")
     assert topology.plan().survives == 1
-    assert "exactly_once, survives the loss of 1 broker)" in topology.describe()
+    assert "exactly_once, acks=all, survives the loss of 1 broker)" in topology.describe()
     assert Topology("app").survives == 0
+
+
+@pytest.mark.parametrize("acks", list(Acks))
+def test_the_plan_should_carry_what_outputs_wait_for_and_say_so(acks: Acks) -> None:
+    topology = Topology("app", guarantee="at_least_once", acks=acks.value)
+    beats(topology).to("out")
+    assert topology.plan().acks is acks
+    assert f"at_least_once, acks={acks.value})" in topology.describe()
+    assert Topology("app").acks is Acks.ALL
+
+
+def test_outputs_should_be_what_is_written_for_others() -> None:
+    topology = Topology("app", guarantee="at_least_once", acks="1")
+    stream = beats(topology)
+    stream.to("out")
+    stream.select("patient_id", "beat_ms").to("copies")
+    copies = topology.stream("copies", schema="patient_id STRING, beat_ms BIGINT", key="patient_id")
+    copies.group_by("beat_ms", "by-beat").count(store="n").to("out")
+    assert topology.plan().output_topics == ("out",)
+
+
+def test_acks_should_be_ordered_from_the_weakest() -> None:
+    weaker = {(one.value, other.value) for one in Acks for other in Acks if one.is_weaker_than(other)}
+    assert weaker == {("0", "1"), ("0", "all"), ("1", "all")}
 
 
 @pytest.mark.parametrize("guarantee", list(Guarantee))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from tidemark.broker.sizes import BATCH_BYTES
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, PreflightFailed, ProducerFenced
 from tidemark.membership.member import GroupMetadata
 from tidemark.tasks.update import Message
+from tidemark.topology.plan import Acks
 
 _PRODUCER_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}
 _DENIED = {
@@ -32,8 +33,6 @@ _RETURNS_S = 5.0
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
 """The client takes a timestamp of 0 for now."""
-ACKS = "all"
-"""A record counts as written when every replica in sync has it."""
 
 
 class BatchProducer(ABC):
@@ -60,7 +59,7 @@ class BatchProducer(ABC):
             **identity,
             "message.timeout.ms": timeout_ms,
             "enable.idempotence": True,
-            "acks": ACKS,
+            "acks": Acks.ALL.value,
             "partitioner": "murmur2_random",
             "linger.ms": 5,
             "retry.backoff.ms": _RETRY_BACKOFF_MS,
@@ -71,6 +70,14 @@ class BatchProducer(ABC):
             "queue.buffering.max.kbytes": 2_097_151,
         }
         self._producer = Producer(self._config)
+
+    def _client_of(self, topic: str) -> Producer:
+        """The client that sends to a topic."""
+        return self._producer
+
+    def _clients(self) -> Sequence[Producer]:
+        """All of them, in the order in which they are waited for."""
+        return (self._producer,)
 
     @abstractmethod
     def init(self, timeout_s: float) -> None:
@@ -105,7 +112,8 @@ class BatchProducer(ABC):
 
     def _send_stamped(self, topic: str, messages: Sequence[Message], partition: int | None) -> None:
         place = _ANY_PARTITION if partition is None else partition
-        produce: Callable[..., None] = self._producer.produce
+        client = self._client_of(topic)
+        produce: Callable[..., None] = client.produce
         with self._classified(f"produce to {topic}"):
             for message in messages:
                 at = message["timestamp"] or _EARLIEST_MS
@@ -116,14 +124,14 @@ class BatchProducer(ABC):
                         produce(*arguments)
                         break
                     except BufferError:
-                        self._producer.poll(_BUFFER_WAIT_S)
+                        client.poll(_BUFFER_WAIT_S)
 
     def _send_batch(self, topic: str, messages: Sequence[Message], partition: int | None) -> None:
         options: dict[str, Any] = {} if partition is None else {"partition": partition}
-        rest = list(messages)
+        rest, client = list(messages), self._client_of(topic)
         with self._classified(f"produce to {topic}"):
             while rest:
-                queued = self._producer.produce_batch(topic, rest, **options)
+                queued = client.produce_batch(topic, rest, **options)
                 if queued == len(rest):
                     return
                 # What was not queued carries its reason; only a full queue is worth another try (rule 10).
@@ -134,22 +142,21 @@ class BatchProducer(ABC):
                     error = message.pop("_error")
                     if error.code() != KafkaError._QUEUE_FULL:
                         raise KafkaException(error)
-                self._producer.poll(_BUFFER_WAIT_S)
+                client.poll(_BUFFER_WAIT_S)
                 rest = refused
 
     def send_one(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]
     ) -> None:
         """Queue one record with headers."""
+        client = self._client_of(topic)
         with self._classified(f"produce to {topic}"):
             while True:
                 try:
-                    self._producer.produce(
-                        topic, value=value, key=key, headers=list(headers), on_delivery=self._delivered
-                    )
+                    client.produce(topic, value=value, key=key, headers=list(headers), on_delivery=self._delivered)
                     return
                 except BufferError:
-                    self._producer.poll(_BUFFER_WAIT_S)
+                    client.poll(_BUFFER_WAIT_S)
 
     def _delivered(self, error: KafkaError | None, _message: Any) -> None:
         if error is not None:
@@ -158,7 +165,7 @@ class BatchProducer(ABC):
     def flush(self) -> None:
         """Wait until everything queued has been acknowledged; raises `BatchAborted` when something was not."""
         with self._classified("flush"):
-            left = self._producer.flush(self._timeout_s)
+            left = sum(client.flush(self._timeout_s) for client in self._clients())
         if left or self._undelivered:
             self.abort()
             raise BatchAborted(f"{left} records not acknowledged in {self._timeout_s} s {self._undelivered[:1]}")
@@ -286,7 +293,10 @@ class TransactionalProducer(BatchProducer):
 class IdempotentProducer(BatchProducer):
     """at_least_once: records are visible at once, offsets follow when all are acknowledged (rule 18).
 
-    A crash in between processes the batch once more. `commit_offsets` is the member's own synchronous commit.
+    A crash in between processes the batch once more. `commit_offsets` is the member's own synchronous commit. Where
+    `outputs`, a list of topics, are to wait for less than all replicas in sync (`acks`), they go through a client of their own:
+    the client has one `acks` for all topics, and state cannot rest on records that may be lost
+    (`docs/decisions/0017-acks-of-outputs.md`).
     """
 
     def __init__(
@@ -296,11 +306,27 @@ class IdempotentProducer(BatchProducer):
         timeout_ms: int,
         max_queued_records: int,
         commit_offsets: Callable[[Sequence[ClientPartition]], None],
+        acks: Acks = Acks.ALL,
+        outputs: Collection[str] = (),
     ) -> None:
         # produce_batch tells nothing of a record that was not delivered, so every record's failure is asked for here.
         identity = {"on_delivery": self._delivered, "delivery.report.only.error": True}
         super().__init__(client_config, identity, name, timeout_ms, max_queued_records)
         self._commit_offsets = commit_offsets
+        self._outputs: frozenset[str] = frozenset()
+        self._output_client = self._producer
+        if acks is not Acks.ALL and outputs:
+            self._outputs = frozenset(outputs)
+            # Without idempotence nothing else keeps the order of two requests of which the first is sent again.
+            weaker = {"enable.idempotence": False, "acks": acks.value, "max.in.flight.requests.per.connection": 1}
+            self._output_client = Producer({**self._config, **weaker})
+
+    def _client_of(self, topic: str) -> Producer:
+        return self._output_client if topic in self._outputs else self._producer
+
+    def _clients(self) -> Sequence[Producer]:
+        # Outputs first: a commit record that is acknowledged speaks of outputs that were.
+        return (self._output_client, self._producer) if self._outputs else (self._producer,)
 
     def init(self, timeout_s: float) -> None:
         """Nothing of another holder can be open."""
@@ -319,5 +345,6 @@ class IdempotentProducer(BatchProducer):
 
     def abort(self) -> None:
         """What is queued is dropped; what is written stays, and is written once more."""
-        self._producer.purge()
-        self._producer.flush(self._timeout_s)
+        for client in self._clients():
+            client.purge()
+            client.flush(self._timeout_s)

@@ -28,7 +28,7 @@ from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import ACKS, BatchProducer, IdempotentProducer, TransactionalProducer
+from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import (
     BatchAborted,
     BatchTooLarge,
@@ -126,7 +126,7 @@ class Instance:
                 "topology": topology_name,
                 "topology_version": plan.version,
                 "instance": instance,
-                "acks": ACKS,
+                "acks": plan.acks.value,
                 "batch_records": self._size.records,
             },
         )
@@ -198,7 +198,8 @@ class Instance:
         timeout_ms = self._settings.transaction_timeout_ms
         queued = max(100_000, self._settings.max_batch_records * _QUEUED_RECORDS_PER_BATCH_RECORD)
         if self._plan.guarantee is Guarantee.AT_LEAST_ONCE:
-            return IdempotentProducer(client, name, timeout_ms, queued, self._member.commit)
+            acks, outputs = self._plan.acks, self._plan.output_topics
+            return IdempotentProducer(client, name, timeout_ms, queued, self._member.commit, acks, outputs)
         return TransactionalProducer(client, name, timeout_ms, queued)
 
     @property

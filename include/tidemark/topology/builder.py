@@ -17,7 +17,7 @@ from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_top
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
-from tidemark.topology.plan import Column, Expected, Guarantee, Source, TopologyPlan
+from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Source, TopologyPlan
 from tidemark.topology.roads import Roads
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql import bare_column, expression_type, quoted
@@ -43,15 +43,17 @@ class Topology:
         guarantee: str = Guarantee.EXACTLY_ONCE.value,
         optimised: bool = False,
         survives: int = 0,
+        acks: str = Acks.ALL.value,
     ) -> None:
         """Name the application: its consumer group, its topics and its state folder are named after it.
 
         `guarantee`: `exactly_once` or `at_least_once`. `optimised`: equal repartitions share a topic, and a table's topic
         is its own changelog. `survives`: so many brokers may go at once, and nothing that was acknowledged is lost, and the
         application goes on. Its own topics are made so, an instance does not start on topics that are not, and the
-        durability check compares.
+        durability check compares. `acks`: what an output waits for until it counts as written. `all` replicas in sync; with
+        `at_least_once` also `1`, its leader, or `0`, nobody. Whatever state stands on always waits for all.
 
-        Raises `InvalidTopology` for a name Kafka would not take.
+        Raises `InvalidTopology` for a name Kafka would not take, and for promises that exclude each other.
         """
         if not isinstance(application_id, str) or not is_legal_name(application_id):
             raise InvalidTopology(
@@ -81,6 +83,7 @@ class Topology:
                 f"application {application_id}: survives={survives!r} is no number of brokers; use 0, or 1 with three replicas"
             )
         self.survives = survives
+        self.acks = _acks(application_id, acks, self.guarantee, survives)
         decided = OPTIMISED.get()
         self._draft = Draft(application_id, optimised if decided is None else decided)
 
@@ -199,7 +202,9 @@ class Topology:
                 f"{node}: {read} goes nowhere; continue with .to(...) or .group_by_key() and an aggregation, or remove it"
             )
         subtopologies = draft.sub_topologies()
-        plan = TopologyPlan(self.application_id, self.version, self.guarantee, subtopologies, survives=self.survives)
+        plan = TopologyPlan(
+            self.application_id, self.version, self.guarantee, subtopologies, survives=self.survives, acks=self.acks
+        )
         _refuse_internal_topics(plan)
         _refuse_loops(plan)
         for subtopology in subtopologies:
@@ -209,6 +214,27 @@ class Topology:
     def describe(self) -> str:
         """The topology as text, in the words of Kafka Streams' `TopologyDescription`. Raises `InvalidTopology`."""
         return describe(self.plan())
+
+
+def _acks(application_id: str, acks: str, guarantee: Guarantee, survives: int) -> Acks:
+    """What outputs wait for, where it can be had together with the rest."""
+    known = {member.value: member for member in Acks}
+    if not isinstance(acks, str) or acks not in known:
+        raise InvalidTopology(
+            f"application {application_id}: acks={acks!r} is unknown; use {', '.join(map(repr, known))}"
+        )
+    found = known[acks]
+    if found is not Acks.ALL and guarantee is Guarantee.EXACTLY_ONCE:
+        raise InvalidTopology(
+            f"application {application_id}: acks={acks!r} with exactly_once: a transaction waits for all replicas in sync; "
+            "leave acks out, or use guarantee='at_least_once'"
+        )
+    if found is not Acks.ALL and survives:
+        raise InvalidTopology(
+            f"application {application_id}: acks={acks!r} with survives={survives}: outputs that only a leader has are lost "
+            "with its broker; leave one of the two out"
+        )
+    return found
 
 
 def _key(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:

@@ -38,8 +38,9 @@ def describe(plan: TopologyPlan) -> str:
     """Several lines without a newline at the end; the same plan always gives the same text."""
     brokers = "1 broker" if plan.survives == 1 else f"{plan.survives} brokers"
     survives = f", survives the loss of {brokers}" if plan.survives else ""
+    promises = f"{plan.guarantee.value}, acks={plan.acks.value}{survives}"
     lines = [
-        f"Application: {plan.application_id} (version {plan.version}, {plan.guarantee.value}{survives})",
+        f"Application: {plan.application_id} (version {plan.version}, {promises})",
         "Topologies:",
     ]
     for subtopology in plan.subtopologies:

@@ -471,12 +471,28 @@ class Guarantee(Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
+class Acks(Enum):
+    """What counts as written: a record that was sent, that its leader has, or that every replica in sync has (row A5).
+
+    From the weakest to the strongest.
+    """
+
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+    def is_weaker_than(self, other: Acks) -> bool:
+        """Whether it waits for less."""
+        order = list(Acks)
+        return order.index(self) < order.index(other)
+
+
 @dataclass(frozen=True)
 class TopologyPlan:
     """A whole application. `routed`: topics that a rescale sends through repartition topics, whose partitions may grow.
 
     `survives`: how many brokers may go at once, nothing acknowledged being lost and every topic still taking records; 0
-    asks for nothing.
+    asks for nothing. `acks` is what its outputs wait for; whatever state stands on waits for all replicas in sync.
     """
 
     application_id: str
@@ -485,6 +501,7 @@ class TopologyPlan:
     subtopologies: tuple[SubTopology, ...]
     routed: tuple[str, ...] = ()
     survives: int = 0
+    acks: Acks = Acks.ALL
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -495,3 +512,9 @@ class TopologyPlan:
     def repartition_topics(self) -> tuple[str, ...]:
         """The topics between its sub-topologies, which Tidemark creates and purges."""
         return tuple(dict.fromkeys(sink.topic for s in self.subtopologies for sink in s.sinks if sink.is_repartition))
+
+    @property
+    def output_topics(self) -> tuple[str, ...]:
+        """The topics that it writes for others: neither between its sub-topologies nor read by itself."""
+        own = {*self.repartition_topics, *(topic for s in self.subtopologies for topic in s.source_topics)}
+        return tuple(dict.fromkeys(t for s in self.subtopologies for t in s.sink_topics if t not in own))
