@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.checks.durability import durability_findings, losses
+from tidemark.checks.broker_loss import losses
+from tidemark.checks.durability import durability_findings
 from tidemark.checks.durability_sampling import parse_eligible_leaders
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
 from tidemark.checks.verdict import Verdict
 from tidemark.names import TopicPartition
 from tidemark.start.identities import LostTopic, TopicUse
+from tidemark.topology.plan import Acks
 
+NONE, LEADER, ALL = Acks
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE
 
 
@@ -23,11 +26,11 @@ def partition(number=0, leader=1, replicas=(1, 2, 3), in_sync=(1, 2, 3), eligibl
 
 
 LOG = TopicDurability("log", TopicRole.INTERNAL, 2, False, (partition(0), partition(1, leader=2)))
-FINE = ClusterDurability(frozenset({1, 2, 3}), (LOG,), {0: "all"}, 3, 2, 2**63 - 1)
+FINE = ClusterDurability(frozenset({1, 2, 3}), (LOG,), {0: ALL}, 3, 2, 2**63 - 1)
 SINGLE = ClusterDurability(
     frozenset({1}),
     (replace(LOG, min_in_sync=1, partitions=(partition(replicas=(1,), in_sync=(1,)),)),),
-    {0: "all"},
+    {0: ALL},
     1,
     1,
     2**63 - 1,
@@ -36,6 +39,14 @@ SINGLE = ClusterDurability(
 
 def log(*partitions, **changes):
     return replace(FINE, topics=(replace(LOG, partitions=partitions or LOG.partitions, **changes),))
+
+
+def output(acks, *partitions, said=(), **changes):
+    """The cluster with a topic of outputs beside the log. `said`: what running instances say, else what is stated."""
+    own = tuple(replace(p, partition=replace(p.partition, topic="out")) for p in partitions or LOG.partitions)
+    sink = replace(LOG, topic="out", role=TopicRole.SINK, partitions=own, **changes)
+    running = dict(enumerate(said or [acks]))
+    return replace(FINE, topics=(LOG, sink), stated_acks=acks, acks=running)
 
 
 REMADE = LostTopic("log", TopicUse.CHANGELOG, "first", "second")
@@ -80,9 +91,46 @@ CASES = [
     (replace(FINE, transaction_min_in_sync=1), "transaction.state.log", WARNING, "set min.isr=2"),
     (replace(FINE, transaction_min_in_sync=4), "transaction.state.log", FAILED, "no transaction can begin"),
     (FINE, "producers", OK, "acks=all in 1 running"),
-    (replace(FINE, acks={0: "all", 1: "1"}), "producers", FAILED, "instances 1 do not wait"),
-    (replace(FINE, acks={0: "all", 1: None}), "producers", UNKNOWN, "instances 1 do not say"),
+    (output(LEADER), "producers", OK, "acks=1 in 1 running instances, as the topology states"),
+    (output(NONE), "producers", OK, "acks=0 in 1 running instances, as the topology states"),
+    (replace(FINE, acks={0: ALL, 1: LEADER}), "producers", FAILED, "states acks=all, and instances 1 do not wait for that"),
+    (output(LEADER, said=(NONE, LEADER)), "producers", FAILED, "states acks=1, and instances 0 do not wait for that"),
+    (output(LEADER, said=(LEADER, ALL)), "producers", WARNING, "states acks=1, and instances 1 wait for more"),
+    # What is wrong comes before what is not known, and that before what is merely more than enough.
+    (output(LEADER, said=(NONE, None, ALL)), "producers", FAILED, "instances 0 do not wait for that"),
+    (output(LEADER, said=(None, ALL)), "producers", UNKNOWN, "instances 0 do not say"),
+    (replace(FINE, acks={0: ALL, 1: None}), "producers", UNKNOWN, "instances 1 do not say"),
     (replace(FINE, acks={}), "producers", UNKNOWN, "no instance runs on this machine"),
+    (log(min_in_sync=1), "producers", WARNING, "min.insync.replicas=1 of log lets a leader alone acknowledge"),
+    (output(ALL, min_in_sync=1), "producers", WARNING, "min.insync.replicas=1 of out lets"),
+    # With acks=1 the leader alone acknowledges anyway, and with one replica there is no other.
+    (output(LEADER, min_in_sync=1), "producers", OK, "acks=1"),
+    (log(ALONE, min_in_sync=1), "producers", OK, "acks=all"),
+    # The source's producer is not ours.
+    (log(min_in_sync=1, role=TopicRole.SOURCE), "producers", OK, "acks=all"),
+    # A leader takes outputs that wait for no other, however few replicas are in sync.
+    (output(LEADER, partition(in_sync=(1,))), "out", WARNING, "under-replicated, one more, and writes are refused"),
+    (output(LEADER, partition(in_sync=(1, 2))), "out", WARNING, "under-replicated, 1 more may go"),
+    (output(LEADER, min_in_sync=4), "out", OK, "3 replicas"),
+    (output(ALL, partition(in_sync=(1,))), "out", FAILED, "writes are refused"),
+    (output(ALL), "one broker down", OK, "nothing is lost, and the application goes on"),
+    (output(LEADER), "one broker down", WARNING, "acks=1: outputs to out are lost that only the leader has"),
+    (output(NONE), "one broker down", WARNING, "acks=0: outputs to out are lost that were on their way, or"),
+    # What instances do counts, not only what is stated.
+    (output(ALL, said=(ALL, LEADER)), "one broker down", WARNING, "acks=1: outputs to out are lost"),
+    (output(LEADER, said=(ALL,)), "one broker down", WARNING, "acks=1: outputs to out are lost"),
+    (output(LEADER, said=(None,)), "one broker down", WARNING, "acks=1: outputs to out are lost"),
+    # Without a second replica nothing more is lost by acks=1, by acks=0 what is on its way.
+    (output(LEADER, ALONE, min_in_sync=1), "one broker down", WARNING, "its disk lost, they are lost"),
+    (output(NONE, ALONE, min_in_sync=1), "one broker down", WARNING, "they are lost; acks=0: outputs to out"),
+    (output(LEADER, partition(in_sync=(1,))), "one broker down", WARNING, "alone holds 1 partitions"),
+    (log(min_in_sync=1), "one broker down", WARNING, "min.insync.replicas=1 of log: where the other replicas are behind"),
+    (output(LEADER), "all brokers down", WARNING, "killed, acks=1: outputs to out are lost that only the leader has"),
+    (output(NONE), "all brokers down", WARNING, "killed, acks=0: outputs to out are lost that were on their way"),
+    (output(LEADER, ALONE, min_in_sync=1), "all brokers down", OK, "stopped or killed, nothing is lost"),
+    # That a leader has it on its disk does not help where another leads.
+    (replace(output(LEADER), flush_messages=1), "all brokers down", WARNING, "acks=1: outputs to out are lost"),
+    (log(unclean_election=True), "all brokers down", FAILED, "unclean.leader.election.enable=true of log: the replica that is"),
     (FINE, "one broker down", OK, "the application goes on"),
     (log(partition(in_sync=(1, 2))), "one broker down", WARNING, "without broker 1, 1 partitions refuse writes"),
     (log(partition(in_sync=(2,)), min_in_sync=1), "one broker down", FAILED, "broker 2 alone holds 1 partitions"),
@@ -109,6 +157,19 @@ def test_should_judge_a_cluster(case):
     assert finding.verdict is verdict, finding.message
     assert said in finding.message
     assert json.dumps(dict(finding.evidence))
+
+
+def test_an_unwaited_output_should_refuse_nothing_while_its_leader_is_there():
+    found = output(LEADER, partition(in_sync=(1, 2)))
+    assert [loss.refused for loss in losses(found)] == [(), (), ()]
+    assert [len(loss.refused) for loss in losses(replace(found, stated_acks=ALL, acks={0: ALL}))] == [1, 1, 0]
+
+
+def test_the_evidence_should_name_what_waits_for_what():
+    evidence = {f.subject: f.evidence for f in durability_findings(output(NONE, said=(LEADER, None)))}
+    assert (evidence["log"]["acks"], evidence["out"]["acks"]) == ("all", "0")
+    assert evidence["producers"] == {"stated": "0", "acks": {"0": "1", "1": None}, "acknowledged_by_one": []}
+    assert evidence["one broker down"]["acknowledged_too_early"] == ["out"]
 
 
 def test_should_count_what_goes_with_each_broker():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from tests.restore.counting import CountingApp, counting
+from tests.truth.topics import read_all
 
-from tidemark.broker.cluster import describe_replicas
+from tidemark.broker.cluster import describe_replicas, topic_configs
 from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.checks.durability_sampling import check_durability
@@ -16,6 +18,8 @@ from tidemark.checks.verdict import Verdict, worst
 from tidemark.errors import PreflightFailed
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.topology.builder import Topology
+from tidemark.topology.plan import Acks
 
 pytestmark = pytest.mark.broker
 
@@ -47,6 +51,50 @@ def test_a_single_broker_should_be_a_warning_and_no_failure(settings, admin, uni
     assert f"{app.name}-n-changelog[1]" in lost.evidence["gone_with_its_disk"]
     # When it has ended, nobody says what it asked for.
     assert seen(app.plan, app.settings)["producers"].verdict is Verdict.NOT_ENOUGH_EVIDENCE
+
+
+def weaker_counting(name):
+    """The counts, whose outputs wait for their leader alone."""
+    topology = Topology(name, guarantee="at_least_once", acks="1")
+    records = topology.stream(f"{name}-in", schema="id STRING")
+    records.group_by_key().count(name="n", store="n").to(f"{name}-out")
+    return topology
+
+
+def test_an_instance_that_waits_for_less_than_the_topology_states_should_fail(settings, admin, unique):
+    app = CountingApp(settings, admin, unique("weaker"), topology=weaker_counting)
+    stated = {"1": app.plan, "all": replace(app.plan, acks=Acks.ALL), "0": replace(app.plan, acks=Acks.NONE)}
+    running = {}
+
+    def look(_point):
+        if not running:
+            running.update({acks: seen(plan, app.settings) for acks, plan in stated.items()})
+
+    app.feed(10)
+    app.run(look)
+    assert {acks: found["producers"].verdict for acks, found in running.items()} == {
+        "1": Verdict.OK, "all": Verdict.FAILED, "0": Verdict.WARNING,
+    }  # fmt: skip
+    assert "states acks=all, and instances 0 do not wait for that" in running["all"]["producers"].message
+    assert running["all"]["producers"].evidence["acks"] == {"0": "1"}
+    assert running["1"][f"{app.name}-out"].evidence["acks"] == "1"
+    assert running["1"][f"{app.name}-n-changelog"].evidence["acks"] == "all"
+    # What it has written is whole: no broker was lost.
+    rows = read_all(settings.bootstrap_servers, [f"{app.name}-out"]).values()
+    assert {row.key.decode(): json.loads(row.value)["n"] for each in rows for row in each} == app.expected
+
+
+def test_a_leader_should_take_outputs_that_wait_for_no_other_replica(cluster, unique, tmp_path, alter_topic_of):
+    settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
+    plan = weaker_counting(unique("thin")).plan()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    out = f"{plan.application_id}-out"
+    ensure_user_topics(plan, settings, admin)
+    alter_topic_of(admin)(out, min_insync_replicas="4")
+    assert wait_until(lambda: topic_configs(admin, [out], settings)[out]["min.insync.replicas"] == "4", 15)
+    with pytest.raises(PreflightFailed, match=f"topic {out} has 3 replicas and min.insync.replicas=4"):
+        preflight(replace(plan, acks=Acks.ALL), settings, admin)
+    preflight(plan, settings, admin)
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ what follows from that alone is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from tidemark.broker.topics import needed_to_survive, survived
-from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability
+from tidemark.checks.broker_loss import first_named, of_all_brokers, of_one_broker
+from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
 from tidemark.checks.verdict import Finding, Verdict
-from tidemark.names import TopicPartition
 from tidemark.start.identities import CHANGELOG_REMEDY
+from tidemark.topology.plan import Acks
 
 
 def durability_findings(found: ClusterDurability) -> list[Finding]:
@@ -23,8 +23,8 @@ def durability_findings(found: ClusterDurability) -> list[Finding]:
         _of_identities(found),
         _of_transaction_log(found),
         _of_producers(found),
-        _of_one_broker(found),
-        _of_all_brokers(found),
+        of_one_broker(found),
+        of_all_brokers(found),
     ]
 
 
@@ -38,6 +38,7 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
         "partitions": len(topic.partitions),
         "replication": topic.replication,
         "min_in_sync": topic.min_in_sync,
+        "acks": found.acks_of(topic).value,
         "survives": survived(topic.replication, topic.min_in_sync),
         "asked_to_survive": found.survives,
         "unclean_election": topic.unclean_election,
@@ -112,6 +113,8 @@ def _offline(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
 
 
 def _not_writable(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if found.acks_of(topic) is not Acks.ALL:
+        return None  # A leader takes what does not wait for others, however few they are.
     if topic.replication < topic.min_in_sync:
         return (
             Verdict.FAILED,
@@ -181,7 +184,9 @@ def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple
     if not behind:
         return None
     away = sorted(frozenset().union(*(p.replicas - p.in_sync for p in behind)))
-    spare = min(len(p.in_sync) for p in behind) - topic.min_in_sync
+    in_sync = min(len(p.in_sync) for p in behind)
+    # Without acks=all a leader takes records until it is gone itself.
+    spare = in_sync - (topic.min_in_sync if found.acks_of(topic) is Acks.ALL else 1)
     rest = f"{spare} more may go" if spare > 0 else "one more, and writes are refused"
     return (
         Verdict.WARNING,
@@ -191,6 +196,8 @@ def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple
 
 
 def _thin_acknowledgement(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
+    if found.acks_of(topic) is not Acks.ALL:
+        return None  # The setting is for records that wait for all; "one broker down" says what is lost.
     set_it = (
         f"`tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
         f"min.insync.replicas={max(1, topic.replication - 1)}`"
@@ -237,94 +244,49 @@ def _of_transaction_log(found: ClusterDurability) -> Finding:
 
 
 def _of_producers(found: ClusterDurability) -> Finding:
-    evidence = {"acks": {str(instance): acks for instance, acks in sorted(found.acks.items())}}
-    weak = [instance for instance, acks in found.acks.items() if acks is not None and acks not in ("all", "-1")]
-    silent = [instance for instance, acks in found.acks.items() if acks is None]
-    if weak:
+    """What the topology states against what running instances say, and against what the topics make of it."""
+    stated = found.stated_acks
+    said = {instance: acks for instance, acks in sorted(found.acks.items()) if acks is not None}
+    weaker = [instance for instance, acks in said.items() if acks.is_weaker_than(stated)]
+    stronger = [instance for instance, acks in said.items() if stated.is_weaker_than(acks)]
+    silent = [instance for instance in sorted(found.acks) if instance not in said]
+    thin = [
+        t.topic
+        for t in found.topics
+        if t.role in (TopicRole.SINK, TopicRole.INTERNAL) and found.is_acknowledged_by_one(t)
+    ]
+    evidence = {
+        "stated": stated.value,
+        "acks": {str(instance): acks and acks.value for instance, acks in sorted(found.acks.items())},
+        "acknowledged_by_one": thin,
+    }
+    other = "stop them, and start them from this version of the topology"
+    if weaker:
         verdict, message = (
             Verdict.FAILED,
-            f"instances {_listed(sorted(weak))} do not wait for acks=all: a commit may be lost with one broker; start them "
-            "anew from this version",
+            f"the topology states acks={stated.value}, and instances {_listed(weaker)} do not wait for that: outputs may be "
+            f"lost with one broker; {other}",
         )
     elif not found.acks or silent:
-        who = (
-            "no instance runs on this machine" if not found.acks else f"instances {_listed(sorted(silent))} do not say"
-        )
+        who = "no instance runs on this machine" if not found.acks else f"instances {_listed(silent)} do not say"
         verdict, message = (
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"{who}, so acks of its producer is not known; check while one runs",
+            f"{who}, so acks of its producer is not known; the topology states acks={stated.value}; check while one runs",
+        )
+    elif stronger:
+        verdict, message = (
+            Verdict.WARNING,
+            f"the topology states acks={stated.value}, and instances {_listed(stronger)} wait for more; {other}",
+        )
+    elif thin:
+        verdict, message = (
+            Verdict.WARNING,
+            f"acks={stated.value} in {len(said)} running instances, as the topology states, but min.insync.replicas=1 of "
+            f"{first_named(thin)} lets a leader alone acknowledge; set it to 2, with three replicas",
         )
     else:
-        verdict, message = Verdict.OK, f"acks=all in {len(found.acks)} running instances"
+        verdict, message = Verdict.OK, f"acks={stated.value} in {len(said)} running instances, as the topology states"
     return Finding("producers", verdict, message, evidence)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What one broker's end costs: partitions gone with its disk, and those that then refuse writes."""
-
-    broker: int
-    gone: tuple[TopicPartition, ...]
-    refused: tuple[TopicPartition, ...]
-
-
-def losses(found: ClusterDurability) -> Iterator[Loss]:
-    """One per broker that answers."""
-    for broker in sorted(found.brokers):
-        gone, refused = [], []
-        for topic in found.topics:
-            for partition in topic.partitions:
-                left = partition.in_sync - {broker}
-                if broker in partition.in_sync and not left:
-                    gone.append(partition.partition)
-                elif broker in partition.in_sync and len(left) < topic.min_in_sync:
-                    refused.append(partition.partition)
-        yield Loss(broker, tuple(gone), tuple(refused))
-
-
-def _of_one_broker(found: ClusterDurability) -> Finding:
-    truths = {topic.topic for topic in found.topics if topic.role.is_truth}
-    worst = max(losses(found), key=lambda loss: (len(loss.gone), len(loss.refused)), default=Loss(-1, (), ()))
-    evidence = {
-        "broker": worst.broker,
-        "gone_with_its_disk": [str(place) for place in worst.gone],
-        "writes_refused": [str(place) for place in worst.refused],
-    }
-    if worst.gone:
-        state = any(place.topic in truths for place in worst.gone)
-        verdict = Verdict.FAILED if state and not found.is_single else Verdict.WARNING
-        message = (
-            f"broker {worst.broker} alone holds {len(worst.gone)} partitions: away, they stand still; its disk lost, they are "
-            f"lost{', the state with them' if state else ''}"
-        )
-    elif worst.refused:
-        verdict = Verdict.WARNING
-        message = (
-            f"nothing is lost; without broker {worst.broker}, {len(worst.refused)} partitions refuse writes meanwhile"
-        )
-    else:
-        verdict, message = Verdict.OK, "nothing is lost, and the application goes on"
-    return Finding("one broker down", verdict, message, evidence)
-
-
-def _of_all_brokers(found: ClusterDurability) -> Finding:
-    """Kafka acknowledges from memory: only the operating system decides when that is on disk."""
-    if found.flush_messages == 1:
-        message = "nothing is lost: every record is on disk before it is acknowledged (log.flush.interval.messages=1)"
-        verdict = Verdict.OK
-    elif found.is_single:
-        verdict = Verdict.WARNING
-        message = (
-            "stopped in order, nothing is lost; when the machine loses power, what was acknowledged in the last seconds may "
-            "be: log.flush.interval.messages is not 1, and there is no other broker to have it"
-        )
-    else:
-        verdict = Verdict.OK
-        message = (
-            "stopped or killed, nothing is lost; when all machines lose power at the same moment, what was acknowledged in "
-            "the last seconds may be: let them not share a supply, or set log.flush.interval.messages=1"
-        )
-    return Finding("all brokers down", verdict, message, {"flush_messages": found.flush_messages})
 
 
 def _number(partition: Replicas) -> int:

@@ -24,7 +24,7 @@ from tidemark.names import TopicPartition, dlq_topic, events_topic, topology_top
 from tidemark.savepoints.asking import live_instances
 from tidemark.settings import Settings
 from tidemark.start.identities import TopicUse, topics_in_use
-from tidemark.topology.plan import TopologyPlan
+from tidemark.topology.plan import Acks, TopologyPlan
 
 _KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 _ELIGIBLE = re.compile(r"Topic: (\S+)\s+Partition: (\d+)\s.*\bElr: ([\d,]*)(?:\s|$)")
@@ -76,7 +76,7 @@ def sample_durability(
             for name, role in roles.items()
         ),
         acks={
-            instance.instance: (instance.said() or {}).get("acks")
+            instance.instance: _acks((instance.said() or {}).get("acks"))
             for instance in live_instances(settings.var_dir, plan.application_id)
         },
         transaction_replication=int(broker["transaction.state.log.replication.factor"]),
@@ -85,7 +85,12 @@ def sample_durability(
         survives=plan.survives,
         known_topics=len(identities.known),
         lost=tuple(identities.lost(plan).values()),
+        stated_acks=plan.acks,
     )
+
+
+def _acks(said: str | None) -> Acks | None:
+    return next((acks for acks in Acks if acks.value == said), None)
 
 
 def truncated_changelogs(
@@ -113,14 +118,13 @@ def topic_roles(
 ) -> dict[str, TopicRole]:
     """Every topic the application stands on, in the order in which they are told. Some may not exist."""
     sources = {t for s in plan.subtopologies for t in s.source_topics}
-    sinks = {t for s in plan.subtopologies for t in s.sink_topics}
     internal = set(plan.repartition_topics)
     if sources - internal <= topics.keys():
         partitions = {name: len(found) for name, found in topics.items()}
         internal |= {spec.name for spec in internal_topics(plan, settings, partitions)}
     return {
         **dict.fromkeys(sorted(sources - internal), TopicRole.SOURCE),
-        **dict.fromkeys(sorted(sinks - internal - sources), TopicRole.SINK),
+        **dict.fromkeys(sorted(plan.output_topics), TopicRole.SINK),
         **dict.fromkeys(sorted(internal), TopicRole.INTERNAL),
         **dict.fromkeys(_KAFKAS_OWN, TopicRole.KAFKA),
     }

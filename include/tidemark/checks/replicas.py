@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tidemark.names import TopicPartition
 from tidemark.start.identities import LostTopic
+from tidemark.topology.plan import Acks
 
 
 class TopicRole(StrEnum):
@@ -60,21 +61,36 @@ class TopicDurability:
 
 @dataclass(frozen=True)
 class ClusterDurability:
-    """What was seen. `brokers` are those that answer now. `acks` has what each running instance's producer asks for,
-    None where it does not say. `transaction_replication` and `transaction_min_in_sync` are what
-    `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`. `survives`: what the topology asks
-    for. `known_topics` counts the topics whose ids the last commit knew, `lost` are those of them that state depends on and
-    that were deleted or made again since."""
+    """What was seen. `brokers` are those that answer now. `stated_acks` is what the topology's outputs wait for, `acks`
+    what those of each running instance do, None where it does not say. `transaction_replication` and
+    `transaction_min_in_sync` are what `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`.
+    `survives`: what the topology asks for. `known_topics` counts the topics whose ids the last commit knew, `lost` are those
+    of them that state depends on and that were deleted or made again since."""
 
     brokers: frozenset[int]
     topics: tuple[TopicDurability, ...]
-    acks: dict[int, str | None]
+    acks: dict[int, Acks | None]
     transaction_replication: int
     transaction_min_in_sync: int
     flush_messages: int
     survives: int = 0
     known_topics: int = 0
     lost: tuple[LostTopic, ...] = ()
+    stated_acks: Acks = Acks.ALL
+
+    @property
+    def weakest_acks(self) -> Acks:
+        """The least that any output waits for, by what the topology states and by what running instances say."""
+        said = [acks for acks in self.acks.values() if acks is not None]
+        return min([self.stated_acks, *said], key=list(Acks).index)
+
+    def acks_of(self, topic: TopicDurability) -> Acks:
+        """What a record of a topic waits for at the least. Whatever state stands on waits for all replicas in sync."""
+        return self.weakest_acks if topic.role is TopicRole.SINK else Acks.ALL
+
+    def is_acknowledged_by_one(self, topic: TopicDurability) -> bool:
+        """Whether one of several replicas may acknowledge a record that waits for all in sync."""
+        return topic.replication > 1 and topic.min_in_sync == 1 and self.acks_of(topic) is Acks.ALL
 
     @property
     def known_brokers(self) -> frozenset[int]:

@@ -1,0 +1,155 @@
+"""What of an application is lost, or stands still, when one broker goes, and when all do.
+
+Pure functions of what the cluster, the topology and running instances say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.checks.replicas import ClusterDurability
+from tidemark.checks.verdict import Finding, Verdict, worst
+from tidemark.names import TopicPartition
+from tidemark.topology.plan import Acks
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one broker's end costs: partitions gone with its disk, and those that then refuse writes."""
+
+    broker: int
+    gone: tuple[TopicPartition, ...]
+    refused: tuple[TopicPartition, ...]
+
+
+def losses(found: ClusterDurability) -> Iterator[Loss]:
+    """One per broker that answers."""
+    for broker in sorted(found.brokers):
+        gone, refused = [], []
+        for topic in found.topics:
+            least = topic.min_in_sync if found.acks_of(topic) is Acks.ALL else 1
+            for partition in topic.partitions:
+                left = partition.in_sync - {broker}
+                if broker in partition.in_sync and not left:
+                    gone.append(partition.partition)
+                elif broker in partition.in_sync and len(left) < least:
+                    refused.append(partition.partition)
+        yield Loss(broker, tuple(gone), tuple(refused))
+
+
+def of_one_broker(found: ClusterDurability) -> Finding:
+    """What is lost, or refused, when the broker goes whose end costs most."""
+    costliest = max(losses(found), key=lambda loss: (len(loss.gone), len(loss.refused)), default=Loss(-1, (), ()))
+    unwaited = _unwaited(found)
+    thin = [topic.topic for topic in found.topics if found.is_acknowledged_by_one(topic)]
+    evidence = {
+        "broker": costliest.broker,
+        "gone_with_its_disk": [str(place) for place in costliest.gone],
+        "writes_refused": [str(place) for place in costliest.refused],
+        "acks": found.weakest_acks.value,
+        "acknowledged_too_early": unwaited,
+        "acknowledged_by_one": thin,
+    }
+    said = [_gone(costliest, found)] if costliest.gone else []
+    if unwaited:
+        message = f"{_lost_unwaited(found, unwaited)}; what state rests on waits for all replicas in sync"
+        said.append((Verdict.WARNING, message))
+    if thin:
+        message = (
+            f"min.insync.replicas=1 of {first_named(thin)}: where the other replicas are behind, what a leader alone has "
+            "acknowledged is lost with its disk"
+        )
+        said.append((Verdict.WARNING, message))
+    if costliest.refused:
+        nothing = "" if said else "nothing is lost; "
+        message = (
+            f"{nothing}without broker {costliest.broker}, {len(costliest.refused)} partitions refuse writes meanwhile"
+        )
+        said.append((Verdict.WARNING, message))
+    return _joined("one broker down", said or [(Verdict.OK, "nothing is lost, and the application goes on")], evidence)
+
+
+def _gone(loss: Loss, found: ClusterDurability) -> tuple[Verdict, str]:
+    truths = {topic.topic for topic in found.topics if topic.role.is_truth}
+    has_state = any(place.topic in truths for place in loss.gone)
+    return (
+        Verdict.FAILED if has_state and not found.is_single else Verdict.WARNING,
+        f"broker {loss.broker} alone holds {len(loss.gone)} partitions: away, they stand still; its disk lost, they are "
+        f"lost{', the state with them' if has_state else ''}",
+    )
+
+
+def of_all_brokers(found: ClusterDurability) -> Finding:
+    """Kafka acknowledges from memory: only the operating system decides when that is on disk."""
+    unwaited = _unwaited(found)
+    unclean = [topic.topic for topic in found.topics if topic.unclean_election and topic.replication > 1]
+    evidence = {
+        "flush_messages": found.flush_messages,
+        "acks": found.weakest_acks.value,
+        "acknowledged_too_early": unwaited,
+        "unclean_election": unclean,
+    }
+    said = []
+    if unclean:
+        message = (
+            f"unclean.leader.election.enable=true of {first_named(unclean)}: the replica that is back first leads, and what "
+            "it lacks is lost"
+        )
+        said.append((Verdict.FAILED, message))
+    if unwaited:
+        message = f"stopped in order, nothing is lost; killed, {_lost_unwaited(found, unwaited)}"
+        said.append((Verdict.WARNING, message))
+    power = _power_cut(
+        found, "" if said else f"stopped {'in order' if found.is_single else 'or killed'}, nothing is lost; "
+    )
+    return _joined("all brokers down", [*said, power], evidence)
+
+
+def _power_cut(found: ClusterDurability, else_nothing: str) -> tuple[Verdict, str]:
+    if found.flush_messages == 1:
+        message = "every record is on disk before it is acknowledged (log.flush.interval.messages=1)"
+        return Verdict.OK, f"nothing is lost: {message}" if else_nothing else message
+    lost = "what was acknowledged in the last seconds may be"
+    if found.is_single:
+        return (
+            Verdict.WARNING,
+            f"{else_nothing}when the machine loses power, {lost}: log.flush.interval.messages is not 1, and there is no other "
+            "broker to have it",
+        )
+    return (
+        Verdict.OK,
+        f"{else_nothing}when all machines lose power at the same moment, {lost}: let them not share a supply, or set "
+        "log.flush.interval.messages=1",
+    )
+
+
+def _unwaited(found: ClusterDurability) -> list[str]:
+    """Outputs that count as written before every replica in sync has them.
+
+    One with a single replica is lost with that anyway, unless it does not even wait for its leader.
+    """
+    unwaited = [topic for topic in found.topics if found.acks_of(topic) is not Acks.ALL]
+    return [topic.topic for topic in unwaited if topic.replication > 1 or found.acks_of(topic) is Acks.NONE]
+
+
+def _lost_unwaited(found: ClusterDurability, topics: Sequence[str]) -> str:
+    if found.weakest_acks is Acks.NONE:
+        return f"acks=0: outputs to {first_named(topics)} are lost that were on their way, or that only the leader has"
+    return (
+        f"acks=1: outputs to {first_named(topics)} are lost that only the leader has, though it has acknowledged them"
+    )
+
+
+def _joined(subject: str, said: Sequence[tuple[Verdict, str]], evidence: Mapping[str, object]) -> Finding:
+    """One finding of several sentences, as bad as the worst of them."""
+    findings = [Finding(subject, verdict, message, evidence) for verdict, message in said]
+    return replace(findings[0], verdict=worst(findings), message="; ".join(finding.message for finding in findings))
+
+
+def first_named(topics: Sequence[str]) -> str:
+    """The first few by name, and how many more there are."""
+    more = len(topics) - _NAMED
+    return ", ".join(topics[:_NAMED]) + (f" and {more} more" if more > 0 else "")
