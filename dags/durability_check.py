@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 RUNBOOK = """\
 ### What it does
 Looks at every topic an application stands on, Kafka's own among them: leaders, replicas in sync, eligible leaders,
-`min.insync.replicas`, unclean elections; at the settings of the transaction log; at `acks` of the running instances. Says what
-is lost if one broker, or all, go.
+`min.insync.replicas`, unclean elections; at the settings of the transaction log; at `acks` that the topology states and running
+instances have. Says what is lost if one broker, or all, go.
 
 ### When it fails
 | message | do |
 |---|---|
 | have no leader | start the broker that is named. Do **not** force another to lead: what it lacks is lost |
 | writes are refused | start the broker that is named, or read in its log why it does not follow; the stream waits meanwhile |
+| do not wait for that | the instances run an earlier topology: pause the DAG until they are gone, then unpause it |
 | unclean.leader.election.enable=true | the command in the message, at once |
 | one replica, though there are more brokers | `tidemark kafka reassign-partitions --reassignment-json-file FILE --execute` |
 
