@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ import topologies
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local import jars, ports
+from tidemark.local import jars
 from tidemark.local.broker import EmbeddedCluster
 from tidemark.local.broker_config import Node
 from tidemark.local.ports import LOOPBACK
@@ -62,12 +62,9 @@ class Brokers:
         self._folder = folder
         self._front: dict[int, int] = {}
         self._behind: dict[int, int] = {}
-        taken: set[int] = set()
 
-        def overrides(node: Node) -> dict[str, str]:
-            for kept in (self._front, self._behind):
-                kept[node.node_id] = ports.free_port(taken)
-                taken.add(kept[node.node_id])
+        def overrides(node: Node, free_port: Callable[[], int]) -> dict[str, str]:
+            self._front[node.node_id], self._behind[node.node_id] = free_port(), free_port()
             return proxied(node, self._behind[node.node_id], self._front[node.node_id]) | {
                 "message.max.bytes": str(LARGEST_RECORD + (1 << 20)),
                 "replica.fetch.max.bytes": str(LARGEST_RECORD + (1 << 20)),

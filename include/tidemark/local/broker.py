@@ -179,7 +179,7 @@ def _telling_line(text: str) -> str:
 class EmbeddedCluster:
     """Several nodes, each broker and controller; internal topics have three replicas where there are three nodes.
 
-    `overrides` are the same for all nodes, or are asked for each.
+    `overrides` are the same for all nodes, or are asked for each, with what gives them ports that nobody else here has.
     """
 
     def __init__(
@@ -188,20 +188,23 @@ class EmbeddedCluster:
         jars: Sequence[Path],
         nodes: int = 3,
         *,
-        overrides: Mapping[str, str] | Callable[[Node], Mapping[str, str]] | None = None,
+        overrides: Mapping[str, str] | Callable[[Node, Callable[[], int]], Mapping[str, str]] | None = None,
         environment: Mapping[str, str] | None = None,
         heap: str = "320m",
     ) -> None:
         taken: set[int] = set()
-        for _ in range(2 * nodes):
-            taken.add(ports.free_port(taken))
-        chosen = sorted(taken)
+
+        def free_port() -> int:
+            taken.add(port := ports.free_port(taken))
+            return port
+
+        chosen = sorted(free_port() for _ in range(2 * nodes))
         voters = {node_id: chosen[nodes + node_id - 1] for node_id in range(1, nodes + 1)}
         cluster_id = new_cluster_id()
         self._brokers: dict[int, EmbeddedBroker] = {}
         for node_id in voters:
             node = Node(node_id, chosen[node_id - 1], voters, cluster_id)
-            node = replace(node, overrides=overrides(node) if callable(overrides) else dict(overrides or {}))
+            node = replace(node, overrides=overrides(node, free_port) if callable(overrides) else dict(overrides or {}))
             self._brokers[node_id] = EmbeddedBroker(
                 folder / f"node-{node_id}", jars, environment=environment, heap=heap, node=node
             )
