@@ -7,6 +7,7 @@ duplicated, and where the last one is missing, something was lost. Everything el
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 from tests.chaos.feeding import LAST
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row, read_all
+from tests.truth.topics import Row, each_row, partitions, read_all
 
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 _WINDOW_MS, _GRACE_MS, _GAP_MS, _WITHIN_MS = 10_000, 3_600_000, 3_000, 2_000
 _AHEAD_MS = 3_600_000
 _HEADERS = ("tidemark.topic", "tidemark.partition", "tidemark.offset")
@@ -59,42 +61,54 @@ def check(bootstrap: str, dlq: str, timeout_s: float = 900) -> Findings:
 
 
 def _statistics(bootstrap: str, found: Findings, timeout_s: float) -> None:
-    """Kafka Streams' EOS system test: every minimum, maximum, sum and count that came out is right, in order, once."""
-    for partition, (given, came) in _partition_pairs(bootstrap, "chaos-numbers", "chaos-stats", timeout_s):
-        found.records += len(given)
+    """Kafka Streams' EOS system test: every minimum, maximum, sum and count that came out is right, in order, once.
+
+    Of the millions of numbers only their keys' and their own are kept.
+    """
+    for place in partitions(bootstrap, ["chaos-numbers"]):
         keys: dict[bytes, int] = {}
-        of = np.fromiter((keys.setdefault(row.key or b"", len(keys)) for row in given), np.int64, len(given))
-        values = np.fromiter((int((row.value or b"").rpartition(b":")[2][:-1]) for row in given), np.int64, len(given))
-        order = np.argsort(of, kind="stable")
-        of, values = of[order], values[order]
-        starts = np.searchsorted(of, np.arange(len(keys)))
-        lengths = np.diff(np.append(starts, len(of)))
-        total = np.cumsum(values)
-        least, greatest = values.copy(), values.copy()
-        for start, length in zip(starts, lengths, strict=True):
-            part = slice(start, start + length)
-            np.minimum.accumulate(values[part], out=least[part])
-            np.maximum.accumulate(values[part], out=greatest[part])
-        before = np.where(starts > 0, total[starts - 1], 0)
-        newest = np.zeros(len(keys), np.int64)
-        unlike, again = 0, 0
-        for row in came:
-            body = json.loads(row.value or b"{}")
-            key, times = keys.get(row.key or b"", -1), body["times"]
-            if key < 0 or not 1 <= times <= lengths[key]:
-                unlike += 1
-                continue
-            at = starts[key] + times - 1
-            if (body["least"], body["greatest"], body["total"]) != (least[at], greatest[at], total[at] - before[key]):
-                unlike += 1
-            elif times <= newest[key]:
-                again += 1
-            else:
-                newest[key] = times
-        found.add("wrong", unlike, f"chaos-stats[{partition}]: no result of the numbers")
-        found.add("duplicated", again, f"chaos-stats[{partition}]: a result that came before, or is older")
-        short = int((lengths - newest).clip(min=0).sum())
-        found.add("lost", short, f"chaos-stats[{partition}]: numbers that no result counts")
+        of, numbers = array("i"), array("q")
+        for row in each_row(bootstrap, [place], timeout_s):
+            of.append(keys.setdefault(row.key or b"", len(keys)))
+            numbers.append(int((row.value or b"").rpartition(b":")[2][:-1]))
+        found.records += len(numbers)
+        results = each_row(bootstrap, [("chaos-stats", place[1])], timeout_s)
+        _compare_statistics(found, place[1], keys, np.asarray(of), np.asarray(numbers), results)
+
+
+def _compare_statistics(
+    found: Findings, partition: int, keys: Mapping[bytes, int], of: IntArray, values: IntArray, came: Iterable[Row]
+) -> None:
+    order = np.argsort(of, kind="stable")
+    of, values = of[order], values[order]
+    starts = np.searchsorted(of, np.arange(len(keys)))
+    lengths = np.diff(np.append(starts, len(of)))
+    total = np.cumsum(values)
+    least, greatest = values.copy(), values.copy()
+    for start, length in zip(starts, lengths, strict=True):
+        part = slice(start, start + length)
+        np.minimum.accumulate(values[part], out=least[part])
+        np.maximum.accumulate(values[part], out=greatest[part])
+    before = np.where(starts > 0, total[starts - 1], 0)
+    newest = np.zeros(len(keys), np.int64)
+    unlike, again = 0, 0
+    for row in came:
+        body = json.loads(row.value or b"{}")
+        key, times = keys.get(row.key or b"", -1), body["times"]
+        if key < 0 or not 1 <= times <= lengths[key]:
+            unlike += 1
+            continue
+        at = starts[key] + times - 1
+        if (body["least"], body["greatest"], body["total"]) != (least[at], greatest[at], total[at] - before[key]):
+            unlike += 1
+        elif times <= newest[key]:
+            again += 1
+        else:
+            newest[key] = times
+    found.add("wrong", unlike, f"chaos-stats[{partition}]: no result of the numbers")
+    found.add("duplicated", again, f"chaos-stats[{partition}]: a result that came before, or is older")
+    short = int((lengths - newest).clip(min=0).sum())
+    found.add("lost", short, f"chaos-stats[{partition}]: numbers that no result counts")
 
 
 def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:

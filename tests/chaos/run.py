@@ -32,7 +32,7 @@ from tests.chaos.world import Brokers, World, disks_of_their_own
 from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs
-from tests.truth.topics import hidden_ends, read_all
+from tests.truth.topics import each_row, hidden_ends
 
 from tidemark.broker.topics import user_topics
 from tidemark.local import processes
@@ -125,17 +125,17 @@ def drain(world: World, timeout_s: float) -> bool:
 
 def compare_states(world: World, found: Findings) -> None:
     """Each task's stores are the fold of their changelogs, and the standby's copies are the same."""
-    logged = {s.name: changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.is_logged}
-    rows = read_all(world.brokers.direct, logged.values(), 900)
     for subtopology in world.plan.subtopologies:
-        for number in range(PARTITIONS):
-            task = TaskId(subtopology.index, number)
-            for store in subtopology.stores:
-                folded: dict[bytes, bytes | None] = {}
-                for row in rows.get((logged[store.name], number), []):
-                    folded[row.key or b""] = row.value
-                live = {key: value for key, value in folded.items() if value is not None}
-                _compare_state(world, found, task, store.name, live)
+        for store in (store for store in subtopology.stores if store.is_logged):
+            for number in range(PARTITIONS):
+                live: dict[bytes, bytes] = {}
+                place = changelog_topic(world.application_id, store.name), number
+                for row in each_row(world.brokers.direct, [place], 900):
+                    if row.value is None:
+                        live.pop(row.key or b"", None)
+                    else:
+                        live[row.key or b""] = row.value
+                _compare_state(world, found, TaskId(subtopology.index, number), store.name, live)
 
 
 def _compare_state(world: World, found: Findings, task: TaskId, store: str, live: dict[bytes, bytes]) -> None:

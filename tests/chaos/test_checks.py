@@ -57,7 +57,12 @@ def topics(monkeypatch):
     def read(_bootstrap, names, _timeout_s):
         return {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
 
+    def each(_bootstrap, places, _timeout_s):
+        return (one._replace(offset=at) for name, _ in places for at, one in enumerate(made[name]))
+
     monkeypatch.setattr(checks, "read_all", read)
+    monkeypatch.setattr(checks, "each_row", each)
+    monkeypatch.setattr(checks, "partitions", lambda _bootstrap, names: [(name, 0) for name in names])
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -115,18 +115,37 @@ def read_all(
 ) -> dict[Place, list[Row]]:
     """All records of `topics`, read_committed, up to the read_uncommitted end at the time of the call.
 
-    With those that `past` has kept, without those before it.
-
-    Blocks until every partition's next offset has reached that end. Raises `Unreadable` after `timeout_s` without it:
-    then a transaction is open, and what has been read would not be the whole truth.
+    With those that `past` has kept, without those before it. Blocks, and raises, as `each_row` does.
     """
     places = partitions(bootstrap, topics)
-    ends = end_offsets(bootstrap, places, "read_uncommitted")
+    starts = beginnings(bootstrap, places, timeout_s)
     rows: dict[Place, list[Row]] = {place: [] for place in places}
+    for row in each_row(bootstrap, places, timeout_s):
+        rows[row.topic, row.partition].append(row)
+    return {place: past.of(place, starts[place], found) for place, found in rows.items()}
+
+
+def beginnings(bootstrap: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
+    """The first offset that each partition holds."""
     consumer = _consumer(bootstrap, "read_committed")
     try:
-        starts = {p: consumer.get_watermark_offsets(TopicPartition(*p), timeout=timeout_s)[0] for p in places}
-        unread = {p for p in places if starts[p] < ends[p]}
+        return {p: consumer.get_watermark_offsets(TopicPartition(*p), timeout=timeout_s)[0] for p in places}
+    finally:
+        consumer.close()
+
+
+def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -> Iterator[Row]:
+    """Every record of these partitions, one after the other, as `read_all` reads them; none is kept.
+
+    Blocks until every partition's next offset has reached its end. Raises `Unreadable` after `timeout_s` without it:
+    then a transaction is open, and what has been read would not be the whole truth.
+    """
+    places = list(places)
+    ends = end_offsets(bootstrap, places, "read_uncommitted")
+    starts = beginnings(bootstrap, places, timeout_s)
+    unread = {p for p in places if starts[p] < ends[p]}
+    consumer = _consumer(bootstrap, "read_committed")
+    try:
         if unread:
             consumer.assign([TopicPartition(*p, starts[p]) for p in sorted(unread)])
         deadline = time.monotonic() + timeout_s
@@ -144,10 +163,9 @@ def read_all(
                     if row.offset >= ends[place]:
                         unread.discard(place)
                 elif row.offset < ends[place]:
-                    rows[place].append(row)
+                    yield row
     finally:
         consumer.close()
-    return {place: past.of(place, starts[place], found) for place, found in rows.items()}
 
 
 def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeout_s: float = 15.0) -> dict[Place, int]:
