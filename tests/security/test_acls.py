@@ -6,20 +6,26 @@ import json
 import shlex
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclBindingFilter
 from tests.restore.counting import NO_PROBE, CountingApp, counting, outputs
 from tests.security.secured import Secured, allow, binding, known_acls
 from typer.testing import CliRunner
 
+from tidemark.broker import acls
 from tidemark.broker.acls import Acl, least_acls
 from tidemark.cli.main import build
 from tidemark.errors import PreflightFailed
 from tidemark.instance.instance import Instance
 from tidemark.local.kafka_tools import kafka_tool
 from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.builder import Topology
 
@@ -34,8 +40,8 @@ class Guarded:
         self.app = CountingApp(Settings.load(bootstrap_servers=broker.broker.bootstrap), broker.admin, name)
         self.acls = least_acls(self.app.plan, 1)
 
-    def allow(self, acls: list[Acl]) -> None:
-        allow(self._broker.admin, acls)
+    def allow(self, wanted: list[Acl]) -> None:
+        allow(self._broker.admin, wanted)
 
     def deny(self, acl: Acl) -> None:
         b = binding(acl)
@@ -131,6 +137,32 @@ def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guar
 
 @pytest.mark.broker
 @pytest.mark.timeout(120)
+def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Described before, it crashes the process: confluent-kafka 2.16.1 aborts (SIGABRT)."""
+    codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR]
+    told: list[str] = []
+
+    def committed(*_asked: object) -> dict[TopicPartition, Any]:
+        told.append("committed")
+        if len(told) <= len(codes):
+            raise KafkaException(KafkaError(codes[len(told) - 1]))
+        return {}
+
+    def described(name: str) -> Any:
+        told.append(name)
+        return SimpleNamespace(result=lambda: SimpleNamespace(authorized_operations=None))
+
+    monkeypatch.setattr(acls, "committed_offsets", committed)
+    admin: Any = SimpleNamespace(
+        describe_topics=lambda *_, **__: {},
+        describe_consumer_groups=lambda groups, **_: {group: described(group) for group in groups},
+    )
+    plan = replace(counting("loading").plan(), subtopologies=())
+    monkeypatch.setattr(acls, "least_acls", lambda *_: [acls.Acl("group", "loading", "Read")])
+    acls.verify_allowed(plan, Settings(), admin)
+    assert told == ["committed", "committed", "committed", "loading"]
+
+
 def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured) -> None:
     super_user = Settings.load(bootstrap_servers=guarded_broker.broker.bootstrap)
     acl = Acl("transactional-id", "any-0", "Write", "")
