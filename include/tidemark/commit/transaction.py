@@ -226,7 +226,7 @@ class TransactionalProducer(BatchProducer):
     def init(self, timeout_s: float) -> None:
         """Fence any other holder of the transactional id and finish its open transaction. Blocks."""
         self._init_timeout_s = timeout_s
-        self._ask("init_transactions", timeout_s, lambda: self._producer.init_transactions(timeout_s))
+        self._ask("init_transactions", timeout_s)
         self._may_have_sent_twice = False
 
     def begin(self) -> None:
@@ -240,42 +240,43 @@ class TransactionalProducer(BatchProducer):
 
     def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
         """Step 5. The coordinator refuses a member of another generation."""
-        call = lambda: self._producer.send_offsets_to_transaction(list(offsets), group.opaque, self._timeout_s)  # noqa: E731
-        self._ask("send_offsets_to_transaction", self._timeout_s, call)
+        self._ask("send_offsets_to_transaction", self._timeout_s, list(offsets), group.opaque)
 
     def commit(self) -> None:
         """Step 6. An error here other than a clear abort leaves the outcome unknown."""
-        self._ask("commit_transaction", self._timeout_s, lambda: self._producer.commit_transaction(self._timeout_s))
+        self._ask("commit_transaction", self._timeout_s)
 
     def abort(self) -> None:
         """Give the open transaction up. Nothing of it is ever visible to read_committed readers."""
-        self._ask("abort_transaction", self._timeout_s, lambda: self._producer.abort_transaction(self._timeout_s))
+        self._ask("abort_transaction", self._timeout_s)
 
-    def _ask(self, what: str, timeout_s: float, call: Callable[[], object]) -> None:
-        """A call of the client's that asks a coordinator, perhaps more than once.
+    def _ask(self, method: str, timeout_s: float, *arguments: object) -> None:
+        """Call a method of the client that sends requests to a coordinator. Raises `OutcomeUnknown` if it does not return.
 
-        It is made in a thread of its own, as not every one keeps its time: behind a cut connection
-        `send_offsets_to_transaction` waits until some broker's state changes, which may be never (librdkafka issue 5456).
+        It runs in a thread of its own, because not every method keeps its timeout: after a connection has broken,
+        `send_offsets_to_transaction` waits until the state of some broker changes, which may be never (librdkafka issue 5456).
         """
+        call = getattr(self._producer, method)
         raised: list[BaseException] = []
         returned = threading.Event()
 
         def ask() -> None:
             try:
-                call()
+                call(*arguments, timeout_s)
             except BaseException as error:  # noqa: BLE001 - it is raised again by who waits.
                 raised.append(error)
             finally:
                 returned.set()
 
         started = time.monotonic()
-        with self._classified(what):
-            threading.Thread(target=ask, name=what, daemon=True).start()
+        with self._classified(method):
+            threading.Thread(target=ask, name=method, daemon=True).start()
             in_time = returned.wait(timeout_s + _RETURNS_S)
             self._may_have_sent_twice |= time.monotonic() - started >= _SURELY_SENT_ONCE_S
             if not in_time:
                 raise OutcomeUnknown(
-                    f"{what} has not returned after {timeout_s + _RETURNS_S:g} s; the instance starts anew"
+                    f"{method} has not returned after {timeout_s + _RETURNS_S:g} s; the instance starts anew, because the "
+                    "Kafka client did not keep its timeout"
                 )
             if raised:
                 raise raised[0]
