@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from tests.chaos.feeding import LAST
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row, each_row, partitions, read_all
+from tests.truth.topics import Row, by_partition, each_row, partitions, read_all
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 _WINDOW_MS, _GRACE_MS, _GAP_MS, _WITHIN_MS = 10_000, 3_600_000, 3_000, 2_000
@@ -51,13 +51,11 @@ class Findings:
         self.add("wrong", len(strange), f"{name}: follows from nothing: {strange[:3]}")
 
 
-def check(bootstrap: str, dlq: str, timeout_s: float = 900) -> Findings:
-    """Read all topics, recompute, compare. Nothing may be written meanwhile."""
-    found = Findings()
+def check(bootstrap: str, dlq: str, found: Findings, timeout_s: float = 900) -> None:
+    """Read all topics, recompute, compare, and add what differs. Nothing may be written meanwhile."""
     _statistics(bootstrap, found, timeout_s)
     _queue(bootstrap, found, timeout_s)
     _events(bootstrap, dlq, found, timeout_s)
-    return found
 
 
 def _statistics(bootstrap: str, found: Findings, timeout_s: float) -> None:
@@ -113,7 +111,9 @@ def _compare_statistics(
 
 def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:
     """Jepsen's queue: every element once, in order, none that was aborted."""
-    for partition, (given, came) in _partition_pairs(bootstrap, "chaos-queue", "chaos-dequeued", timeout_s):
+    rows = read_all(bootstrap, ["chaos-queue", "chaos-dequeued"], timeout_s)
+    for partition, given in by_partition(rows, "chaos-queue").items():
+        came = rows["chaos-dequeued", partition]
         found.records += len(given)
         wanted = [json.loads(row.value or b"{}")["n"] for row in given]
         there = [json.loads(row.value or b"{}")["n"] for row in came]
@@ -127,15 +127,6 @@ def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:
         places = {element: at for at, element in enumerate(wanted)}
         swapped = sum(places[a] > places[b] for a, b in pairwise(once))
         found.add("wrong", swapped, f"chaos-dequeued[{partition}]: in another order")
-
-
-def _partition_pairs(
-    bootstrap: str, source: str, sink: str, timeout_s: float
-) -> Iterator[tuple[int, tuple[list[Row], list[Row]]]]:
-    rows = read_all(bootstrap, [source, sink], timeout_s)
-    for topic, partition in sorted(rows):
-        if topic == source:
-            yield partition, (rows[source, partition], rows[sink, partition])
 
 
 def _events(bootstrap: str, dlq: str, found: Findings, timeout_s: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 import signal
@@ -13,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
+from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
 from tests.chaos.world import INSTANCES, World
-from tests.crash import disk
+from tests.crash import disk, probe
 from tests.crash.scenarios import MIDDLES, STEPS
 
 from tidemark.local.processes import wait_until
@@ -89,7 +88,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("driver: SIGKILL in a rebalance")
 def _(world: World, chance: random.Random) -> None:
-    _write_arm(world, "rebalance", "SIGKILL")
+    probe.arm(world.arm_file, "rebalance", 1)
     world.instances[_one(world, chance)].send(signal.SIGKILL)
     wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
@@ -204,18 +203,12 @@ def _(world: World, _chance: random.Random) -> None:
 
 @_named("network: delay of 0.1 to 0.5 s")
 def _(world: World, chance: random.Random) -> None:
-    for proxy in world.brokers.proxies.values():
-        proxy.delay_s = chance.uniform(0.1, 0.5)
-    _lasts(chance.uniform(5, 15))
-    _open(world)
+    _disturbed(world, lambda proxy: proxy.slow(delay_s=chance.uniform(0.1, 0.5)), chance.uniform(5, 15))
 
 
 @_named("network: slow, 200 to 1000 kB/s")
 def _(world: World, chance: random.Random) -> None:
-    for proxy in world.brokers.proxies.values():
-        proxy.bytes_per_s = chance.uniform(200e3, 1e6)
-    _lasts(chance.uniform(5, 15))
-    _open(world)
+    _disturbed(world, lambda proxy: proxy.slow(bytes_per_s=chance.uniform(200e3, 1e6)), chance.uniform(5, 15))
 
 
 @_named("network: all connections cut")
@@ -236,10 +229,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("network: no broker reachable for 5 to 40 s")
 def _(world: World, chance: random.Random) -> None:
-    for proxy in world.brokers.proxies.values():
-        proxy.close()
-    _lasts(chance.uniform(5, 40))
-    _open(world)
+    _disturbed(world, Proxy.close, chance.uniform(5, 40))
 
 
 @_named("network: the end of a transaction comes in the next one")
@@ -327,14 +317,8 @@ def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
         send(signal.SIGCONT)
 
 
-def _write_arm(world: World, point: str, how: str) -> None:
-    temporary = world.arm_file.with_suffix(".tmp")
-    temporary.write_text(json.dumps({"point": point, "skip": 1, "signal": how, "full": None}))
-    temporary.replace(world.arm_file)
-
-
 def _armed(world: World, point: str, how: str) -> bool:
-    _write_arm(world, point, how)
+    probe.arm(world.arm_file, point, 1, how)
     reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
     return reached
@@ -348,7 +332,10 @@ def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
     world.brokers.revive()
 
 
-def _open(world: World) -> None:
+def _disturbed(world: World, disturb: Callable[[Proxy], None], seconds: float) -> None:
+    for proxy in world.brokers.proxies.values():
+        disturb(proxy)
+    _lasts(seconds)
     for proxy in world.brokers.proxies.values():
         proxy.open()
 

@@ -101,10 +101,14 @@ class Proxy:
         self._is_open = False
         self.cut()
 
+    def slow(self, delay_s: float = 0.0, bytes_per_s: float | None = None) -> None:
+        """Everything passes so much later, or at that rate, until `open`."""
+        self.delay_s, self.bytes_per_s = delay_s, bytes_per_s
+
     def open(self) -> None:
         """As at the beginning."""
         self._is_open = True
-        self.delay_s, self.bytes_per_s = 0.0, None
+        self.slow()
 
     def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)

@@ -126,7 +126,7 @@ def drain(world: World, timeout_s: float) -> bool:
 def compare_states(world: World, found: Findings) -> None:
     """Each task's stores are the fold of their changelogs, and the standby's copies are the same."""
     for subtopology in world.plan.subtopologies:
-        for store in (store for store in subtopology.stores if store.is_logged):
+        for store in (store for store in subtopology.stores if store.has_changelog):
             for number in range(PARTITIONS):
                 live: dict[bytes, bytes] = {}
                 place = changelog_topic(world.application_id, store.name), number
@@ -152,7 +152,7 @@ def _compare_state(world: World, found: Findings, task: TaskId, store: str, live
 
 def check_ends(world: World, found: Findings) -> None:
     """No transaction may have been left open."""
-    logged = [changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.is_logged]
+    logged = [changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.has_changelog]
     own = [dlq_topic(world.application_id), commits_topic(world.application_id)]
     for place, ends in hidden_ends(world.brokers.direct, [*user_topics(world.plan), *logged, *own]).items():
         found.add("wrong", 1, f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
@@ -204,11 +204,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             for line in world.refusals():
                 found.add("wrong", 1, line)
             check_ends(world, found)
-            checked = check(brokers.direct, dlq_topic(world.application_id))
-            found.records += checked.records
-            for kind in ("lost", "duplicated", "wrong"):
-                setattr(found, kind, getattr(found, kind) + getattr(checked, kind))
-            found.report += checked.report
+            check(brokers.direct, dlq_topic(world.application_id), found)
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
                 options.report.write_text("\n".join(table(course)) + "\n")

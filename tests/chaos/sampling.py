@@ -54,7 +54,7 @@ class Sampler:
 
     def _processes(self) -> list[tuple[str, psutil.Process]]:
         found = []
-        for one in [*self._world.instances.values(), self._world.standby]:
+        for one in self._world.lasting:
             process = one.process
             with suppress(psutil.Error):
                 if process is not None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.feeding import PARTITIONS, Feeding
 from tests.chaos.proxy import Proxy, proxied
 from tests.crash import disk
+from tests.crash.bench import ROOT, plan_of
 from tests.truth.topics import Place, committed_offsets, end_offsets
 
-import topologies
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
@@ -31,10 +31,7 @@ from tidemark.local.broker_config import Node
 from tidemark.local.ports import LOOPBACK
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.topology.load import load
-from tidemark.topology.plan import TopologyPlan
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
 INSTANCES = 2
@@ -44,22 +41,10 @@ _LAUNCH_S = 120
 _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
 
 
-def plan_of_chaos(guarantee: str) -> TopologyPlan:
-    """The application under chaos; `topologies` is searched for it only here, as no other test must find it."""
-    os.environ["TEST_CHAOS_GUARANTEE"] = guarantee
-    searched = list(topologies.__path__)
-    topologies.__path__ += [str(FOLDER)]
-    try:
-        return load(TOPOLOGY).plan()
-    finally:
-        topologies.__path__[:] = searched
-
-
 class Brokers:
     """Three nodes; clients of `proxied` go through one proxy per node, those of `direct` do not."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._front: dict[int, int] = {}
         self._behind: dict[int, int] = {}
 
@@ -76,23 +61,18 @@ class Brokers:
         self.proxies = {node: Proxy(self._front[node], self._behind[node]) for node in self.cluster.node_ids}
         self.direct = self.cluster.bootstrap
         self.proxied = ",".join(f"{LOOPBACK}:{port}" for port in self._front.values())
-        self.disk_of = min(self.cluster.node_ids)
-
-    @property
-    def disk(self) -> Path:
-        """The folder of the one node that may have a disk of its own."""
-        return self._folder / f"node-{self.disk_of}"
+        self.disk = disk_of_broker(folder)
+        self._started = ExitStack()
 
     def __enter__(self) -> Brokers:
-        self.cluster.start()
-        for proxy in self.proxies.values():
-            proxy.__enter__()
+        with ExitStack() as stack:
+            for started in (self.cluster, *self.proxies.values()):
+                stack.enter_context(started)
+            self._started = stack.pop_all()
         return self
 
     def __exit__(self, *ended: object) -> None:
-        for proxy in self.proxies.values():
-            proxy.__exit__(None, None, None)
-        self.cluster.stop()
+        self._started.close()
 
     def alive(self) -> list[int]:
         """The nodes whose processes run."""
@@ -178,7 +158,8 @@ class World:
     def __init__(self, folder: Path, brokers: Brokers, seed: int, guarantee: str) -> None:
         self.folder = folder
         self.brokers = brokers
-        self.plan = plan_of_chaos(guarantee)
+        os.environ["TEST_CHAOS_GUARANTEE"] = guarantee
+        self.plan = plan_of(TOPOLOGY, FOLDER)
         self.application_id = self.plan.application_id
         self.admin = AdminClient({"bootstrap.servers": brokers.direct, "log_level": 0})
         self.var_dir = folder / "var"
@@ -251,24 +232,24 @@ class World:
         self._watcher.join(10)
 
     @property
-    def supervised(self) -> list[Supervised]:
-        """All that may run."""
-        return [*self.instances.values(), self.standby, *self._guests]
+    def lasting(self) -> list[Supervised]:
+        """What is launched again whenever it ends."""
+        return [*self.instances.values(), self.standby]
 
     def _watch(self) -> None:
         while not self._watching.wait(0.2):
-            for one in [*self.instances.values(), self.standby]:
+            for one in self.lasting:
                 one.look()
 
     def end_all(self, timeout_s: float = 60) -> list[int | None]:
         """End everything of the application, the standby last; nothing is launched again before `resume`."""
-        for one in self.supervised:
+        for one in self.lasting:
             one.is_wanted = False
-        return [one.end(timeout_s) for one in [*self._guests, *self.instances.values(), self.standby]]
+        return [one.end(timeout_s) for one in [*self._guests, *self.lasting]]
 
     def resume(self) -> None:
         """Launch everything again, and wait until it runs."""
-        for one in [*self.instances.values(), self.standby]:
+        for one in self.lasting:
             one.is_wanted = True
         self.wait_running()
 
@@ -284,22 +265,17 @@ class World:
             guest.end(20)
             self._guests.remove(guest)
 
-    def is_running(self, number: int) -> bool:
-        """Whether the instance's process says that it runs."""
-        process = self.instances[number].process
-        said = read_run_file(run_file_path(self.var_dir, self.application_id, number)) or {}
-        return process is not None and said.get("pid") == process.pid and said.get("state") == "RUNNING"
-
     def wait_running(self, timeout_s: float = _LAUNCH_S) -> None:
         """Until both instances and the standby say so."""
 
-        def all_run() -> bool:
-            process = self.standby.process
-            said = read_run_file(standby_file_path(self.var_dir, self.application_id, 0)) or {}
-            follows = process is not None and said.get("pid") == process.pid and said.get("state") == "RUNNING"
-            return follows and all(self.is_running(number) for number in self.instances)
+        files = {run_file_path(self.var_dir, self.application_id, n): one for n, one in self.instances.items()}
+        files[standby_file_path(self.var_dir, self.application_id, 0)] = self.standby
 
-        if not wait_until(all_run, timeout_s, 0.2):
+        def runs(file: Path, one: Supervised) -> bool:
+            said = read_run_file(file) or {}
+            return one.process is not None and said.get("pid") == one.process.pid and said.get("state") == "RUNNING"
+
+        if not wait_until(lambda: all(runs(*each) for each in files.items()), timeout_s, 0.2):
             raise RuntimeError(f"not all of the application run after {timeout_s} s")
 
     @property
@@ -323,12 +299,13 @@ class World:
 
     def refusals(self) -> list[str]:
         """Ends that nobody launches again. One that was fenced is: the operator finds that the other copy is gone."""
-        final = (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
-        return [
-            f"an instance ended with {int(code)}, {self.ends_of_instances()[code]} times"
-            for code in final
-            if self.ends_of_instances()[code]
-        ]
+        ends, final = self.ends_of_instances(), (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
+        return [f"an instance ended with {int(code)}, {ends[code]} times" for code in final if ends[code]]
+
+
+def disk_of_broker(folder: Path) -> Path:
+    """The folder of the one node that may have a disk of its own."""
+    return folder / "node-1"
 
 
 @contextmanager
@@ -337,6 +314,6 @@ def disks_of_their_own(folder: Path, is_wanted: bool) -> Iterator[bool]:
     if not (is_wanted and disk.may_mount()):
         yield False
         return
-    places = [folder / "disks" / "machine-0", folder / "var", folder / "brokers" / "node-1"]
+    places = [folder / "disks" / "machine-0", folder / "var", disk_of_broker(folder / "brokers")]
     with disk.mounted(places[0]), disk.mounted(places[1]), disk.mounted(places[2]):
         yield True

@@ -19,6 +19,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rocksdict import AccessType, Options, Rdict
+from tests.crash import probe
 from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
 from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
 from tests.truth.topics import Past, committed_offsets, end_offsets
@@ -87,6 +88,16 @@ class Feeder:
             thread.join(60)
 
 
+def plan_of(topology: str, folder: Path | None) -> TopologyPlan:
+    """A topology's plan; `folder` is searched for it only here, as no other test must find what is there."""
+    searched = list(topologies.__path__)
+    topologies.__path__ += [str(folder)] if folder else []
+    try:
+        return load(topology).plan()
+    finally:
+        topologies.__path__[:] = searched
+
+
 class Bench:
     """One application on one broker. Every instance is a real process with real Spark."""
 
@@ -122,13 +133,8 @@ class Bench:
             created.result()
 
     def load(self) -> TopologyPlan:
-        """The application's plan; `topology_path` is searched for it only here, as no other test must find what is there."""
-        searched = list(topologies.__path__)
-        topologies.__path__ += [str(self.topology_path)] if self.topology_path else []
-        try:
-            return load(self.topology).plan()
-        finally:
-            topologies.__path__[:] = searched
+        """The application's plan."""
+        return plan_of(self.topology, self.topology_path)
 
     @property
     def tasks(self) -> int:
@@ -180,10 +186,7 @@ class Bench:
 
     def arm(self, point: str, skip: int = 0, how: str = "SIGKILL", full: Path | None = None) -> None:
         """The next process that passes `point` for the `skip`-th time is hit, or finds no room in `full` from then on."""
-        temporary = self.arm_file.with_suffix(".tmp")
-        body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full)}
-        temporary.write_text(json.dumps(body))
-        temporary.replace(self.arm_file)
+        probe.arm(self.arm_file, point, skip, how, full)
 
     def wait_state(
         self, process: subprocess.Popen[bytes], state: str, instance: int = 0, timeout_s: float = 120

@@ -19,6 +19,14 @@ _ARM_FILE = Path(os.environ.get("TEST_CRASH_ARM", "/nonexistent"))
 _passed: dict[str, int] = {}
 
 
+def arm(file: Path, point: str, skip: int = 0, how: str = "SIGKILL", full: Path | None = None) -> None:
+    """Write the arm file in one piece."""
+    temporary = file.with_suffix(".tmp")
+    body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full)}
+    temporary.write_text(json.dumps(body))
+    temporary.replace(file)
+
+
 def kill(point: str) -> None:
     """The `Probe`: called at every point of every commit."""
     try:
