@@ -1,6 +1,6 @@
-"""What of an application is lost, or stands still, when one broker goes, and when all do.
+"""The check of broker failures: which data is lost, and which writes are refused, when one broker or all brokers fail.
 
-Pure functions of what the cluster, the topology and running instances say.
+Pure functions of a sample of the cluster, the topology and the running instances.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Loss:
-    """What one broker's end costs: partitions gone with its disk, and those that then refuse writes."""
+    """The failure of one broker: the partitions that only its disk holds, and those that would then refuse writes."""
 
     broker: int
     gone: tuple[TopicPartition, ...]
@@ -41,7 +41,7 @@ def losses(found: ClusterDurability) -> Iterator[Loss]:
 
 
 def of_one_broker(found: ClusterDurability) -> Finding:
-    """What is lost, or refused, when the broker goes whose end costs most."""
+    """The verdict for the failure of one broker: the one with the most partitions lost or refusing writes."""
     costliest = max(losses(found), key=lambda loss: (len(loss.gone), len(loss.refused)), default=Loss(-1, (), ()))
     unwaited = _unwaited(found)
     thin = [topic.topic for topic in found.topics if found.is_acknowledged_by_one(topic)]

@@ -244,7 +244,7 @@ def _of_transaction_log(found: ClusterDurability) -> Finding:
 
 
 def _of_producers(found: ClusterDurability) -> Finding:
-    """What the topology states against what running instances say, and against what the topics make of it."""
+    """Compare `acks` of the topology with `acks` of the running instances and with `min.insync.replicas` of the topics."""
     stated = found.stated_acks
     said = {instance: acks for instance, acks in sorted(found.acks.items()) if acks is not None}
     weaker = [instance for instance, acks in said.items() if acks.is_weaker_than(stated)]

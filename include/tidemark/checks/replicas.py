@@ -61,8 +61,8 @@ class TopicDurability:
 
 @dataclass(frozen=True)
 class ClusterDurability:
-    """What was seen. `brokers` are those that answer now. `stated_acks` is what the topology's outputs wait for, `acks`
-    what those of each running instance do, None where it does not say. `transaction_replication` and
+    """A sample of the cluster. `brokers` are those that respond. `stated_acks` is the topology's setting for outputs, `acks`
+    that of each running instance, None where its run file has none. `transaction_replication` and
     `transaction_min_in_sync` are what `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`.
     `survives`: what the topology asks for. `known_topics` counts the topics whose ids the last commit knew, `lost` are those
     of them that state depends on and that were deleted or made again since."""
@@ -85,7 +85,7 @@ class ClusterDurability:
         return min([self.stated_acks, *said], key=list(Acks).index)
 
     def acks_of(self, topic: TopicDurability) -> Acks:
-        """What a record of a topic waits for at the least. Whatever state stands on waits for all replicas in sync."""
+        """The weakest `acks` with which records of a topic are written. What holds state is always written with `all`."""
         return self.weakest_acks if topic.role is TopicRole.SINK else Acks.ALL
 
     def is_acknowledged_by_one(self, topic: TopicDurability) -> bool:

@@ -209,10 +209,10 @@ class BatchProducer(ABC):
 class TransactionalProducer(BatchProducer):
     """exactly_once: everything of a batch becomes visible together, or never.
 
-    The client asks a coordinator again, without a word, when a connection breaks. What it had sent before may still reach the
-    coordinator later, in the next transaction, and end it: the coordinator tells transactions of one producer epoch apart
-    only for clients of transactions v2, which librdkafka is not. So the epoch is moved on before the next transaction
-    whenever a request may have been sent twice, which takes longer than the client's pause before it does that.
+    The client retries a request to a coordinator by itself when the connection breaks. The first request may still arrive
+    during the next transaction, and end it: librdkafka speaks transactions v1, in which the coordinator cannot tell two
+    transactions of one producer epoch apart. So whenever a request may have been sent twice, the next transaction begins with
+    a new producer, whose epoch is higher. A call that returns sooner than the client retries has sent its request once.
     """
 
     def __init__(
