@@ -54,7 +54,6 @@ from tidemark.settings import Settings
 _ARRIVING = 100_000
 _RUNNING_S = 900.0
 _TICK_S = 0.02
-_ASK_S = 15.0
 _OUTPUT_OF_STREAMS = "pulse-counts-streams"
 _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 console = Console()
@@ -109,8 +108,9 @@ class Subject:
     def _left_alone(self) -> None:
         """Until the group is empty: a member that is remembered would make one start wait and another not."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
+        settings = Settings.load(bootstrap_servers=self.bootstrap)
         deadline = time.monotonic() + _RUNNING_S
-        while members(admin, self.side.group, _ASK_S):
+        while members(settings, admin, self.side.group):
             if time.monotonic() > deadline:
                 raise BenchFailed(f"group {self.side.group} does not get empty")
             time.sleep(0.5)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
+from tidemark.broker.offsets import EndOffsets, committed_offsets, describe_group, settled
 from tidemark.errors import PreflightFailed
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
@@ -58,9 +58,9 @@ def _committed(group: str, places: list[TopicPartition], settings: Settings) -> 
 
 
 def _owners(group: str, admin: AdminClient, settings: Settings) -> dict[TopicPartition, str]:
-    answers = admin.describe_consumer_groups([group], request_timeout=settings.broker_timeout_ms / 1000)
+    found = describe_group(admin, librdkafka_config(settings), group, settings.broker_timeout_ms / 1000)
     return {
         TopicPartition(place.topic, place.partition): member.group_instance_id or member.member_id
-        for member in answers[group].result().members
+        for member in found.members
         for place in (member.assignment.topic_partitions if member.assignment else [])
     }

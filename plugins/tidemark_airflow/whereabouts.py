@@ -23,16 +23,16 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
     from confluent_kafka.admin import AdminClient
 
     from tidemark.broker.clients import librdkafka_config
+    from tidemark.broker.offsets import describe_group
 
     key = files.key
     wanted = group_instance_id(key.application_id, key.instance)
     try:
-        admin = AdminClient(librdkafka_config(settings))
-        groups = admin.describe_consumer_groups([key.application_id], request_timeout=settings.broker_timeout_ms / 1000)
-        members = groups[key.application_id].result().members
+        config = librdkafka_config(settings)
+        found = describe_group(AdminClient(config), config, key.application_id, settings.broker_timeout_ms / 1000)
     except (KafkaException, KeyError) as error:
         return Whereabouts(None, f"the broker does not say where ({error})")
-    for member in members:
+    for member in found.members:
         if member.group_instance_id == wanted:
             return Whereabouts(True, f"group {key.application_id} has it as {member.client_id} on {member.host}")
     return Whereabouts(False, f"group {key.application_id} has no member {wanted} at the moment")

@@ -18,6 +18,7 @@ from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.local.processes import wait_until
 from tidemark.names import commits_topic
 from tidemark.restore.fence import members
+from tidemark.settings import Settings
 
 STEPS = ("1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-stores")
 MIDDLES = ("2-in-the-middle", "3-in-the-middle", "7-one-store")
@@ -256,7 +257,9 @@ def stopped_alone(bench: Bench, tally: Tally, _chance: random.Random, _n: int) -
     def timed_out() -> bool:
         levels = ("read_committed", "read_uncommitted")
         stable, written = (end_offsets(bench.bootstrap, places, level) for level in levels)
-        return stable == written and not members(bench.admin, bench.application_id, 15)
+        return stable == written and not members(
+            Settings.load(bootstrap_servers=bench.bootstrap), bench.admin, bench.application_id
+        )
 
     tally.expect(wait_until(timed_out, 90), "the transaction did not time out")
     sleeper.send_signal(signal.SIGCONT)

@@ -18,7 +18,7 @@ from tests.restore.counting import NO_PROBE, CountingApp, counting, outputs
 from tests.security.secured import Secured, allow, binding, known_acls
 from typer.testing import CliRunner
 
-from tidemark.broker import acls
+from tidemark.broker import acls, offsets
 from tidemark.broker.acls import Acl, least_acls
 from tidemark.cli.main import build
 from tidemark.errors import PreflightFailed
@@ -152,7 +152,7 @@ def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatc
         told.append(name)
         return SimpleNamespace(result=lambda: SimpleNamespace(authorized_operations=None))
 
-    monkeypatch.setattr(acls, "committed_offsets", committed)
+    monkeypatch.setattr(offsets, "committed_offsets", committed)
     admin: Any = SimpleNamespace(
         describe_topics=lambda *_, **__: {},
         describe_consumer_groups=lambda groups, **_: {group: described(group) for group in groups},

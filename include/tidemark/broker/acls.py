@@ -11,18 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import committed_offsets, settled
+from tidemark.broker.offsets import describe_group, settled
 from tidemark.broker.topics import user_topics
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.names import (
-    TopicPartition,
-    changelog_topic,
-    commits_topic,
-    dlq_topic,
-    events_topic,
-    topology_topic,
-    transactional_id,
-)
+from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, topology_topic, transactional_id
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
@@ -90,7 +82,6 @@ def _each(topics: Collection[str], operation: str, why: str) -> Iterator[Acl]:
 _DENIED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 # A cluster that has never had a group takes its time to make one's coordinator; the member that joins waits for it, too.
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND, KafkaError._TIMED_OUT}
-_COORDINATOR_S = 5.0
 # What may be allowed where describing is not: all others imply it.
 _INDEPENDENT = frozenset({"DESCRIBECONFIGS"})
 
@@ -118,16 +109,8 @@ def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -
         ) from error
 
     def of_group() -> frozenset[str] | None:
-        # The admin client's way crashes the process while the group's coordinator is loading; a consumer's says so, or
-        # finds no coordinator in time, as where the user may not see the group.
-        places, config = [TopicPartition(commits_topic(group), 0)], librdkafka_config(settings)
-        try:
-            committed_offsets(config, group, places, min(timeout_s, _COORDINATOR_S))
-        except KafkaException as error:
-            if error.args[0].code() not in _DENIED | _UNKNOWN:
-                raise
-        asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=timeout_s)
-        return _allowed(asked[group].result)
+        config = librdkafka_config(settings)
+        return _allowed(lambda: describe_group(admin, config, group, timeout_s, include_authorized_operations=True))
 
     allowed[("group", group)] = settled(of_group, group, timeout_s)
     lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]

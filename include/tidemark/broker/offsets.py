@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, commits_topic
 
 _LEADER_MOVES = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -27,6 +27,7 @@ _COORDINATOR_MOVES = {
     KafkaError.UNSTABLE_OFFSET_COMMIT,
 }
 _RETRY_S = 0.1
+_COORDINATOR_S = 5.0
 
 T = TypeVar("T")
 
@@ -73,6 +74,27 @@ def committed_offsets(
             raise KafkaException(answer.error)
         if answer.offset >= 0:
             found[TopicPartition(answer.topic, answer.partition)] = answer
+    return found
+
+
+def describe_group(
+    admin: AdminClient, client_config: Mapping[str, Any], group: str, timeout_s: float, **options: bool
+) -> ConsumerGroupDescription:
+    """What the coordinator says of a group, with options of `describe_consumer_groups`. Blocks; raises `KafkaException`.
+
+    A consumer asks first: the admin client aborts the process (SIGABRT) while the coordinator is loading the group
+    (confluent-kafka 2.16.1), where a consumer is told so. Where it learns nothing, not even that, the admin client says why.
+    """
+    try:
+        committed_offsets(
+            client_config, group, [TopicPartition(commits_topic(group), 0)], min(timeout_s, _COORDINATOR_S)
+        )
+    except KafkaException as error:
+        if error.args[0].code() in _COORDINATOR_MOVES:
+            raise
+    found: ConsumerGroupDescription = admin.describe_consumer_groups([group], request_timeout=timeout_s, **options)[
+        group
+    ].result()
     return found
 
 

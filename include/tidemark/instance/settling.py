@@ -89,10 +89,10 @@ def await_session_end(
 
     A static member that comes back within its session is given what it had, without partitions that came meanwhile.
     """
-    name, timeout_s = group_instance_id(application_id, instance), settings.broker_timeout_ms / 1000
-    deadline = time.monotonic() + settings.session_timeout_ms / 1000 + timeout_s
+    name = group_instance_id(application_id, instance)
+    deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000
     while not stop.is_set() and time.monotonic() < deadline:
-        if not any(member.startswith(f"{name} at ") for member in members(admin, application_id, timeout_s)):
+        if not any(member.startswith(f"{name} at ") for member in members(settings, admin, application_id)):
             return
         log.info("a source has more partitions: waiting for the earlier session of %s to end", name)
         stop.wait(_ASK_AGAIN_S)

@@ -53,5 +53,5 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
 def _elsewhere(kit: RestoreKit) -> list[str]:
     app = kit.plan.application_id
     here = tuple(f"{group_instance_id(app, number)} at " for number in instances_here(kit))
-    found = members(kit.admin, app, kit.settings.broker_timeout_ms / 1000)
+    found = members(kit.settings, kit.admin, app)
     return [member for member in found if not member.startswith(here)]

@@ -62,7 +62,7 @@ def _metadata(record: CommitRecord) -> str:
 
 
 def _require_alone(kit: RestoreKit, again: str) -> None:
-    if found := members(kit.admin, kit.plan.application_id, kit.settings.broker_timeout_ms / 1000):
+    if found := members(kit.settings, kit.admin, kit.plan.application_id):
         raise PreflightFailed(
             f"{', '.join(found)} joined the group of {kit.plan.application_id} meanwhile: stop it, then {again} again; "
             "nothing was changed"

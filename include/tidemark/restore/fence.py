@@ -10,7 +10,8 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import settled
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.offsets import describe_group, settled
 from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.hold import holding
 from tidemark.settings import Settings
@@ -58,15 +59,16 @@ def fenced(
         yield held
 
 
-def members(admin: AdminClient, application_id: str, timeout_s: float) -> list[str]:
+def members(settings: Settings, admin: AdminClient, application_id: str) -> list[str]:
     """Members of the application's group and where they are; empty where there is no group.
 
-    A broker that has just started is asked again until `timeout_s`; then raises `OutcomeUnknown`.
+    A broker that has just started is asked again until `broker_timeout_ms`; then raises `OutcomeUnknown`.
     """
+    timeout_s = settings.broker_timeout_ms / 1000
 
     def ask() -> list[str]:
-        asked = admin.describe_consumer_groups([application_id], request_timeout=timeout_s)[application_id]
-        return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in asked.result().members]
+        found = describe_group(admin, librdkafka_config(settings), application_id, timeout_s)
+        return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in found.members]
 
     return settled(ask, application_id, timeout_s)
 
@@ -74,10 +76,9 @@ def members(admin: AdminClient, application_id: str, timeout_s: float) -> list[s
 def _await_empty_group(
     settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
 ) -> None:
-    timeout_s = settings.broker_timeout_ms / 1000
-    deadline = time.monotonic() + settings.session_timeout_ms / 1000 + timeout_s
+    deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000
     pause = threading.Event()
-    while found := members(admin, application_id, timeout_s):
+    while found := members(settings, admin, application_id):
         if time.monotonic() > deadline:
             raise PreflightFailed(
                 f"group {application_id} still has members ({', '.join(found)}): stop the application there too; nothing "
