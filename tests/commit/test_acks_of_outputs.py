@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import KafkaException
 from tests.truth.topics import read_all
@@ -118,7 +120,8 @@ def test_every_record_should_arrive_in_order_whatever_outputs_wait_for(broker, c
     producer = IdempotentProducer(client, "app-0", 20_000, 50, lambda _: None, acks, [out])
     producer.begin()
     sent = [b"%04d" % number for number in range(500)]
-    producer.send_many(out, [{"key": b"k", "value": value, "timestamp": 1_700_000_000_000} for value in sent])
+    now_ms = int(time.time() * 1000)
+    producer.send_many(out, [{"key": b"k", "value": value, "timestamp": now_ms} for value in sent])
     producer.send_many(changelog, [{"key": b"k", "value": value} for value in sent], partition=0)
     producer.flush()
     found = read_all(broker.bootstrap, [out, changelog])
