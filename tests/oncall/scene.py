@@ -90,7 +90,7 @@ class Scene:
         self.airflow = airflow
         self.console = console
         passwords = json.loads(airflow_parts.password_file(settings).read_text())
-        self.users = {user: AirflowApi(airflow.api.url, user, passwords[user], 30.0) for user in passwords}
+        self.users = {user: AirflowApi(airflow.api.url, user, passwords[user]) for user in passwords}
         self.arm_file = Path(os.environ[ARM_FILE])
         self.notes = Path(os.environ[NOTES_FILE])
 

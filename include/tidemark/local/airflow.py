@@ -15,6 +15,10 @@ from tidemark.errors import TidemarkError
 from tidemark.local.processes import wait_until
 from tidemark.local.record import AirflowAccess
 
+# Longer than one request may wait for another one's lock on SQLite; what is asked of its health is not worth that wait.
+_ANSWER_S = 45.0
+_HEALTH_S = 10.0
+
 HEARTBEATS = {
     "scheduler": "latest_scheduler_heartbeat",
     "triggerer": "latest_triggerer_heartbeat",
@@ -33,7 +37,7 @@ class AirflowRefused(TidemarkError):
 class AirflowApi:
     """Airflow as one user sees it; asks for a token when it first needs one."""
 
-    def __init__(self, url: str, user: str, password: str, timeout_s: float = 10.0) -> None:
+    def __init__(self, url: str, user: str, password: str, timeout_s: float = _ANSWER_S) -> None:
         self.url = url.rstrip("/")
         self._user = user
         self._password = password
@@ -68,7 +72,7 @@ class AirflowApi:
 
     def health(self) -> dict[str, Any]:
         """What every part says about itself; needs no login."""
-        return self._request("GET", "/api/v2/monitor/health", None, token="")
+        return self._request("GET", "/api/v2/monitor/health", None, token="", timeout_s=_HEALTH_S)
 
     def unhealthy(self, since: float = 0.0) -> list[str]:
         """The parts that are not healthy, or gave no sign of life since then (epoch seconds); all when it is silent."""
@@ -137,7 +141,9 @@ class AirflowApi:
     def _run(self, dag_id: str, run_id: str) -> str:
         return f"/api/v2/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}"
 
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None, token: str) -> dict[str, Any]:
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | None, token: str, timeout_s: float | None = None
+    ) -> dict[str, Any]:
         request = urllib.request.Request(
             self.url + path,
             method=method,
@@ -145,7 +151,7 @@ class AirflowApi:
             headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
         )
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as answer:
+            with self._opener.open(request, timeout=timeout_s or self._timeout_s) as answer:
                 text = answer.read()
                 return cast(dict[str, Any], json.loads(text)) if text else {}
         except urllib.error.HTTPError as error:
