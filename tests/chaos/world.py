@@ -83,8 +83,7 @@ class Brokers:
         for node in self.cluster.node_ids:
             if not self.cluster.node(node).is_alive():
                 self.cluster.node(node).launch()
-        for node in self.cluster.node_ids:
-            self.cluster.node(node).wait_ready(len(self.cluster.node_ids), 120)
+        self.cluster.wait_ready()
 
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def test_a_broker_that_cannot_start_should_say_why_and_leave_nothing(
     with pytest.raises(PreflightFailed, match=r"num\.io\.threads"):
         broker.start(timeout_s=30)
     assert not broker.is_alive()
+
+
+def test_a_cluster_should_name_the_node_that_ended(mark: str, kafka_jars: list[Path], tmp_path: Path) -> None:
+    cluster = EmbeddedCluster(tmp_path, kafka_jars)
+    with (
+        socket.create_server((ports.LOOPBACK, cluster.node(3).node.port)),
+        pytest.raises(PreflightFailed, match=r"node-3 .*Address already in use"),
+        cluster,
+    ):
+        pass
+    assert not any(cluster.node(node).is_alive() for node in cluster.node_ids)
 
 
 def test_a_cluster_should_go_on_without_one_node(cluster: EmbeddedCluster, unique: Callable[[str], str]) -> None:

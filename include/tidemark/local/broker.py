@@ -25,7 +25,7 @@ from tidemark.errors import PreflightFailed
 from tidemark.local import java, ports, processes
 from tidemark.local.broker_config import Node, as_properties, log4j_properties, server_properties
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 
 
 def new_cluster_id() -> str:
@@ -219,13 +219,24 @@ class EmbeddedCluster:
         """1 … n."""
         return list(self._brokers)
 
-    def start(self, timeout_s: float = 2 * START_TIMEOUT_S) -> Self:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Start all nodes side by side and wait until each knows all. Blocks; raises `PreflightFailed`."""
         with ThreadPoolExecutor(len(self._brokers)) as pool:
             list(pool.map(lambda broker: broker.launch(), self._brokers.values()))
-        for broker in self._brokers.values():
-            broker.wait_ready(len(self._brokers), timeout_s)
+        self.wait_ready(timeout_s)
         return self
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until every node knows all. Raises `PreflightFailed` for a node that has ended, or else does not answer."""
+        nodes = list(self._brokers.values())
+        count = len(nodes)
+
+        def is_decided() -> bool:
+            return any(not node.is_alive() for node in nodes) or all(answers(node.bootstrap, count) for node in nodes)
+
+        processes.wait_until(is_decided, timeout_s)
+        for node in sorted(nodes, key=EmbeddedBroker.is_alive):
+            node.wait_ready(count, timeout_s=0)
 
     def node(self, node_id: int) -> EmbeddedBroker:
         """One of them."""
