@@ -37,7 +37,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
-from tidemark.broker.acls import Acl
+from tidemark.broker.acls import CLUSTER, Acl
 from tidemark.local import ports
 from tidemark.local.broker import EmbeddedBroker
 from tidemark.local.processes import wait_until
@@ -233,6 +233,7 @@ _KINDS = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
     "transactional-id": ResourceType.TRANSACTIONAL_ID,
+    CLUSTER: ResourceType.BROKER,
 }
 
 

@@ -19,7 +19,7 @@ from tests.security.secured import Secured, allow, binding, known_acls
 from typer.testing import CliRunner
 
 from tidemark.broker import acls, offsets
-from tidemark.broker.acls import Acl, least_acls
+from tidemark.broker.acls import CLUSTER, Acl, least_acls
 from tidemark.cli.main import build
 from tidemark.errors import PreflightFailed
 from tidemark.instance.instance import Instance
@@ -163,14 +163,16 @@ def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatc
     assert told == ["committed", "committed", "committed", "loading"]
 
 
-def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured) -> None:
+@pytest.mark.parametrize(
+    "acl", [Acl("transactional-id", "any-0", "Write"), Acl(CLUSTER, "kafka-cluster", "Describe")], ids=str
+)
+def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured, acl: Acl) -> None:
     super_user = Settings.load(bootstrap_servers=guarded_broker.broker.bootstrap)
-    acl = Acl("transactional-id", "any-0", "Write", "")
     words = shlex.split(acl.command("User:streams", super_user.bootstrap_servers))
     code, said = kafka_tool("acls", *words[1:], settings=super_user, capture=True)
     assert code == 0, said
     assert "principal=User:streams" in said
-    assert "operation=WRITE" in said
+    assert f"operation={acl.operation.upper()}" in said
 
 
 def rejoined() -> Topology:

@@ -18,6 +18,9 @@ from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_top
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
+CLUSTER, _CLUSTER_NAME = "cluster", "kafka-cluster"
+"""The one resource of its kind, and the name by which brokers know it."""
+
 
 @dataclass(frozen=True, order=True)
 class Acl:
@@ -34,13 +37,14 @@ class Acl:
     def command(self, principal: str, bootstrap: str) -> str:
         """The call of Kafka's own tool that grants it."""
         words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
-        return shlex.join([*words, "--operation", self.operation, f"--{self.resource}", self.name])
+        resource = ["--cluster"] if self.resource == CLUSTER else [f"--{self.resource}", self.name]
+        return shlex.join([*words, "--operation", self.operation, *resource])
 
 
 def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> list[Acl]:
     """All that so many instances need, sorted by resource; describing a topic is part of reading and of writing it.
 
-    With what `audits` and drills read besides, if asked for.
+    With what `audits`, drills and the checks of retention, compaction, durability and lag read besides, if asked for.
     """
     app = plan.application_id
     repartition = set(plan.repartition_topics)
@@ -66,7 +70,12 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> l
         name = transactional_id(app, number)
         found += [Acl("transactional-id", name, "Write", f"the transactions of instance {number}")]
     if audits:
-        found += _each([*sinks, dlq_topic(app), events_topic(app)], "Read", "read by audits")
+        found += [
+            *_each([*sinks, dlq_topic(app), events_topic(app)], "Read", "read by audits"),
+            *_each(sources, "DescribeConfigs", "judged by the durability check"),
+            Acl(CLUSTER, _CLUSTER_NAME, "DescribeConfigs", "brokers' settings, judged by the durability check"),
+            Acl(CLUSTER, _CLUSTER_NAME, "Describe", "sizes of topics on brokers' disks, shown by the compaction check"),
+        ]
     return sorted(set(found))
 
 

@@ -99,7 +99,8 @@ def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> d
             denied.append(f"DescribeConfigs on topic {resource.name}")
     if denied:
         raise PreflightFailed(
-            f"this user may not: {', '.join(denied)}; have the ACLs granted that `tidemark acls` prints"
+            f"this user may not: {', '.join(denied)}; have the ACLs granted that `tidemark acls NAME --principal …` prints, "
+            "for a check with `--audits`"
         )
     return found
 
@@ -212,5 +213,5 @@ def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[s
     except KafkaException as error:
         raise PreflightFailed(
             f"the settings of broker {broker} cannot be read: {error.args[0].str()}; give this user the right to describe "
-            "the cluster's configuration"
+            "the cluster's configuration (`tidemark acls NAME --principal … --audits` prints it)"
         ) from error

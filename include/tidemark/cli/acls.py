@@ -21,7 +21,7 @@ def acls(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
     principal: Annotated[str, typer.Option(help="whom the instances run as, such as User:streams")],
     instances: Annotated[int, typer.Option(min=1, help="how many instances there may be")] = 1,
-    audits: Annotated[bool, typer.Option("--audits", help="with what audits read besides")] = False,
+    audits: Annotated[bool, typer.Option("--audits", help="with what audits, drills and checks read besides")] = False,
     running: Annotated[
         bool, typer.Option("--running", help="ask the brokers how a rescaled or upgraded application names its topics")
     ] = False,

@@ -1,0 +1,87 @@
+"""What runs beside instances on a broker with ACLs: a standby, the checks, and a drill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.drill.running import running
+from tests.security.secured import Secured, binding, known_acls
+from tests.security.test_acls import Guarded, max_counts
+from tests.standby.test_standby_description import is_level, standing_by
+
+from tidemark.broker.acls import CLUSTER, Acl, least_acls
+from tidemark.checks.compaction_sampling import check_compaction
+from tidemark.checks.durability_sampling import check_durability
+from tidemark.checks.lag_sampling import check_lag
+from tidemark.checks.retention_sampling import check_retention
+from tidemark.checks.verdict import Verdict
+from tidemark.clock import wall_clock_ms
+from tidemark.drill.drill import Drill, DrillOptions
+from tidemark.errors import PreflightFailed
+from tidemark.local.processes import wait_until
+from tidemark.restore.kit import RestoreKit
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.store_sizes import topic_bytes
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def guarded(guarded_broker: Secured, tmp_path: Path, unique: Callable[[str], str]) -> Iterator[Guarded]:
+    """An application that has committed, as the user `app` with what an instance needs."""
+    made = Guarded(guarded_broker, tmp_path, unique("acl"))
+    made.allow(made.acls)
+    made.app.feed(300)
+    made.run()
+    assert max_counts(made.app) == made.app.expected
+    yield made
+    # All applications of this broker share the cluster.
+    known = known_acls(guarded_broker.admin)
+    for acl in beyond(made):
+        if acl.resource == CLUSTER and binding(acl) in known:
+            made.deny(acl)
+
+
+def beyond(guarded: Guarded) -> list[Acl]:
+    """What `--audits` adds to what an instance needs."""
+    return sorted(set(least_acls(guarded.app.plan, 1, audits=True)) - set(guarded.acls))
+
+
+def test_a_standby_should_need_no_more_than_an_instance(guarded: Guarded) -> None:
+    app = SimpleNamespace(plan=guarded.app.plan, settings=guarded.settings(), id=guarded.app.name)
+    with standing_by(app) as ended:
+        assert wait_until(lambda: ended or is_level(app, 0), 60)
+    assert ended == []
+
+
+def test_checks_and_drills_should_need_what_is_printed_for_audits(guarded: Guarded) -> None:
+    guarded.allow(beyond(guarded))
+    app, settings = guarded.app, guarded.settings()
+    assert check_durability(app.plan, settings)
+    for check in (check_compaction, check_lag, check_retention):
+        assert {finding.verdict for finding in check(app.plan, settings, "counting")} == {Verdict.OK}
+    sizes = topic_bytes([f"{app.name}-n-changelog"], settings)
+    assert sum(sizes.of.values()) > 0, sizes.why
+    # The instance that is drilled, and what feeds it, may do everything.
+    same = {"state_dir": settings.state_dir, "var_dir": settings.var_dir, "commit_interval_ms": 100}
+    app.settings = app.settings.model_copy(update=same)
+    kit = RestoreKit.of(app.plan, settings, [], wall_clock_ms)
+    with running(app):
+        report = Drill(kit, DrillOptions(1, 60.0), LoggingRestoreListener(), lambda _: None).run()
+    assert report.verdict is Verdict.OK, report.findings
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        (("topic", "DescribeConfigs"), "this user may not: DescribeConfigs on topic"),
+        ((CLUSTER, "DescribeConfigs"), "give this user the right to describe the cluster's configuration"),
+    ],
+)
+def test_the_durability_check_should_name_what_it_lacks(guarded: Guarded, lacking: tuple[str, str], said: str) -> None:
+    guarded.allow([acl for acl in beyond(guarded) if (acl.resource, acl.operation) != lacking])
+    with pytest.raises(PreflightFailed, match=f"{said}.*--audits"):
+        check_durability(guarded.app.plan, guarded.settings())
