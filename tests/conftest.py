@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
+from tests.jvms import BRIEF
 
 from tidemark.local import jars, processes
 from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster
@@ -41,8 +42,8 @@ def _settings_of_the_suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator
         (empty / "tidemark.toml").touch()
         patch.setenv("TIDEMARK_CONFIG", str(empty / "tidemark.toml"))
         patch.setenv("TIDEMARK_VAR_DIR", str(empty / "var"))
-        # Most of the suite's hundreds of JVMs end before the optimising compiler pays: a third less processor time.
-        patch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+        for name, value in BRIEF.items():
+            patch.setenv(name, value)
         yield
 
 

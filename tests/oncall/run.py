@@ -21,6 +21,7 @@ from rich.console import Console
 from tests.airflow.real_airflow import real_airflow
 from tests.alerts.noting import NOTE, NOTES_FILE
 from tests.crash.bench import ROOT
+from tests.jvms import BRIEF
 from tests.oncall.changing import a_change_is_done_only_once_approved, a_marked_approval_is_no_answer
 from tests.oncall.clearing import (
     OTHERS,
@@ -120,9 +121,8 @@ def main() -> int:
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-oncall-") as name:
         folder = Path(name)
         os.environ |= {
-            processes.MARK: mark, ARM_FILE: str(folder / "arm.json"), NOTES_FILE: str(folder / "alerts"),
+            **BRIEF, processes.MARK: mark, ARM_FILE: str(folder / "arm.json"), NOTES_FILE: str(folder / "alerts"),
             "TIDEMARK_PROBE": "tests.oncall.probe:act",
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
             DEPLOYED: str(folder / "deployed"), "TIDEMARK_TOPOLOGY_PATH": str(folder / "deployed"),
         }  # fmt: skip
         deploy(folder / "deployed", "1")

@@ -31,6 +31,7 @@ from tests.crash import disk
 from tests.crash.bench import Bench
 from tests.crash.nodes import NodesBench
 from tests.crash.run import FAST_ABORT
+from tests.jvms import BRIEF
 from tests.restores.drawn import KINDS, Drawn, Family, deal
 from tests.restores.restoring import Outcome, Verdict, one_restore
 from tests.restores.scene import Scene
@@ -133,7 +134,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     mark = f"restores-{options.seed}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-restores-") as name:
-        os.environ[processes.MARK] = mark
+        os.environ.update({processes.MARK: mark, **BRIEF})
         with EmbeddedBroker(
             Path(name) / "broker", jars.ensure("kafka", Settings.load()), overrides=FAST_ABORT
         ) as broker:
