@@ -542,6 +542,8 @@ def test_should_fail_in_one_line_and_keep_the_old_state_when_the_disk_is_full(ap
         **os.environ, **app.settings.as_environment(),
         "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}", "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
     }  # fmt: skip
+    # A JVM tells of it.
+    del environment["JAVA_TOOL_OPTIONS"]
     ended = subprocess.run(
         [sys.executable, "-c", _ON_A_FULL_DISK],
         env=environment,

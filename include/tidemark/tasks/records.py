@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.errors import InvalidTopology
+from tidemark.tasks.refused import UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Column
 
@@ -30,8 +31,8 @@ def to_dicts(table: pa.Table) -> list[Row]:
 def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Column], where: str) -> pa.Table:
     """Value columns of rows that a user's code made; a missing field is null, None is a row of nulls.
 
-    Raises `InvalidTopology`, which begins with `where`, for what is not a dictionary, a field that is not a column, or
-    a value that its column cannot hold.
+    Raises, with a message that begins with `where`, `InvalidTopology` for what is not a dictionary and for a field that is
+    not a column, and `UnusableValue` for a value that its column cannot hold.
     """
     schema = value_schema(columns)
     names = set(schema.names)
@@ -47,8 +48,8 @@ def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Colum
     for name, kind in zip(schema.names, schema.types, strict=True):
         try:
             arrays.append(pa.array([None if row is None else row.get(name) for row in rows], kind))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidTopology(f"{where}: column {name} is {kind} and cannot hold a value: {error}") from error
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UnusableValue(f"{where}: column {name} is {kind} and cannot hold a value: {error}") from error
     return pa.table(arrays, schema)
 
 

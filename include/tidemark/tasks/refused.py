@@ -19,6 +19,17 @@ _TRACEBACKS = 1000
 """Of one node and batch: code that refuses everything says why often enough."""
 
 
+class UnusableValue(ValueError):
+    """What a user's code made of a row cannot be used: a value that its column cannot hold, a key that is no text.
+
+    Raised where the code hands it over, so that the row is refused as if the code had raised by itself.
+    """
+
+
+class FoundLate(TidemarkError):
+    """A batch holds an `UnusableValue` that was noticed after its row. Run once more, with each row looked at by itself."""
+
+
 @dataclass(frozen=True)
 class RefusedRow:
     """One row that node `node` could not process. `sequence` is its `__seq`; `row` None is a deleted row."""

@@ -31,8 +31,8 @@ def unknown_column(old, new):
     return {"y": 1}
 
 
-def wrong_type(old, new):
-    return {"x": "seven"}
+def text_of_nine(old, new):
+    return {"x": "nine" if new["x"] == 9 else old["x"] + new["x"]}
 
 
 def changes_and_raises_at_nine(old, new):

@@ -129,6 +129,56 @@ def test_should_hold_what_it_holds_without_the_records_that_it_refuses(batches):
     assert with_odd.contents("s") == without.contents("s")
 
 
+RUINED = {
+    1: "column n is int64 and cannot hold a value",
+    3: "store 's': column n is int64 and cannot hold a value",
+    5: "store 's': key None is NoneType; keys are str",
+    7: "or a time that is no number",
+    9: "forward() with key 9; keys are str",
+}
+
+
+@pytest.mark.parametrize("odd", RUINED)
+def test_should_refuse_a_record_of_which_the_processor_makes_what_cannot_be_used(odd):
+    node = processing("RuinsOdd")
+    emitted = node.run(rows(("a", 1, 2), ("a", 2, odd), ("b", 3, 4), ("a", 4, 6)))
+    assert seen(emitted) == [("a", 1, 2), ("b", 3, 4), ("a", 4, 8)]
+    ((*where, error),) = told(emitted)
+    assert (where, error.split(":")[0], RUINED[odd] in error) == (["PROC", 1, "a", {"x": odd}], "UnusableValue", True)
+    assert stored(node) == {"a": 8, "b": 4, "only by 2": 2, "only by 4": 4, "only by 6": 6}
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=12), max_size=4))
+def test_should_hold_what_it_holds_without_the_records_that_it_ruins(batches):
+    with_odd, without = processing("RuinsOdd"), processing("RuinsOdd")
+    for batch in batches:
+        given_rows = [(key, 1, x) for key, x in batch]
+        emitted = with_odd.run(rows(*given_rows))
+        even = [row for row in given_rows if row[2] % 2 == 0]
+        assert [r["n"] for r in emitted.rows.to_pylist()] == [r["n"] for r in without.run(rows(*even)).rows.to_pylist()]
+        assert len(emitted.refused) == len(given_rows) - len(even)
+        assert with_odd.written == without.written
+    assert with_odd.contents("s") == without.contents("s")
+
+
+@pytest.mark.parametrize("odd", [1, 3, 5, 7, 9])
+def test_should_find_the_rows_of_which_a_batched_processor_makes_what_cannot_be_used(odd):
+    node = processing("RuinsOddInColumns", is_batched=True)
+    emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, 4), ("a", 6, 6)))
+    assert [(row[1], row[2]) for row in told(emitted)] == [(1, "a")]
+    assert stored(node) == {"a 2": 2, "b 4": 4, "a 6": 6}
+    assert sorted(seen(emitted)) == sorted(
+        [("a", -1, 2), ("b", -1, 4), ("a", -1, 6), ("a", 2, 2), ("b", 4, 4), ("a", 6, 6)]
+    )
+
+
+def test_should_end_with_a_refusal_where_a_callback_makes_what_cannot_be_used():
+    node = processing("ForwardsTextInACallback")
+    with pytest.raises(UserCodeFailed, match=r"the callback by stream_time raised UnusableValue: .*column n is int64"):
+        node.run(rows(("a", 5, 1)), newest_ms=5)
+    assert node.contents("s") == {}
+
+
 def test_should_find_the_rows_for_which_a_batched_processor_raises():
     node = processing("RefusesOddInColumns", is_batched=True)
     emitted = node.run(rows(("a", 1, 2), ("a", 2, 3), ("b", 3, 4), ("a", 4, 6), ("c", 5, 1)))
@@ -285,9 +335,12 @@ def test_should_take_rows_without_key_from_a_batched_processor():
     assert seen(emitted) == [(None, 1, 1), (None, 2, 2)]
 
 
-def test_should_refuse_a_store_key_that_is_null():
-    with pytest.raises(InvalidTopology, match="store 's': key None is NoneType"):
-        processing("CountPerKey").run(rows((None, 5, 7)))
+def test_should_refuse_a_record_whose_null_key_it_asks_a_store_for():
+    emitted = processing("CountPerKey").run(rows((None, 5, 7), ("a", 6, 1)), newest_ms=6)
+    assert [(row[1], row[4].split("store ")[1]) for row in told(emitted)] == [
+        (0, "'s': key None is NoneType; keys are str")
+    ]
+    assert seen(emitted)[0] == ("a", 6, 1)
 
 
 def test_should_let_a_processor_that_keeps_the_key_forward_under_it():
@@ -315,10 +368,8 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
     ("name", "is_batched", "message"),
     [
         ("PutsWrongColumn", False, "store 's': no column nn; the columns are n, mean"),
-        ("PutsWrongType", False, "store 's': column n is int64"),
         ("GivesAList", True, "gave list; return a pyarrow.Table"),
         ("ForgetsColumns", True, "the table has no column __ts, mean, n"),
-        ("GivesNoTimes", True, "rows without __ts"),
     ],
 )
 def test_should_say_what_a_processor_did_wrong(name, is_batched, message):

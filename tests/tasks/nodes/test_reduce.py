@@ -147,7 +147,7 @@ def test_should_keep_windows_apart_in_their_segments():
 
 @pytest.mark.parametrize(
     ("function", "message"),
-    [("not_a_row", "int; return a dictionary"), ("unknown_column", "no column y"), ("wrong_type", "column x is int64")],
+    [("not_a_row", "int; return a dictionary"), ("unknown_column", "no column y")],
 )
 def test_should_say_which_function_gave_what_is_no_row(function, message):
     node = largest(function)
@@ -164,6 +164,18 @@ def test_should_refuse_a_row_for_which_the_function_raises_and_go_on_from_the_ro
     ]  # fmt: skip
     emitted = node.run(rows(("a", 5, 9)))
     assert (len(emitted.refused), emitted.rows.num_rows, node.written["s"]) == (1, 0, {})
+
+
+def test_should_refuse_a_row_whose_result_its_columns_cannot_hold():
+    node = largest("text_of_nine")
+    emitted = node.run(rows(("a", 1, 1), ("a", 2, 9), ("b", 3, 4), ("a", 4, 2)))
+    ((sequence, error),) = [(r.sequence, r.error) for r in emitted.refused]
+    assert sequence == 1
+    assert "UnusableValue: RED: " in error
+    assert "column x is int64 and cannot hold a value" in error
+    assert emitted.rows.select(["id", "x", "__ts"]).to_pylist() == [
+        {"id": "b", "x": 4, "__ts": 3}, {"id": "a", "x": 3, "__ts": 4},
+    ]  # fmt: skip
 
 
 def test_should_refuse_a_row_in_all_of_its_windows():

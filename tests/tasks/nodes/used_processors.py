@@ -127,11 +127,6 @@ class PutsWrongColumn(Prefixes):
         self.store.put(record.key, {"nn": 1})
 
 
-class PutsWrongType(Prefixes):
-    def process(self, record):
-        self.store.put(record.key, {"n": "one"})
-
-
 class WantsAnotherStore(Processor):
     def init(self, context):
         context.store("another")
@@ -156,12 +151,6 @@ class GivesNoKeys(ArrowProcessor):
     def process(self, rows):
         nothing = pa.nulls(rows.num_rows, pa.string())
         return pa.table({"__k": nothing, "__ts": rows["__ts"], "n": rows["x"], "mean": rows["x"]})
-
-
-class GivesNoTimes(ArrowProcessor):
-    def process(self, rows):
-        nothing = pa.nulls(rows.num_rows, pa.int64())
-        return pa.table({"__k": rows["__k"], "__ts": nothing, "n": rows["x"], "mean": rows["x"]})
 
 
 class Every20(Processor):
@@ -215,6 +204,52 @@ class RefusesOdd(Processor):
             raise ValueError(f"{x} is odd")
 
 
+class RuinsOdd(Processor):
+    """As `RefusesOdd`, but of an odd x it makes what cannot be used, of each another thing; the store is read in between."""
+
+    def init(self, context):
+        self.context = context
+        self.kept = context.store("s")
+
+    def process(self, record):
+        x = record.row["x"]
+        n = (self.kept.get(record.key) or {"n": 0})["n"] + x
+        self.kept.put(record.key, {"n": n})
+        self.kept.put(f"only by {x}", {"n": x})
+        if x == 1:
+            self.context.forward(record.key, {"n": "one"})
+        elif x == 3:
+            self.kept.put(record.key, {"n": "three"})
+        elif x == 5:
+            self.kept.put(None, {"n": x})
+        elif x == 7:
+            self.context.forward(record.key, {"n": n}, timestamp_ms=2**70)
+        elif x == 9:
+            self.context.forward(x, {"n": n})
+        elif x % 4 == 0:
+            assert all(row["n"] % 2 == 0 for _, row in self.kept.range("only"))
+        self.context.forward(record.key, {"n": n})
+
+
+class RuinsOddInColumns(ArrowProcessor):
+    """The same for a whole batch, by what it puts, forwards or gives back."""
+
+    def init(self, context):
+        self.context = context
+        self.kept = context.store("s")
+
+    def process(self, rows):
+        keys, xs = rows["__k"].to_pylist(), rows["x"].to_pylist()
+        for key, x in zip(keys, xs, strict=True):
+            self.kept.put(f"{key} {x}", {"n": "three" if x == 3 else x})
+            self.context.forward(key, {"n": "five" if x == 5 else x})
+        if 7 in xs:
+            self.kept.put_many(keys, pa.table({"n": [x / 2 for x in xs], "mean": [0.0] * len(xs)}))
+        ns = pa.array([x / 2 if x == 1 else x for x in xs], pa.float64())
+        times = pa.array([None if x == 9 else x for x in xs], pa.int64())
+        return pa.table({"__k": rows["__k"], "__ts": times, "n": ns, "mean": ns})
+
+
 class RefusesOddInColumns(ArrowProcessor):
     """The same for a whole batch: it raises if one is odd."""
 
@@ -232,6 +267,15 @@ class RefusesOddInColumns(ArrowProcessor):
         return pa.table(
             {"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": pa.nulls(len(rows), pa.float64())}
         )
+
+
+class ForwardsTextInACallback(Processor):
+    def init(self, context):
+        self.kept = context.store("s")
+        context.schedule(10, Punctuate.STREAM_TIME, lambda time_ms: context.forward("tick", {"n": "half"}))
+
+    def process(self, record):
+        self.kept.put(record.key, {"n": 1})
 
 
 class FailsInACallback(Processor):

@@ -17,9 +17,12 @@ from tidemark.tasks.nodes.columns import with_sequence
 from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.records import from_dicts, rows_of
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, UnusableValue
 from tidemark.tasks.rows import Rows
 from tidemark.topology.plan import Process
+
+_Forwarded = tuple[str | None, int, int, Mapping[str, Any] | None]
+"""Key, timestamp, place, row."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,9 @@ class TaskContext:
         self._committed_wall_ms = wall_ms
         self._stream_time_ms = NO_STREAM_TIME
         self._timestamp_ms = NO_STREAM_TIME
-        self._forwarded: list[tuple[str | None, int, int, Mapping[str, Any] | None]] = []
+        self._forwarded: list[_Forwarded] = []
         self._kept = 0
+        self._is_careful = False
         self._bound: Mapping[str, PendingStore] | None = None
         self._batch_keys: Sequence[str | None] = ()
         self._own_keys: Collection[str | None] = ()
@@ -75,16 +79,19 @@ class TaskContext:
         if name not in self._stores:
             self._stores[name] = RowStore(self._specs[name], self._where)
             if self._bound is not None:
-                self._stores[name].begin(self._bound[name], self._batch_keys)
+                self._stores[name].begin(self._bound[name], self._batch_keys, self._is_careful)
         return self._stores[name]
 
     def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
         if key is not None and not isinstance(key, str):
-            raise InvalidTopology(f"{self._where}: forward() with key {key!r}; keys are str, or None for no key")
+            raise UnusableValue(f"{self._where}: forward() with key {key!r}; keys are str, or None for no key")
         if self._node.keeps_key and key not in self._own_keys:
             raise self._another_key("forward() with", key)
         at_ms = self._timestamp_ms if timestamp_ms is None else timestamp_ms
-        self._forwarded.append((key, at_ms, self.place, row))
+        forwarded = (key, at_ms, self.place, row)
+        if self._is_careful:
+            self._made([forwarded])
+        self._forwarded.append(forwarded)
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
         if self._is_initialised:
@@ -108,14 +115,19 @@ class TaskContext:
         """The update that was prepared at this clock is committed: its callbacks count as made."""
         self._committed_wall_ms = wall_ms
 
-    def begin(self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str | None], at: BatchTime) -> None:
-        """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone."""
-        self._forwarded, self._kept = [], 0
+    def begin(
+        self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str | None], at: BatchTime, is_careful: bool
+    ) -> None:
+        """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone.
+
+        When careful, each row that is forwarded or put is looked at by itself, so that an unusable one is its record's fault.
+        """
+        self._forwarded, self._kept, self._is_careful = [], 0, is_careful
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
         self._bound = stores
         self._batch_keys = batch_keys
         for name, store in self._stores.items():
-            store.begin(stores[name], batch_keys)
+            store.begin(stores[name], batch_keys, is_careful)
 
     def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int) -> None:
         """The record that `process` gets next, and the stream time that it sees."""
@@ -139,6 +151,12 @@ class TaskContext:
         del self._forwarded[self._kept :]
         for store in self._stores.values():
             store.drop()
+
+    def abandon(self) -> None:
+        """Undo all that the batch has put."""
+        self._bound = None
+        for store in self._stores.values():
+            store.abandon()
 
     def check_keys(self, keys: pa.ChunkedArray) -> None:
         """Raises `InvalidTopology` for a key that is not the batch's, where the processor promises to keep keys."""
@@ -170,16 +188,27 @@ class TaskContext:
                     ) from error
 
     def end(self) -> Rows:
-        """Write the stores; what was forwarded, in the calls' order."""
+        """Write the stores; what was forwarded, in the calls' order. Raises `FoundLate` for an unusable row of either."""
         for store in self._stores.values():
             store.end()
         self._bound = None
-        keys, times, places, rows = zip(*self._forwarded, strict=True) if self._forwarded else ((), (), (), ())
-        self._forwarded = []
-        values = from_dicts(rows, self._node.columns, f"{self._where}: forward()")
+        forwarded, self._forwarded = self._forwarded, []
+        try:
+            return self._made(forwarded)
+        except UnusableValue as error:
+            raise FoundLate(str(error)) from error
+
+    def _made(self, forwarded: Sequence[_Forwarded]) -> Rows:
+        """What was forwarded, as rows. Raises `UnusableValue`, and `InvalidTopology` for what is no row of the node's."""
+        where = f"{self._where}: forward()"
+        keys, times, places, rows = zip(*forwarded, strict=True) if forwarded else ((), (), (), ())
+        values = from_dicts(rows, self._node.columns, where)
+        try:
+            names, at = pa.array(keys, pa.string()), pa.array(times, pa.int64())
+        except (ValueError, TypeError, OverflowError) as error:
+            raise UnusableValue(f"{where} with a key that is no text, or a time that is no number: {error}") from error
         deleted = pa.array([row is None for row in rows], pa.bool_())
-        made = rows_of(pa.array(keys, pa.string()), pa.array(times, pa.int64()), deleted, values)
-        return with_sequence(made, np.array(places, dtype=np.int64))
+        return with_sequence(rows_of(names, at, deleted, values), np.array(places, dtype=np.int64))
 
     def _another_key(self, what: str, key: str | None) -> InvalidTopology:
         return InvalidTopology(

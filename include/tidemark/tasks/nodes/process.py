@@ -17,7 +17,7 @@ from tidemark.tasks.nodes.columns import last_sequence, with_sequence
 from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import rows_of, to_dicts
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Process
 
@@ -26,8 +26,9 @@ class ProcessOperator:
     """An `Operator` over one input of rows, made once per task; the processor's instance lives as long.
 
     Emits what the processor gives back or forwards, in its order; rows that an `ArrowProcessor` gives back come before
-    those that it forwards. A row for which the processor raises is refused, and what it did for it is undone; of a batch, the
-    halves are tried. Errors of the topology go on, with a note of node and record.
+    those that it forwards. A row for which the processor raises is refused, and so is one of which it makes an
+    `UnusableValue`; what it did for it is undone. Of a batch, the halves are tried. Errors of the topology go on, with a note
+    of node and record.
     """
 
     def __init__(self, node: Process, wall_ms: int) -> None:
@@ -53,9 +54,18 @@ class ProcessOperator:
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """The batch's rows in the order of `__seq`, then the callbacks that are due."""
+        try:
+            return self._run(inputs, stores, at, is_careful=False)
+        except FoundLate:
+            self._context.abandon()
+            return self._run(inputs, stores, at, is_careful=True)
+
+    def _run(
+        self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime, is_careful: bool
+    ) -> Emitted:
         rows = inputs[0].sort_by(SEQUENCE)
         last = last_sequence(inputs)
-        self._context.begin(stores, rows.column(KEY).to_pylist(), at)
+        self._context.begin(stores, rows.column(KEY).to_pylist(), at, is_careful)
         given_back: list[Rows] = []
         refused = Refusals(self.node.node)
         if isinstance(self._processor, Processor):
@@ -94,6 +104,7 @@ class ProcessOperator:
     def _whole(self, processor: ArrowProcessor, rows: Rows, given_back: list[Rows], refused: Refusals) -> None:
         try:
             given = processor.process(rows)
+            made = None if given is None else self._checked(given)
         except NOT_THE_ROWS_FAULT as error:
             error.add_note(f"{self._where}, a batch of {rows.num_rows} rows")
             raise
@@ -109,11 +120,11 @@ class ProcessOperator:
             refused.add(rows.column(SEQUENCE)[0].as_py(), rows.column(KEY)[0].as_py(), None if deleted else row, error)
             return
         self._context.keep()
-        if given is not None:
-            given_back.append(self._checked(given))
+        if made is not None:
+            given_back.append(made)
 
     def _checked(self, given: Any) -> Rows:
-        """What a batch gave back, as rows. Raises `InvalidTopology`."""
+        """What a batch gave back, as rows. Raises `InvalidTopology` for another table, `UnusableValue` for what is in it."""
         if not isinstance(given, pa.Table):
             raise InvalidTopology(f"{self._where} gave {type(given).__name__}; return a pyarrow.Table or None")
         schema = value_schema(self.node.columns)
@@ -123,9 +134,11 @@ class ProcessOperator:
         try:
             values = given.select(schema.names).cast(schema)
             keys, times = given.column(KEY).cast(pa.string()), given.column(TIMESTAMP).cast(pa.int64())
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowNotImplementedError as error:
             raise InvalidTopology(f"{self._where}: the table's columns are not {schema}: {error}") from error
+        except pa.ArrowInvalid as error:
+            raise UnusableValue(f"{self._where}: the table's columns are not {schema}: {error}") from error
         if times.null_count:
-            raise InvalidTopology(f"{self._where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
+            raise UnusableValue(f"{self._where}: the table has rows without {TIMESTAMP}; each row needs a timestamp")
         self._context.check_keys(keys)
         return rows_of(keys, times, deleted, values)

@@ -22,7 +22,7 @@ from tidemark.tasks.nodes.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import Row, from_dicts, to_dicts
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -80,7 +80,8 @@ class ReduceOperator:
     the result of its last record is emitted, in the place of that record, `__ts` the newest behind the value; where that
     record has come as several rows, as the pairs of a join do, the result of each, as Kafka Streams gives them. A function
     that returns None deletes: the emitted row is deleted, and keeps its window; the next row begins again. A row
-    for which the function raises is refused, in all of its windows; a result that is no row raises `InvalidTopology`.
+    for which the function raises is refused, in all of its windows, and so is one whose result its columns cannot hold; a
+    result that is no row raises `InvalidTopology`.
     """
 
     def __init__(self, node: Reduce) -> None:
@@ -92,6 +93,14 @@ class ReduceOperator:
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
         """Fold the rows that are in time; a row counts as late once for each closed window that it falls in."""
+        try:
+            return self._run(inputs, stores, at, is_careful=False)
+        except FoundLate:
+            return self._run(inputs, stores, at, is_careful=True)
+
+    def _run(
+        self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime, is_careful: bool
+    ) -> Emitted:
         (given,) = inputs
         rows = in_sequence(given.filter(pc.is_valid(given.column(KEY))))
         if self.node.window is None:
@@ -124,7 +133,7 @@ class ReduceOperator:
         numbers_of = itertools.count()
         for taking, timestamp, place, record, row in work:
             try:
-                nexts = [self._next(fold, row) for fold in taking]
+                nexts = [self._next(fold, row, is_careful) for fold in taking]
             except NOT_THE_ROWS_FAULT as error:
                 error.add_note(f"{self._where}, key {taking[0].key!r}, row {row}")
                 raise
@@ -134,8 +143,12 @@ class ReduceOperator:
             for fold, result in zip(taking, nexts, strict=True):
                 newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
                 fold.take(result, newest, place, record, next(numbers_of))
+        try:
+            emitted = self._emitted([result for fold in folds.values() for result in fold.results])
+        except UnusableValue as error:
+            raise FoundLate(str(error)) from error
+        # The last of the results that were emitted: all can be stored.
         self._write(store, addresses)
-        emitted = self._emitted([result for fold in folds.values() for result in fold.results])
         return Emitted(emitted, late, refused=refused.rows())
 
     def _starts(self, timestamp: int) -> Iterator[int | None]:
@@ -152,7 +165,7 @@ class ReduceOperator:
             return False
         return start + window_span_ms(window) <= time_ms
 
-    def _next(self, fold: _Fold, row: Row | None) -> Row | None:
+    def _next(self, fold: _Fold, row: Row | None, is_careful: bool) -> Row | None:
         # Both are copies: the function may change them and then raise, and a row may be folded into several windows.
         row, old = None if row is None else dict(row), None if fold.row is None else dict(fold.row)
         if self._initializer is not None:
@@ -163,6 +176,8 @@ class ReduceOperator:
             raise InvalidTopology(
                 f"{self._where} gave {type(result).__name__}; return a dictionary of columns, or None"
             )
+        if is_careful:
+            from_dicts([result], self._store.columns, self._where)
         return result
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:

@@ -13,6 +13,7 @@ from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.records import Row, from_dicts
+from tidemark.tasks.refused import FoundLate, UnusableValue
 from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 
@@ -40,12 +41,17 @@ class RowStore:
         self._own: dict[bytes, Row | None] = {}
         """What the record at hand has put; then what of it was written already, so that it can be undone."""
         self._undo: Undo = []
+        self._undo_of_batch: Undo = []
+        self._is_open = self._is_careful = False
 
-    def begin(self, pending: PendingStore, batch_keys: Sequence[str | None]) -> None:
-        """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row."""
-        self._pending = pending
+    def begin(self, pending: PendingStore, batch_keys: Sequence[str | None], is_careful: bool) -> None:
+        """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row.
+
+        Rows that cannot be stored are noticed when many are written, by `FoundLate`; when careful by each `put`, which is slow.
+        """
+        self._pending, self._is_open, self._is_careful = pending, True, is_careful
         self._read, self._written, self._used = {}, {}, {}
-        self._own, self._undo = {}, []
+        self._own, self._undo, self._undo_of_batch = {}, [], []
         self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
 
     def keep(self) -> None:
@@ -54,6 +60,7 @@ class RowStore:
             self._written.update(self._own)
             self._own = {}
         if self._undo:
+            self._undo_of_batch += self._undo
             self._undo = []
 
     def drop(self) -> None:
@@ -69,7 +76,13 @@ class RowStore:
         self.keep()
         self._flush()
         self._bound.note_reads(self._used)
-        self._pending = None
+        self._is_open = False
+
+    def abandon(self) -> None:
+        """Undo all that the batch put."""
+        if self._pending is not None:
+            self._pending.take_back(self._undo_of_batch + self._undo)
+        self._is_open = False
 
     def get(self, key: str) -> Row | None:
         name = self._key(key)
@@ -85,7 +98,7 @@ class RowStore:
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         name = self._key(key)
-        if not row.keys() <= self._names:
+        if self._is_careful or not row.keys() <= self._names:
             from_dicts([row], self._spec.columns, self._where)  # Says what is wrong.
         self._own[name] = dict(row)
 
@@ -115,8 +128,10 @@ class RowStore:
             raise InvalidTopology(f"{self._where}: put_many() without column {', '.join(sorted(missing))}")
         try:
             columns = [rows.column(name).cast(kind) for name, kind in zip(schema.names, schema.types, strict=True)]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowNotImplementedError as error:
             raise InvalidTopology(f"{self._where}: put_many(): {error}; the columns are {schema}") from error
+        except pa.ArrowInvalid as error:
+            raise UnusableValue(f"{self._where}: put_many(): {error}; the columns are {schema}") from error
         table = pa.table(columns, schema).append_column(DELETED, pa.repeat(False, rows.num_rows))
         names = _names(keys)
         self._bound.put_many(WHOLE, names, encode_rows(table, self._spec.columns), self._undo)
@@ -125,14 +140,14 @@ class RowStore:
 
     @property
     def _bound(self) -> PendingStore:
-        if self._pending is None:
+        if self._pending is None or not self._is_open:
             raise RuntimeError(f"{self._where}: used outside of process() and callbacks; there is no batch to read in")
         return self._pending
 
     def _key(self, key: str) -> bytes:
         _ = self._bound
         if not isinstance(key, str):
-            raise InvalidTopology(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
+            raise UnusableValue(f"{self._where}: key {key!r} is {type(key).__name__}; keys are str")
         return key.encode()
 
     def _read_ahead(self, name: bytes) -> None:
@@ -145,15 +160,18 @@ class RowStore:
 
     def _flush(self) -> None:
         """Write what was put, that of the record at hand so that it can be undone."""
-        self._write(self._written, None)
+        self._write(self._written, self._undo_of_batch)
         self._write(self._own, self._undo)
         self._written, self._own = {}, {}
 
-    def _write(self, put: Mapping[bytes, Row | None], undo: Undo | None) -> None:
+    def _write(self, put: Mapping[bytes, Row | None], undo: Undo) -> None:
         if not put:
             return
         rows = list(put.values())
-        table = from_dicts(rows, self._spec.columns, self._where)
+        try:
+            table = from_dicts(rows, self._spec.columns, self._where)
+        except UnusableValue as error:
+            raise FoundLate(str(error)) from error
         table = table.append_column(DELETED, pa.array([row is None for row in rows]))
         values = encode_rows(table, self._spec.columns)
         self._bound.put_many(WHOLE, list(put), values, undo)
