@@ -229,6 +229,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="where the table goes, and beside it the plot")
     parser.add_argument("--keep", type=Path, help="a folder that stays, with all logs, instead of a temporary one")
     options = parser.parse_args()
+    if options.keep and options.keep.exists() and any(options.keep.iterdir()):
+        parser.error(f"--keep {options.keep} is not empty: what is there is of another cluster; name a new folder")
     console, mark = Console(highlight=False), f"chaos-{options.seed}"
     console.print(f"chaos: seed={options.seed}")
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as name:
