@@ -58,7 +58,7 @@ def _committed(group: str, places: list[TopicPartition], settings: Settings) -> 
 
 
 def _owners(group: str, admin: AdminClient, settings: Settings) -> dict[TopicPartition, str]:
-    found = describe_group(admin, librdkafka_config(settings), group, settings.broker_timeout_ms / 1000)
+    found = describe_group(settings, admin, group)
     return {
         TopicPartition(place.topic, place.partition): member.group_instance_id or member.member_id
         for member in found.members

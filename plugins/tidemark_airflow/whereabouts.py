@@ -28,8 +28,7 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
     key = files.key
     wanted = group_instance_id(key.application_id, key.instance)
     try:
-        config = librdkafka_config(settings)
-        found = describe_group(AdminClient(config), config, key.application_id, settings.broker_timeout_ms / 1000)
+        found = describe_group(settings, AdminClient(librdkafka_config(settings)), key.application_id)
     except (KafkaException, KeyError) as error:
         return Whereabouts(None, f"the broker does not say where ({error})")
     for member in found.members:

@@ -10,7 +10,6 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import describe_group, settled
 from tidemark.broker.topics import user_topics
 from tidemark.errors import OutcomeUnknown, PreflightFailed
@@ -118,8 +117,7 @@ def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -
         ) from error
 
     def of_group() -> frozenset[str] | None:
-        config = librdkafka_config(settings)
-        return _allowed(lambda: describe_group(admin, config, group, timeout_s, include_authorized_operations=True))
+        return _allowed(lambda: describe_group(settings, admin, group, include_authorized_operations=True))
 
     allowed[("group", group)] = settled(of_group, group, timeout_s)
     lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]

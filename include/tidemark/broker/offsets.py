@@ -11,8 +11,10 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
 
+from tidemark.broker.clients import librdkafka_config
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition, commits_topic
+from tidemark.settings import Settings
 
 _LEADER_MOVES = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -77,24 +79,22 @@ def committed_offsets(
     return found
 
 
-def describe_group(
-    admin: AdminClient, client_config: Mapping[str, Any], group: str, timeout_s: float, **options: bool
-) -> ConsumerGroupDescription:
-    """What the coordinator says of a group, with options of `describe_consumer_groups`. Blocks; raises `KafkaException`.
+def describe_group(settings: Settings, admin: AdminClient, group: str, **options: bool) -> ConsumerGroupDescription:
+    """Ask a group's coordinator for its members; `options` are those of `describe_consumer_groups`. Blocks.
 
-    A consumer asks first: the admin client aborts the process (SIGABRT) while the coordinator is loading the group
-    (confluent-kafka 2.16.1), where a consumer is told so. Where it learns nothing, not even that, the admin client says why.
+    A consumer asks first, because the admin client aborts the process (SIGABRT) while the coordinator loads the group
+    (confluent-kafka 2.16.1). Raises `KafkaException` while it loads. If the consumer fails for another reason, the admin
+    client is asked all the same, and its own error is raised.
     """
+    timeout_s = settings.broker_timeout_ms / 1000
+    anywhere = [TopicPartition(commits_topic(group), 0)]
     try:
-        committed_offsets(
-            client_config, group, [TopicPartition(commits_topic(group), 0)], min(timeout_s, _COORDINATOR_S)
-        )
+        committed_offsets(librdkafka_config(settings), group, anywhere, min(timeout_s, _COORDINATOR_S))
     except KafkaException as error:
         if error.args[0].code() in _COORDINATOR_MOVES:
             raise
-    found: ConsumerGroupDescription = admin.describe_consumer_groups([group], request_timeout=timeout_s, **options)[
-        group
-    ].result()
+    asked = admin.describe_consumer_groups([group], request_timeout=timeout_s, **options)
+    found: ConsumerGroupDescription = asked[group].result()
     return found
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.offsets import describe_group, settled
 from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.hold import holding
@@ -64,13 +63,12 @@ def members(settings: Settings, admin: AdminClient, application_id: str) -> list
 
     A broker that has just started is asked again until `broker_timeout_ms`; then raises `OutcomeUnknown`.
     """
-    timeout_s = settings.broker_timeout_ms / 1000
 
     def ask() -> list[str]:
-        found = describe_group(admin, librdkafka_config(settings), application_id, timeout_s)
+        found = describe_group(settings, admin, application_id)
         return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in found.members]
 
-    return settled(ask, application_id, timeout_s)
+    return settled(ask, application_id, settings.broker_timeout_ms / 1000)
 
 
 def _await_empty_group(
