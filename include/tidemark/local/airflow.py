@@ -37,11 +37,10 @@ class AirflowRefused(TidemarkError):
 class AirflowApi:
     """Airflow as one user sees it; asks for a token when it first needs one."""
 
-    def __init__(self, url: str, user: str, password: str, timeout_s: float = _ANSWER_S) -> None:
+    def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
         self._user = user
         self._password = password
-        self._timeout_s = timeout_s
         self._token = ""
         # The API is on this machine; a proxy of the environment would look for it elsewhere.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -142,7 +141,7 @@ class AirflowApi:
         return f"/api/v2/dags/{_quoted(dag_id)}/dagRuns/{_quoted(run_id)}"
 
     def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None, token: str, timeout_s: float | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None, token: str, timeout_s: float = _ANSWER_S
     ) -> dict[str, Any]:
         request = urllib.request.Request(
             self.url + path,
@@ -151,7 +150,7 @@ class AirflowApi:
             headers={"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {}),
         )
         try:
-            with self._opener.open(request, timeout=timeout_s or self._timeout_s) as answer:
+            with self._opener.open(request, timeout=timeout_s) as answer:
                 text = answer.read()
                 return cast(dict[str, Any], json.loads(text)) if text else {}
         except urllib.error.HTTPError as error:
