@@ -20,14 +20,14 @@ _TRACEBACKS = 1000
 
 
 class UnusableValue(ValueError):
-    """What a user's code made of a row cannot be used: a value that its column cannot hold, a key that is no text.
+    """A user's code made something of a row that cannot be used: a value that its column cannot hold, or a key that is no text.
 
-    Raised where the code hands it over, so that the row is refused as if the code had raised by itself.
+    It is raised inside the user's call, so the row is refused as if the code itself had raised.
     """
 
 
 class FoundLate(TidemarkError):
-    """A batch holds an `UnusableValue` that was noticed after its row. Run once more, with each row looked at by itself."""
+    """An `UnusableValue` was noticed only after its row. The batch has to run once more, each row checked by itself."""
 
 
 @dataclass(frozen=True)

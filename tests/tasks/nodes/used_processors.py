@@ -188,11 +188,15 @@ class RefusesOdd(Processor):
         self.context = context
         self.kept = context.store("s")
 
+    def count(self, key, x):
+        n = (self.kept.get(key) or {"n": 0})["n"] + x
+        self.kept.put(key, {"n": n})
+        self.kept.put(f"only by {x}", {"n": x})
+        return n
+
     def process(self, record):
         x = record.row["x"]
-        n = (self.kept.get(record.key) or {"n": 0})["n"] + x
-        self.kept.put(record.key, {"n": n})
-        self.kept.put(f"only by {x}", {"n": x})
+        n = self.count(record.key, x)
         if x % 5 == 0:
             self.kept.delete(record.key)
         self.context.forward(record.key, {"n": n})
@@ -204,18 +208,12 @@ class RefusesOdd(Processor):
             raise ValueError(f"{x} is odd")
 
 
-class RuinsOdd(Processor):
-    """As `RefusesOdd`, but of an odd x it makes what cannot be used, of each another thing; the store is read in between."""
-
-    def init(self, context):
-        self.context = context
-        self.kept = context.store("s")
+class RuinsOdd(RefusesOdd):
+    """Makes something unusable of an odd x instead, of each another thing; in between it reads the store."""
 
     def process(self, record):
         x = record.row["x"]
-        n = (self.kept.get(record.key) or {"n": 0})["n"] + x
-        self.kept.put(record.key, {"n": n})
-        self.kept.put(f"only by {x}", {"n": x})
+        n = self.count(record.key, x)
         if x == 1:
             self.context.forward(record.key, {"n": "one"})
         elif x == 3:
@@ -229,25 +227,6 @@ class RuinsOdd(Processor):
         elif x % 4 == 0:
             assert all(row["n"] % 2 == 0 for _, row in self.kept.range("only"))
         self.context.forward(record.key, {"n": n})
-
-
-class RuinsOddInColumns(ArrowProcessor):
-    """The same for a whole batch, by what it puts, forwards or gives back."""
-
-    def init(self, context):
-        self.context = context
-        self.kept = context.store("s")
-
-    def process(self, rows):
-        keys, xs = rows["__k"].to_pylist(), rows["x"].to_pylist()
-        for key, x in zip(keys, xs, strict=True):
-            self.kept.put(f"{key} {x}", {"n": "three" if x == 3 else x})
-            self.context.forward(key, {"n": "five" if x == 5 else x})
-        if 7 in xs:
-            self.kept.put_many(keys, pa.table({"n": [x / 2 for x in xs], "mean": [0.0] * len(xs)}))
-        ns = pa.array([x / 2 if x == 1 else x for x in xs], pa.float64())
-        times = pa.array([None if x == 9 else x for x in xs], pa.int64())
-        return pa.table({"__k": rows["__k"], "__ts": times, "n": ns, "mean": ns})
 
 
 class RefusesOddInColumns(ArrowProcessor):
@@ -267,6 +246,21 @@ class RefusesOddInColumns(ArrowProcessor):
         return pa.table(
             {"__k": rows["__k"], "__ts": rows["__ts"], "n": rows["x"], "mean": pa.nulls(len(rows), pa.float64())}
         )
+
+
+class RuinsOddInColumns(RefusesOddInColumns):
+    """Makes something unusable of an odd x instead: in what it puts, forwards or gives back."""
+
+    def process(self, rows):
+        keys, xs = rows["__k"].to_pylist(), rows["x"].to_pylist()
+        for key, x in zip(keys, xs, strict=True):
+            self.kept.put(f"{key} {x}", {"n": "three" if x == 3 else x})
+            self.context.forward(key, {"n": "five" if x == 5 else x})
+        if 7 in xs:
+            self.kept.put_many(keys, pa.table({"n": [x / 2 for x in xs], "mean": [0.0] * len(xs)}))
+        ns = pa.array([x / 2 if x == 1 else x for x in xs], pa.float64())
+        times = pa.array([None if x == 9 else x for x in xs], pa.int64())
+        return pa.table({"__k": rows["__k"], "__ts": times, "n": ns, "mean": ns})
 
 
 class ForwardsTextInACallback(Processor):

@@ -120,7 +120,7 @@ class TaskContext:
     ) -> None:
         """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone.
 
-        When careful, each row that is forwarded or put is looked at by itself, so that an unusable one is its record's fault.
+        If `is_careful`, each row is checked when it is forwarded or put, so that an unusable one is blamed on its record.
         """
         self._forwarded, self._kept, self._is_careful = [], 0, is_careful
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
@@ -188,18 +188,27 @@ class TaskContext:
                     ) from error
 
     def end(self) -> Rows:
-        """Write the stores; what was forwarded, in the calls' order. Raises `FoundLate` for an unusable row of either."""
+        """Write the stores, and give the forwarded rows in the order of the calls.
+
+        Raises `FoundLate` if one of them cannot be used; the batch can then still be abandoned.
+        """
         for store in self._stores.values():
-            store.end()
-        self._bound = None
-        forwarded, self._forwarded = self._forwarded, []
+            store.write()
         try:
-            return self._made(forwarded)
+            made = self._made(self._forwarded)
         except UnusableValue as error:
             raise FoundLate(str(error)) from error
+        for store in self._stores.values():
+            store.end()
+        self._bound, self._forwarded = None, []
+        return made
 
     def _made(self, forwarded: Sequence[_Forwarded]) -> Rows:
-        """What was forwarded, as rows. Raises `UnusableValue`, and `InvalidTopology` for what is no row of the node's."""
+        """Make rows of what was forwarded.
+
+        Raises `UnusableValue` for a value, a key or a time that cannot be used, and `InvalidTopology` for other columns than
+        the node's.
+        """
         where = f"{self._where}: forward()"
         keys, times, places, rows = zip(*forwarded, strict=True) if forwarded else ((), (), (), ())
         values = from_dicts(rows, self._node.columns, where)

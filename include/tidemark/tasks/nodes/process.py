@@ -124,7 +124,10 @@ class ProcessOperator:
             given_back.append(made)
 
     def _checked(self, given: Any) -> Rows:
-        """What a batch gave back, as rows. Raises `InvalidTopology` for another table, `UnusableValue` for what is in it."""
+        """Make rows of the table that a batch gave back.
+
+        Raises `InvalidTopology` for a table without the node's columns, `UnusableValue` for values that they cannot hold.
+        """
         if not isinstance(given, pa.Table):
             raise InvalidTopology(f"{self._where} gave {type(given).__name__}; return a pyarrow.Table or None")
         schema = value_schema(self.node.columns)

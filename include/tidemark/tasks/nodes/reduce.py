@@ -22,7 +22,7 @@ from tidemark.tasks.nodes.columns import in_sequence, make_rows, numbers
 from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
 from tidemark.tasks.records import Row, from_dicts, to_dicts
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
+from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -95,7 +95,8 @@ class ReduceOperator:
         """Fold the rows that are in time; a row counts as late once for each closed window that it falls in."""
         try:
             return self._run(inputs, stores, at, is_careful=False)
-        except FoundLate:
+        except UnusableValue:
+            # Noticed once all results were there: with each result looked at by itself, its row is refused.
             return self._run(inputs, stores, at, is_careful=True)
 
     def _run(
@@ -143,11 +144,8 @@ class ReduceOperator:
             for fold, result in zip(taking, nexts, strict=True):
                 newest = timestamp if fold.row is None else max(fold.timestamp, timestamp)
                 fold.take(result, newest, place, record, next(numbers_of))
-        try:
-            emitted = self._emitted([result for fold in folds.values() for result in fold.results])
-        except UnusableValue as error:
-            raise FoundLate(str(error)) from error
-        # The last of the results that were emitted: all can be stored.
+        emitted = self._emitted([result for fold in folds.values() for result in fold.results])
+        # Only now is it certain that all results can be stored.
         self._write(store, addresses)
         return Emitted(emitted, late, refused=refused.rows())
 

@@ -42,14 +42,15 @@ class RowStore:
         """What the record at hand has put; then what of it was written already, so that it can be undone."""
         self._undo: Undo = []
         self._undo_of_batch: Undo = []
-        self._is_open = self._is_careful = False
+        self._is_careful = False
 
     def begin(self, pending: PendingStore, batch_keys: Sequence[str | None], is_careful: bool) -> None:
         """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row.
 
-        Rows that cannot be stored are noticed when many are written, by `FoundLate`; when careful by each `put`, which is slow.
+        A row that cannot be stored is noticed when many are written (`FoundLate`). If `is_careful`, each `put` looks at its
+        own row, which is slow.
         """
-        self._pending, self._is_open, self._is_careful = pending, True, is_careful
+        self._pending, self._is_careful = pending, is_careful
         self._read, self._written, self._used = {}, {}, {}
         self._own, self._undo, self._undo_of_batch = {}, [], []
         self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
@@ -71,18 +72,20 @@ class RowStore:
             self._read.pop(name, None)
         self._undo = []
 
-    def end(self) -> None:
-        """Write what the batch put and let go of it."""
+    def write(self) -> None:
+        """Write what the batch put. Raises `FoundLate` for a row that cannot be stored."""
         self.keep()
         self._flush()
+
+    def end(self) -> None:
+        """Let go of the batch, which is written."""
         self._bound.note_reads(self._used)
-        self._is_open = False
+        self._pending = None
 
     def abandon(self) -> None:
-        """Undo all that the batch put."""
-        if self._pending is not None:
-            self._pending.take_back(self._undo_of_batch + self._undo)
-        self._is_open = False
+        """Undo all that the batch put, and let go of it."""
+        self._bound.take_back(self._undo_of_batch + self._undo)
+        self._pending = None
 
     def get(self, key: str) -> Row | None:
         name = self._key(key)
@@ -140,7 +143,7 @@ class RowStore:
 
     @property
     def _bound(self) -> PendingStore:
-        if self._pending is None or not self._is_open:
+        if self._pending is None:
             raise RuntimeError(f"{self._where}: used outside of process() and callbacks; there is no batch to read in")
         return self._pending
 
