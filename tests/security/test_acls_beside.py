@@ -1,4 +1,4 @@
-"""What runs beside instances on a broker with ACLs: a standby, the checks, and a drill."""
+"""A standby, the checks and a drill run beside an instance on a broker with ACLs, and need what `tidemark acls` prints."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guarded(guarded_broker: Secured, tmp_path: Path, unique: Callable[[str], str
 
 
 def beyond(guarded: Guarded) -> list[Acl]:
-    """What `--audits` adds to what an instance needs."""
+    """The ACLs that `--audits` prints in addition to those of an instance."""
     return sorted(set(least_acls(guarded.app.plan, 1, audits=True)) - set(guarded.acls))
 
 
