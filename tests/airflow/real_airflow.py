@@ -105,9 +105,14 @@ class RealAirflow:
         return str(self.api.call("GET", path)["content"])
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, map_index: int, key: str) -> Any:
-        """What the page shows as an XCom of a task."""
+        """What the page shows as an XCom of a task. None where it has none: a task that runs again begins without."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}?map_index={map_index}"
-        return self.api.call("GET", f"{path}&deserialize=true")["value"]
+        try:
+            return self.api.call("GET", f"{path}&deserialize=true")["value"]
+        except AirflowRefused as refused:
+            if refused.status == 404:
+                return None
+            raise
 
 
 @contextmanager

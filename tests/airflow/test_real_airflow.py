@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -143,8 +144,14 @@ def _log_shows_what_happened(airflow: RealAirflow, dag_id: str) -> None:
     text = "".join(airflow.task_log(dag_id, run_id, "instance", 0, tries) for tries in (1, 2))
     for said in ("adopted instance", "state - -> RUNNING", "was killed by signal 9", "relaunch 1 of", "begins"):
         assert said in text, said
-    shown = airflow.xcom(dag_id, run_id, "instance", 0, PROGRESS)
-    assert (shown["state"], shown["partitions"]) == ("RUNNING", ["pulse-events[0]"])
+    shown: dict[str, Any] = {}
+
+    def shows_the_running_instance() -> bool:
+        shown.update(airflow.xcom(dag_id, run_id, "instance", 0, PROGRESS) or {})
+        return (shown.get("state"), shown.get("partitions")) == ("RUNNING", ["pulse-events[0]"])
+
+    # The task ran again when its instance was killed last; what it shows comes with the first look of its new watcher.
+    assert wait_until(shows_the_running_instance, 30, every_s=0.5), shown
 
 
 def _stopped_by_pausing(airflow: RealAirflow, bench: Bench, dag_id: str) -> None:
