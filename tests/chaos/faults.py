@@ -28,6 +28,14 @@ _ARMED_S = 30
 _HELD_S = 40
 
 
+def acts_on(name: str) -> str:
+    """What a kind does its harm to. Two of one thing would undo each other, or find nothing left to harm."""
+    thing = name.partition(":")[0]
+    if name == "disk full: broker":
+        return "broker"
+    return thing if thing in ("broker", "network", "disk full", "standby", "input") else "driver"
+
+
 def _named(name: str) -> Callable[[Fault], Fault]:
     def named(fault: Fault) -> Fault:
         FAULTS[name] = fault
@@ -92,6 +100,16 @@ def _(world: World, chance: random.Random) -> None:
     world.instances[_one(world, chance)].send(signal.SIGKILL)
     wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
+
+
+@_named("clock: a driver's an hour ahead for 5 to 20 s")
+def _(world: World, chance: random.Random) -> None:
+    _clock_wrong(world, chance, 3_600)
+
+
+@_named("clock: a driver's an hour behind for 5 to 20 s")
+def _(world: World, chance: random.Random) -> None:
+    _clock_wrong(world, chance, -3_600)
 
 
 @_named("both drivers: SIGKILL")
@@ -317,11 +335,17 @@ def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
         send(signal.SIGCONT)
 
 
-def _armed(world: World, point: str, how: str) -> bool:
-    probe.arm(world.arm_file, point, 1, how)
+def _armed(world: World, point: str, how: str, clock: tuple[float, float] | None = None) -> bool:
+    probe.arm(world.arm_file, point, 1, how, clock=clock)
     reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
     return reached
+
+
+def _clock_wrong(world: World, chance: random.Random, ahead_s: float) -> None:
+    for_s = chance.uniform(5, 20)
+    if _armed(world, chance.choice(STEPS), "", (ahead_s, for_s)):
+        _lasts(for_s)
 
 
 def _killed(world: World, nodes: list[int], chance: random.Random) -> None:

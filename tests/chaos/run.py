@@ -2,8 +2,8 @@
 
     python -m tests.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--report FILE]
 
-Faults are drawn in turn, each kind as often as the others, some while another lasts. Behind each: the seconds until all that
-was there when it had healed is committed. Exit 1 where anything is off. Last line:
+Faults are drawn in turn, each kind as often as the others, some while others last. Behind each: the seconds until all that was
+there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
 
     chaos: faults=… kinds=… records=… lost=0 duplicated=0 wrong=0 stuck=0
 """
@@ -18,14 +18,14 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from rich.console import Console
 from tests.chaos.checks import Findings, check
-from tests.chaos.faults import FAULTS, NEEDS_DISKS
+from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.sampling import Sampler
 from tests.chaos.world import Brokers, World, disks_of_their_own
@@ -40,7 +40,8 @@ from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 
 _STUCK_S = 240
-_MIXED_SHARE = 0.25
+_TOGETHER = (1, 1, 2, 3, 4)
+"""How many faults come at a time, drawn from these."""
 _PAUSE_S = (1, 6)
 
 
@@ -62,22 +63,35 @@ class Course:
         return sum(1 for seconds in self.recoveries.values() if seconds)
 
 
-def in_turn(kinds: Sequence[str], chance: random.Random) -> Iterator[str]:
-    """Each as often as the others, in an order that is drawn anew each time."""
-    while True:
-        yield from chance.sample(kinds, len(kinds))
+class Turns:
+    """Kinds in an order that is drawn anew each time all have had their turn, so each comes as often as the others."""
+
+    def __init__(self, kinds: Sequence[str], chance: random.Random) -> None:
+        self._kinds = kinds
+        self._chance = chance
+        self._next: list[str] = []
+
+    def together(self, number: int) -> list[str]:
+        """The next ones, up to a number, that act on different things; those that are passed over keep their turn."""
+        if len(self._next) < number:
+            self._next += self._chance.sample(self._kinds, len(self._kinds))
+        chosen: dict[str, str] = {}
+        for name in self._next:
+            if len(chosen) < number:
+                chosen.setdefault(acts_on(name), name)
+        for name in chosen.values():
+            self._next.remove(name)
+        return list(chosen.values())
 
 
 def run_faults(world: World, course: Course, kinds: Sequence[str], minutes: float, seed: int, console: Console) -> None:
     """Bring faults about until the time is over; each kind once at least."""
     chance = random.Random(seed)
-    turns = in_turn(kinds, chance)
-    began, done = time.monotonic(), 0
-    while done < len(kinds) or time.monotonic() - began < minutes * 60:
-        names = [next(turns)]
-        if len(kinds) > 1 and chance.random() < _MIXED_SHARE:
-            names.append(next(turns))
-        done += len(names)
+    turns = Turns(kinds, chance)
+    began, done = time.monotonic(), set[str]()
+    while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
+        names = turns.together(chance.choice(_TOGETHER))
+        done.update(names)
         recovery_s = _bring_about(world, names, chance)
         what = " + ".join(names)
         if recovery_s is None:

@@ -11,6 +11,8 @@ import json
 import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from tests.crash import disk
@@ -19,10 +21,17 @@ _ARM_FILE = Path(os.environ.get("TEST_CRASH_ARM", "/nonexistent"))
 _passed: dict[str, int] = {}
 
 
-def arm(file: Path, point: str, skip: int = 0, how: str = "SIGKILL", full: Path | None = None) -> None:
+def arm(
+    file: Path,
+    point: str,
+    skip: int = 0,
+    how: str = "SIGKILL",
+    full: Path | None = None,
+    clock: tuple[float, float] | None = None,
+) -> None:
     """Write the arm file in one piece."""
     temporary = file.with_suffix(".tmp")
-    body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full)}
+    body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full), "clock": clock}
     temporary.write_text(json.dumps(body))
     temporary.replace(file)
 
@@ -47,5 +56,23 @@ def kill(point: str) -> None:
         disk.fill(Path(folder))
         print(f"crash probe: {folder} is full at {point}", file=sys.stderr, flush=True)
         return
+    if clock := armed.get("clock"):
+        print(f"crash probe: the clock is {clock[0]} s ahead at {point}, for {clock[1]} s", file=sys.stderr, flush=True)
+        _set_clock(*clock)
+        return
     print(f"crash probe: {armed['signal']} at {point}", file=sys.stderr, flush=True)
     os.kill(os.getpid(), getattr(signal, armed["signal"]))
+
+
+def _set_clock(ahead_s: float, for_s: float) -> None:
+    """Be wrong about the time for a while."""
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() + ahead_s
+    time.time_ns = lambda: nanoseconds() + round(ahead_s * 1e9)
+
+    def be_right() -> None:
+        time.time, time.time_ns = seconds, nanoseconds
+
+    timer = threading.Timer(for_s, be_right)
+    timer.daemon = True
+    timer.start()
