@@ -15,6 +15,8 @@ from tidemark.topology.plan import Column
 
 HIDDEN = frozenset({KEY, TIMESTAMP, SEQUENCE, DELETED})
 
+_WHOLE = frozenset({int, type(None)})
+
 Row = dict[str, Any]
 """A row's value columns by name."""
 
@@ -47,10 +49,19 @@ def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Colum
     arrays = []
     for name, kind in zip(schema.names, schema.types, strict=True):
         try:
-            arrays.append(pa.array([None if row is None else row.get(name) for row in rows], kind))
+            arrays.append(_held([None if row is None else row.get(name) for row in rows], kind))
         except (ValueError, TypeError, OverflowError) as error:
             raise UnusableValue(f"{where}: column {name} is {kind} and cannot hold a value: {error}") from error
     return pa.table(arrays, schema)
+
+
+def _held(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """The values as they are. Arrow alone would cut 1.5 to 1 for a column of whole numbers."""
+    array = pa.array(values, kind)
+    if pa.types.is_integer(kind) and not _WHOLE.issuperset(map(type, values)) and array.to_pylist() != values:
+        cut = next(value for value, kept in zip(values, array.to_pylist(), strict=True) if value != kept)
+        raise ValueError(f"{cut!r} is no whole number")
+    return array
 
 
 def rows_of(keys: pa.Array, timestamps: pa.Array, deleted: pa.Array, values: pa.Table) -> Rows:
