@@ -55,12 +55,12 @@ def of_one_broker(found: ClusterDurability) -> Finding:
     }
     said = [_gone(costliest, found)] if costliest.gone else []
     if unwaited:
-        message = f"{_lost_unwaited(found, unwaited)}; what state rests on waits for all replicas in sync"
+        message = f"{_lost_unwaited(found, unwaited, 'are')}; what state rests on waits for all replicas in sync"
         said.append((Verdict.WARNING, message))
     if thin:
         message = (
             f"min.insync.replicas=1 of {first_named(thin)}: where the other replicas are behind, what a leader alone has "
-            "acknowledged is lost with its disk"
+            "acknowledged is lost with its disk, and they follow it when it comes back empty"
         )
         said.append((Verdict.WARNING, message))
     if costliest.refused:
@@ -100,7 +100,7 @@ def of_all_brokers(found: ClusterDurability) -> Finding:
         )
         said.append((Verdict.FAILED, message))
     if unwaited:
-        message = f"stopped in order, nothing is lost; killed, {_lost_unwaited(found, unwaited)}"
+        message = f"stopped in order, nothing is lost; killed, {_lost_unwaited(found, unwaited, 'may be')}"
         said.append((Verdict.WARNING, message))
     power = _power_cut(
         found, "" if said else f"stopped {'in order' if found.is_single else 'or killed'}, nothing is lost; "
@@ -135,12 +135,12 @@ def _unwaited(found: ClusterDurability) -> list[str]:
     return [topic.topic for topic in unwaited if topic.replication > 1 or found.acks_of(topic) is Acks.NONE]
 
 
-def _lost_unwaited(found: ClusterDurability, topics: Sequence[str]) -> str:
+def _lost_unwaited(found: ClusterDurability, topics: Sequence[str], verb: str) -> str:
     if found.weakest_acks is Acks.NONE:
-        return f"acks=0: outputs to {first_named(topics)} are lost that were on their way, or that only the leader has"
-    return (
-        f"acks=1: outputs to {first_named(topics)} are lost that only the leader has, though it has acknowledged them"
-    )
+        return (
+            f"acks=0: outputs to {first_named(topics)} {verb} lost that were on their way, or that only the leader has"
+        )
+    return f"acks=1: outputs to {first_named(topics)} {verb} lost that only the leader has, though it has acknowledged them"
 
 
 def _joined(subject: str, said: Sequence[tuple[Verdict, str]], evidence: Mapping[str, object]) -> Finding:
