@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pydantic import SecretStr
 from tests.airflow.real_airflow import RealAirflow, real_airflow
 from tests.airflow.stream_bench import FAKE, Bench
 from tests.alerts.noting import NOTE, NOTES_FILE, noted
+from tests.security.leaks import arguments_watched, files_with
 
-from tidemark.local import processes
+from tidemark.local import airflow_parts, processes
 from tidemark.local.processes import wait_until
+from tidemark.settings import Settings
 from tidemark_airflow.identity import read_json
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_trigger import PROGRESS
+
+PASSWORD = "broker-and-nobody-else"
 
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
@@ -49,7 +55,7 @@ pauses = pauses_dag(lambda: {{dag.dag_id: Topology.application_id, "stream__nobo
 @pytest.mark.airflow
 @pytest.mark.crash
 @pytest.mark.timeout(420)
-def test_should_keep_exactly_one_instance_whatever_is_killed(
+def test_should_keep_exactly_one_instance_whatever_is_killed_and_show_no_secret(
     bench: Bench, spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = tmp_path / "hold"
@@ -64,7 +70,8 @@ def test_should_keep_exactly_one_instance_whatever_is_killed(
     monkeypatch.setenv(processes.MARK, mark)
     notes = tmp_path / "notes"
     monkeypatch.setenv(NOTES_FILE, str(notes))
-    with real_airflow(bench.settings.model_copy(update={"alert_callback": NOTE}), dags, mark) as airflow:
+    settings = bench.settings.model_copy(update={"alert_callback": NOTE, "sasl_password": SecretStr(PASSWORD)})
+    with real_airflow(settings, dags, mark) as airflow, arguments_watched(_secrets(settings)) as told_to_processes:
         dag_id = f"stream__{bench.topology}"
         airflow.api.wait_for_dag(dag_id)
         airflow.api.unpause(dag_id)
@@ -79,6 +86,16 @@ def test_should_keep_exactly_one_instance_whatever_is_killed(
         assert noted(notes) == []
         _refused_and_paused(airflow, bench, dag_id)
         _alerted_once(notes, application_id, dag_id)
+    # Airflow's database, too, with its rendered fields and XComs.
+    kept = [airflow_parts.secrets_file(settings), airflow_parts.password_file(settings)]
+    assert [oct(path.stat().st_mode & 0o777) for path in kept] == ["0o600", "0o600"]
+    assert (told_to_processes, files_with(_secrets(settings), [settings.var_dir], kept)) == ([], [])
+
+
+def _secrets(settings: Settings) -> list[str]:
+    """The broker's password, the keys of Airflow's parts, and what its users log in with."""
+    files = airflow_parts.secrets_file(settings), airflow_parts.password_file(settings)
+    return [PASSWORD, *(str(value) for file in files for value in json.loads(file.read_text()).values())]
 
 
 def _one_runs(bench: Bench, timeout_s: float = 60) -> int:

@@ -12,10 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.crash.bench import Bench
+from tests.security.leaks import arguments_watched, files_with
+from tests.security.secured import PASSWORD, Secured, allow
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.broker.acls import least_acls
+from tidemark.local.processes import wait_until
 
 ROOT = Path(__file__).parents[2]
+SPARKS_SECRET = "between-driver-and-executors"
 OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -41,16 +45,36 @@ def tidemark(bench: Bench, *arguments: str) -> str:
     return done.stdout
 
 
+class SecuredBench(Bench):
+    """Its processes come in with a password, and know the secret of Spark's own connections; the test itself is let in."""
+
+    def __init__(self, broker: Secured, folder: Path) -> None:
+        self._login = broker.settings("scram")
+        super().__init__(broker.broker.bootstrap, folder, seed=7)
+
+    def environment(self, disk: str = "state") -> dict[str, str]:
+        names = ("bootstrap_servers", "security_protocol", "sasl_username", "sasl_password", "ssl_ca_location")
+        login = self._login.as_environment()
+        return (
+            super().environment(disk)
+            | {f"TIDEMARK_{name.upper()}": login[f"TIDEMARK_{name.upper()}"] for name in names}
+            | {"TIDEMARK_SPARK_AUTHENTICATE_SECRET": SPARKS_SECRET}
+        )
+
+
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_nothing_of_a_run_should_be_readable_by_others(
-    kafka_jars: list[Path], tmp_path: Path, usual_umask: None
+def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
+    guarded_broker: Secured, tmp_path: Path, usual_umask: None
 ) -> None:
-    """An instance, a savepoint, a plan, a check and an audit: state, savepoints, facts, run files, reports."""
-    with EmbeddedBroker(tmp_path / "broker", kafka_jars) as broker:
-        bench = Bench(broker.bootstrap, tmp_path / "bench", seed=7)
-        plan = bench.folder / "plan.json"
+    """An instance, a savepoint, a plan, a check and an audit: state, savepoints, facts, run files, reports, logs."""
+    bench = SecuredBench(guarded_broker, tmp_path / "bench")
+    allow(guarded_broker.admin, least_acls(bench.plan, 1, audits=True))
+    plan = bench.folder / "plan.json"
+    # As it stands in a file with quotes and backslashes of its own.
+    secrets = [PASSWORD.partition('"')[0], SPARKS_SECRET]
+    with arguments_watched(secrets) as told_to_processes:
         try:
             bench.feeder.feed(4000)
             process = bench.launch()
@@ -68,6 +92,19 @@ def test_nothing_of_a_run_should_be_readable_by_others(
     assert list((written["var"] / "audit").rglob("*.html"))
     assert plan.exists()
     assert read_by_others(*written.values(), plan) == []
+    assert "RUNNING" in (bench.folder / "instance-0.log").read_text()
+    assert (told_to_processes, files_with(secrets, [bench.folder])) == ([], [])
+
+
+def test_a_secret_should_be_found_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\x00 the hushed-word \xff")
+    with (
+        arguments_watched(["hushed-word"]) as told,
+        subprocess.Popen([sys.executable, "-c", "input()", "--password=hushed-word"], stdin=subprocess.PIPE) as process,
+    ):
+        assert wait_until(lambda: len(told) > 0, 20)
+        process.communicate(b"\n")
+    assert files_with(["hushed-word"], [tmp_path]) == [f"{tmp_path / 'log'}: hush…"]
 
 
 ENTRY = re.compile(r'^if __name__ == "__main__":', re.M)

@@ -51,6 +51,11 @@ def password_file(settings: Settings) -> Path:
     return home(settings) / "passwords.json"
 
 
+def secrets_file(settings: Settings) -> Path:
+    """JSON of the keys that the parts share, readable by its owner alone."""
+    return home(settings) / "secrets.json"
+
+
 def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
     """What every process of a stack inherits, Airflow's or not. Contains the settings' password."""
     root = project_root()
@@ -146,8 +151,8 @@ def _airflow(folder: Path, environment: dict[str, str], log_name: str, failure: 
 
 
 def _secrets(settings: Settings) -> dict[str, str]:
-    """Keys that the parts share; random, made once, readable by their owner alone."""
-    file = home(settings) / "secrets.json"
+    """The keys; random, made once."""
+    file = secrets_file(settings)
     read: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
     # Fernet's is 32 bytes, in base64 with its padding.
     made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")} | {
