@@ -1,6 +1,6 @@
 """`make chaos`: a stream under load while all that it stands on fails, compared with a recomputation from its input.
 
-    python -m tests.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--report FILE]
+    python -m tests.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report FILE]
 
 Faults are drawn in turn, each kind as often as the others, some while others last. Behind each: the seconds until all that was
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
@@ -43,6 +43,7 @@ _STUCK_S = 240
 _TOGETHER = (1, 1, 2, 3, 4)
 """How many faults come at a time, drawn from these."""
 _PAUSE_S = (1, 6)
+_RATE_S = 10
 
 
 @dataclass
@@ -50,6 +51,8 @@ class Course:
     """What was done, and how long each took to recover from."""
 
     recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    later: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Behind each kind, after the calm: how many seconds of input were not committed."""
     stuck: list[str] = field(default_factory=list)
 
     @property
@@ -84,13 +87,15 @@ class Turns:
         return list(chosen.values())
 
 
-def run_faults(world: World, course: Course, kinds: Sequence[str], minutes: float, seed: int, console: Console) -> None:
+def run_faults(
+    world: World, course: Course, kinds: Sequence[str], options: argparse.Namespace, console: Console
+) -> None:
     """Bring faults about until the time is over; each kind once at least."""
-    chance = random.Random(seed)
+    chance, minutes = random.Random(options.seed), options.minutes
     turns = Turns(kinds, chance)
     began, done = time.monotonic(), set[str]()
     while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
-        names = turns.together(chance.choice(_TOGETHER))
+        names = turns.together(1 if options.calm else chance.choice(_TOGETHER))
         done.update(names)
         recovery_s = _bring_about(world, names, chance)
         what = " + ".join(names)
@@ -106,6 +111,19 @@ def run_faults(world: World, course: Course, kinds: Sequence[str], minutes: floa
             markup=False,
         )
         threading.Event().wait(chance.uniform(*_PAUSE_S))
+        if options.calm:
+            threading.Event().wait(options.calm)
+            later_s = _behind_s(world)
+            course.later[names[0]].append(later_s)
+            console.print(f"  {later_s:.1f} s behind the input after {options.calm} s of calm", markup=False)
+
+
+def _behind_s(world: World) -> float:
+    """How many seconds of what comes in are not committed."""
+    sent, began = world.feeding.sent, time.monotonic()
+    threading.Event().wait(_RATE_S)
+    a_second = (world.feeding.sent - sent) / (time.monotonic() - began)
+    return world.behind(world.ends(world.places)) / a_second
 
 
 def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> float | None:
@@ -175,8 +193,11 @@ def check_ends(world: World, found: Findings) -> None:
 def table(course: Course) -> list[str]:
     """One line per kind, in Markdown."""
     lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
+    if course.later:
+        lines = [f"{lines[0]} behind the input later, worst |", f"{lines[1]}--:|"]
     for name, seconds in sorted((name, seconds) for name, seconds in course.recoveries.items() if seconds):
-        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |")
+        later = f" {max(course.later[name]):.1f} s |" if course.later else ""
+        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}")
     return lines
 
 
@@ -199,7 +220,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             if not wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5):
                 raise RuntimeError("the stream does not keep up before anything has failed")
             with Sampler(world, folder / "samples.csv") as sampler:
-                run_faults(world, course, kinds, options.minutes, options.seed, console)
+                run_faults(world, course, kinds, options, console)
             console.print("no more faults; what is left is worked off, then all is compared")
             world.feeding.stop()
             world.wait_running(240)
@@ -240,6 +261,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=sorted(FAULTS), help="some kinds instead of all")
     parser.add_argument("--guarantee", choices=("exactly_once", "at_least_once"), default="exactly_once")
     parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
+    parser.add_argument(
+        "--calm", type=float, default=0.0, help="seconds after each fault, which then come one by one, until it is told "
+        "how far behind the input the application is",
+    )  # fmt: skip
     parser.add_argument("--report", type=Path, help="where the table goes, and beside it the plot")
     parser.add_argument("--keep", type=Path, help="a folder that stays, with all logs, instead of a temporary one")
     options = parser.parse_args()
