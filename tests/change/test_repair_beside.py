@@ -11,13 +11,14 @@ from tests.change.test_upgrade import upgrade_of
 from tests.instance.test_topic_identity import delete, lose_the_disk
 from tests.purging import purge
 from tests.restore.counting import PARTITIONS, CountingApp
-from tests.restore.test_restore_run import SeenTwice, counts_of
+from tests.restore.test_restore_run import SeenTwice, counts_of, restore
 from tests.restore.test_rewind import TASKS, last_records
 from tests.restore.test_rewind_stores import SecondsSource, in_windows, live_windows, windows_of
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
+from tidemark.restore.workspace import RestoreState
 from tidemark.savepoints.command import SavepointCommand
 from tidemark.start.evidence import SourceOfState
 from tidemark.stores.protocol import WHOLE, Writes
@@ -156,3 +157,38 @@ def test_should_not_call_an_application_repaired_whose_store_is_wrong(settings, 
     harm(app.store_folder(1))
     with pytest.raises(StartRefused, match="`tidemark restore run NAME --from changelog`"):
         repair_of(app, ["n"], SourceOfState.SAVEPOINT).run(not_asked)
+
+
+def test_should_not_roll_a_restore_back_to_folders_that_a_later_repair_has_not_seen(settings, admin, unique, said):
+    app = ChangingApp(settings, admin, unique("behind"))
+    app.said = said
+    app.feed(1000)
+    app.run()
+    folder = app.state / "0_0" / "rocksdb" / "n"
+    harmed = harm(folder)
+    _, workspace, run = restore(app, SourceOfState.CHANGELOG)
+    strange(app, (0, *harmed))
+    assert repair_of(app, ["n"]).run(YES)
+    with pytest.raises(StartRefused, match=f"changelog {changelog_of(app)} was repaired after it") as refused:
+        run.roll_back()
+    assert "`tidemark restore run NAME`" in str(refused.value)
+    assert workspace.progress().state is RestoreState.DONE
+    app.run()
+    assert counts_of(app) == app.expected
+
+
+def test_should_roll_a_restore_back_behind_a_repair_once_its_tail_is_read(settings, admin, unique, said):
+    app = ChangingApp(settings, admin, unique("tail"))
+    app.said = said
+    app.feed(1000)
+    app.run()
+    _, _, run = restore(app, SourceOfState.CHANGELOG)
+    with opened(app.state / "0_0" / "rocksdb" / "n") as store:
+        key, value = next(iter(store.items(WHOLE)))
+    strange(app, (0, key, bytes(len(value))))
+    assert repair_of(app, ["n"]).run(YES)
+    app.feed(300)
+    app.run()
+    assert run.roll_back().state is RestoreState.ROLLED_BACK
+    app.run()
+    assert counts_of(app) == app.expected

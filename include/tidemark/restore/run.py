@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.commit.record import CommitKind
 from tidemark.drill.history import DrillHistory, drill_history
 from tidemark.errors import CopyUnusable, StartRefused, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId, TopicPartition
@@ -203,6 +204,7 @@ class RestoreRun:
                         f"restore {plan.restore_id}: there was no folder before it, what it put in place is the only "
                         "state here and verified; go on with it"
                     )
+                self._require_unrepaired(plan, progress)
                 progress = self._with_their_tasks(progress, held)
                 aside = workspace.moves_aside(progress.moves, held)
                 progress = replace(progress, state=RestoreState.ROLLING_BACK, aside=aside)
@@ -216,6 +218,23 @@ class RestoreRun:
             done = workspace.finish(progress, RestoreState.ROLLED_BACK, progress.message)
             workspace.drop_built()
             return done
+
+    def _require_unrepaired(self, plan: RestorePlan, progress: RestoreProgress) -> None:
+        """Raises `StartRefused` where a changelog was repaired after the restore, and no instance has run since.
+
+        What the restore replaced would pass for level, and was never compared with what the repair wrote. After a run it reads
+        that with the changelog's tail.
+        """
+        for task, facts in self.kit.witnesses.facts([TaskId.parse(name) for name in plan.tasks]).items():
+            record = facts.record
+            if record is None or record.kind is not CommitKind.REPAIR or not record.changelogs:
+                continue
+            if record.commit_time_ms >= (progress.ended_ms or progress.started_ms):
+                raise StartRefused(
+                    f"restore {plan.restore_id}: changelog {', '.join(record.changelogs)} was repaired after it, and what it "
+                    f"replaced of task {task} was not compared with that; go on with what is in place, or build the state "
+                    "anew with `tidemark restore run NAME`"
+                )
 
     @staticmethod
     def _resuming(plan: RestorePlan) -> str:
