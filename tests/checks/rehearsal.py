@@ -121,6 +121,15 @@ def _is_stopped(pid: int) -> bool:
     return set(states) == {"T"}
 
 
+def refusal(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> str:
+    """Why the application may not start; empty where it may. The broker that is asked may not have heard of a change yet."""
+    try:
+        preflight(plan, settings, admin)
+    except PreflightFailed as error:
+        return str(error)
+    return ""
+
+
 class Rehearsal:
     """The applications of one accident, their topics new, so that broker 1 leads all."""
 
@@ -153,18 +162,10 @@ class Rehearsal:
         ]
         for future in self._admin.create_topics(wanted).values():
             future.result(_WAIT_S)
-        assert wait_until(lambda: self._may_start(plan, settings), _WAIT_S)
+        assert wait_until(lambda: not refusal(plan, settings, self._admin), _WAIT_S)
         topics = (f"{name}-out", f"{name}-n-changelog")
         lanes = [Lane(topic, partial(self._producer, plan, topic)) for topic in topics]
         return App(profile, plan, settings, *lanes)
-
-    def _may_start(self, plan: TopologyPlan, settings: Settings) -> bool:
-        """Not before the broker that is asked has heard of the topics."""
-        try:
-            preflight(plan, settings, self._admin)
-        except PreflightFailed:
-            return False
-        return True
 
     def _producer(self, plan: TopologyPlan, topic: str) -> BatchProducer:
         client = {"bootstrap.servers": self._bootstrap, "log_level": 0}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.checks.rehearsal import refusal
 from tests.restore.counting import CountingApp, counting
 from tests.truth.topics import read_all
 
 from tidemark.broker.cluster import describe_replicas, topic_configs
-from tidemark.broker.preflight import preflight
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.verdict import Verdict, worst
@@ -92,9 +93,9 @@ def test_a_leader_should_take_outputs_that_wait_for_no_other_replica(cluster, un
     ensure_user_topics(plan, settings, admin)
     alter_topic_of(admin)(out, min_insync_replicas="4")
     assert wait_until(lambda: topic_configs(admin, [out], settings)[out]["min.insync.replicas"] == "4", 15)
-    with pytest.raises(PreflightFailed, match=f"topic {out} has 3 replicas and min.insync.replicas=4"):
-        preflight(replace(plan, acks=Acks.ALL), settings, admin)
-    preflight(plan, settings, admin)
+    said = f"topic {out} has 3 replicas and min.insync.replicas=4"
+    assert wait_until(lambda: said in refusal(replace(plan, acks=Acks.ALL), settings, admin), 15)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 15)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def on_three(cluster, unique, tmp_path):
     plan = counting(unique("durable")).plan()
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     ensure_user_topics(plan, settings, admin)
-    preflight(plan, settings, admin)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 30)
     return plan, settings, admin
 
 
@@ -115,7 +116,7 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
     plan = replace(counting(unique("surviving")).plan(), survives=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     ensure_user_topics(plan, settings, admin)
-    preflight(plan, settings, admin)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 30)
     topics = [f"{plan.application_id}{suffix}" for suffix in ("-in", "-out", "-n-changelog", "-commits", "-dlq")]
 
     def standing():
@@ -131,11 +132,11 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
         found = seen(plan, settings)[thin]
         assert found.verdict is Verdict.FAILED
         assert "survive the loss of 0 brokers, the topology asks for 1" in found.message
-        with pytest.raises(PreflightFailed, match=f"topic {thin} has .*min.insync.replicas=1"):
-            preflight(plan, settings, admin)
+        said = re.compile(f"topic {thin} has .*min.insync.replicas=1")
+        assert wait_until(lambda s=said: s.search(refusal(plan, settings, admin)), 15)
         alter_topic_of(admin)(thin, min_insync_replicas="2")
         assert wait_until(lambda t=thin: seen(plan, settings)[t].verdict is Verdict.OK, 15)
-    preflight(plan, settings, admin)
+    assert wait_until(lambda: not refusal(plan, settings, admin), 15)
 
 
 def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
