@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-_EVERY_S = 0.1
+_EVERY_S = 0.25
 
 
 @contextmanager
