@@ -33,6 +33,8 @@ def acts_on(name: str) -> str:
     thing = name.partition(":")[0]
     if name == "disk full: broker":
         return "broker"
+    if thing in ("JVM", "second copy of an instance", "third instance comes and goes"):
+        return "instance"
     return thing if thing in ("broker", "network", "disk full", "standby", "input") else "driver"
 
 

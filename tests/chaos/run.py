@@ -40,9 +40,9 @@ from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 
 _STUCK_S = 240
-_TOGETHER = (1, 1, 2, 3, 4)
+_TOGETHER = (1, 2, 3, 4, 5)
 """How many faults come at a time, drawn from these."""
-_PAUSE_S = (1, 6)
+_PAUSE_S = (0.5, 3)
 _RATE_S = 10
 
 
