@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -153,7 +154,7 @@ def main() -> int:
     """Make every change in turn; 1 when a count is off."""
     console, seed = Console(highlight=False), int(time.time())
     console.print(f"change: seed={seed}")
-    mark = f"change-{seed}"
+    mark = f"change-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-change-") as folder:
         os.environ[processes.MARK] = mark
         with EmbeddedBroker(Path(folder) / "broker", jars.ensure("kafka", Settings.load())) as broker:

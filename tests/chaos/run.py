@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -270,7 +271,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.keep and options.keep.exists() and any(options.keep.iterdir()):
         parser.error(f"--keep {options.keep} is not empty: what is there is of another cluster; name a new folder")
-    console, mark = Console(highlight=False), f"chaos-{options.seed}"
+    console, mark = Console(highlight=False), f"chaos-{uuid.uuid4()}"
     console.print(f"chaos: seed={options.seed}")
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as name:
         os.environ[processes.MARK] = mark

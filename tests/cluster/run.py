@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 from rich.console import Console
@@ -96,7 +97,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    console, tally, mark = Console(highlight=False), Tally(), f"cluster-{options.seed}"
+    console, tally, mark = Console(highlight=False), Tally(), f"cluster-{uuid.uuid4()}"
     console.print(f"cluster: seed={options.seed}")
     settings = Settings.load()
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-cluster-") as name:

@@ -13,6 +13,7 @@ import random
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 from rich.console import Console
@@ -49,7 +50,7 @@ def main() -> int:
     console = Console(highlight=False)
     console.print(f"crash: seed={options.seed}")
     tally = Tally()
-    mark = f"crash-{options.seed}"
+    mark = f"crash-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-crash-") as folder:
         os.environ[processes.MARK] = mark
         with EmbeddedBroker(

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,7 +239,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False)
     console.print(f"drill: seed={options.seed}")
-    mark = f"drill-{options.seed}"
+    mark = f"drill-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-drill-") as name:
         os.environ[processes.MARK] = mark
         with EmbeddedBroker(Path(name) / "broker", jars.ensure("kafka", Settings.load())) as broker:

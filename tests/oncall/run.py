@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,7 +118,7 @@ def main() -> int:
     options = parser.parse_args()
     console, names = Console(highlight=False), options.only or list(SCENARIOS)
     console.print(f"oncall: seed={options.seed}")
-    mark = f"oncall-{options.seed}"
+    mark = f"oncall-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-oncall-") as name:
         folder = Path(name)
         os.environ |= {

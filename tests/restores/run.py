@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
+import uuid
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -132,7 +133,7 @@ def main() -> int:
         kinds = tuple(k for k in kinds if k.family is not Family.DISK)
         console.print("no disk is full in any of these: mounting one takes root")
     outcomes: list[Outcome] = []
-    mark = f"restores-{options.seed}"
+    mark = f"restores-{uuid.uuid4()}"
     with processes.guarded(mark), tempfile.TemporaryDirectory(prefix="tidemark-restores-") as name:
         os.environ.update({processes.MARK: mark, **BRIEF})
         with EmbeddedBroker(
