@@ -35,7 +35,9 @@ def acts_on(name: str) -> str:
         return "broker"
     if thing in ("JVM", "second copy of an instance", "third instance comes and goes"):
         return "instance"
-    return thing if thing in ("broker", "network", "disk full", "standby", "input") else "driver"
+    if thing == "input":
+        return name
+    return thing if thing in ("broker", "network", "disk full", "standby") else "driver"
 
 
 def _named(name: str) -> Callable[[Fault], Fault]:

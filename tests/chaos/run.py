@@ -41,7 +41,7 @@ from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 
 _STUCK_S = 240
-_TOGETHER = (1, 2, 3, 4, 5)
+_TOGETHER = (1, 3, 4, 5, 6)
 """How many faults come at a time, drawn from these."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
@@ -77,7 +77,7 @@ class Turns:
 
     def together(self, number: int) -> list[str]:
         """The next ones, up to a number, that act on different things; those that are passed over keep their turn."""
-        if len(self._next) < number:
+        if len(set(map(acts_on, self._next))) < number and len(self._next) < len(self._kinds):
             self._next += self._chance.sample(self._kinds, len(self._kinds))
         chosen: dict[str, str] = {}
         for name in self._next:
