@@ -17,8 +17,10 @@ from tests.chaos.world import INSTANCES, World
 from tests.crash import disk, probe
 from tests.crash.scenarios import MIDDLES, STEPS
 
+from tidemark.broker.offsets import describe_group, settled
 from tidemark.local.processes import wait_until
 from tidemark.names import transactional_id
+from tidemark.settings import Settings
 
 Fault = Callable[[World, random.Random], None]
 FAULTS: dict[str, Fault] = {}
@@ -183,7 +185,8 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: the group's coordinator killed")
 def _(world: World, chance: random.Random) -> None:
-    group = world.admin.describe_consumer_groups([world.application_id])[world.application_id].result(15)
+    settings = Settings.load(bootstrap_servers=world.brokers.direct)
+    group = settled(lambda: describe_group(settings, world.admin, world.application_id), world.application_id, 60)
     _killed(world, [group.coordinator.id], chance)
 
 

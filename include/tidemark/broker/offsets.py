@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
 
@@ -21,6 +22,7 @@ _LEADER_MOVES = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError._TIMED_OUT,
 }
 _COORDINATOR_MOVES = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -30,6 +32,8 @@ _COORDINATOR_MOVES = {
 }
 _RETRY_S = 0.1
 _COORDINATOR_S = 5.0
+_ATTEMPTS = 5
+"""In the time that there is: a client that asks a leader that is gone waits for all of what it is given."""
 
 T = TypeVar("T")
 
@@ -107,7 +111,7 @@ class EndOffsets:
         self._pause = threading.Event()
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """read_uncommitted end offset of each partition. Blocks for one round trip."""
+        """read_uncommitted end offset of each partition. Blocks for one round trip, more where a leader has moved."""
         return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def stable(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -138,19 +142,30 @@ class EndOffsets:
                 return self._ask_once(partitions, spec, isolation)
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
-                # A leader that has just moved, or was just elected: the client asks anew where it is.
+                # A leader that has just moved, or was just elected; or one that is gone, which the client still asks.
                 if reason.code() not in _LEADER_MOVES or time.monotonic() > deadline:
                     raise OutcomeUnknown(
                         f"brokers did not tell the offsets of {partitions[0]}: {reason.str()}"
                     ) from error
                 self._pause.wait(_RETRY_S)
+                self._look_for_leaders()
+
+    def _look_for_leaders(self) -> None:
+        """Ask where the leaders are. By itself the admin client goes by what it has heard once, for minutes."""
+        with contextlib.suppress(KafkaException):  # The next attempt says what is wrong.
+            self._admin.list_topics(timeout=self._timeout_s / _ATTEMPTS)
 
     def _ask_once(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._timeout_s)
-        return {
+        timeout_s = self._timeout_s / _ATTEMPTS
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout_s)
+        found = {
             TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
             for asked_for, future in futures.items()
         }
+        if OFFSET_INVALID in found.values():
+            # No leader has answered: the client gives neither an offset nor an error (confluent-kafka 2.16.1).
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return found
