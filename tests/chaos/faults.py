@@ -297,10 +297,10 @@ def _(world: World, chance: random.Random) -> None:
         world.feeding.poison("chaos-events", b"i001", chance.choice([b"{broken", b"", b"\xff\xfe", b"[]", b"null"]))
 
 
-@_named("input: a key that is not the record's")
+@_named("input: a key that is no text")
 def _(world: World, chance: random.Random) -> None:
-    for key in (b"i002", b"", b"\xff", None):
-        world.feeding.poison("chaos-events", key, {"id": "i003", "v": 1, "kind": "k"})
+    for key in (b"\xff", b"i00\xc3", b"\x00\xfe"):
+        world.feeding.poison("chaos-events", key, {"id": "i003", "v": chance.randint(1, 9), "kind": "kind-0"})
 
 
 @_named("input: larger than the topic of dead letters takes")
