@@ -32,8 +32,8 @@ _COORDINATOR_MOVES = {
 }
 _RETRY_S = 0.1
 _COORDINATOR_S = 5.0
-_ATTEMPTS = 5
-"""In the time that there is: a client that asks a leader that is gone waits for all of what it is given."""
+_ATTEMPTS, _ATTEMPT_S = 5, 1.0
+"""How many in the time that there is, and how short one may get. The client waits for a leader that is gone for all of it."""
 
 T = TypeVar("T")
 
@@ -108,6 +108,7 @@ class EndOffsets:
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
         self._timeout_s = timeout_s
+        self._attempt_s = min(timeout_s, max(_ATTEMPT_S, timeout_s / _ATTEMPTS))
         self._pause = threading.Event()
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -153,14 +154,13 @@ class EndOffsets:
     def _look_for_leaders(self) -> None:
         """Ask where the leaders are. By itself the admin client goes by what it has heard once, for minutes."""
         with contextlib.suppress(KafkaException):  # The next attempt says what is wrong.
-            self._admin.list_topics(timeout=self._timeout_s / _ATTEMPTS)
+            self._admin.list_topics(timeout=self._attempt_s)
 
     def _ask_once(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
         asked = {ClientPartition(p.topic, p.partition): spec for p in partitions}
-        timeout_s = self._timeout_s / _ATTEMPTS
-        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout_s)
+        futures = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=self._attempt_s)
         found = {
             TopicPartition(asked_for.topic, asked_for.partition): future.result().offset
             for asked_for, future in futures.items()
