@@ -105,7 +105,7 @@ class RealAirflow:
         return str(self.api.call("GET", path)["content"])
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, map_index: int, key: str) -> Any:
-        """What the page shows as an XCom of a task. None where it has none: a task that runs again begins without."""
+        """The value of a task's XCom, or None if there is none: Airflow deletes a task's XComs when it runs again."""
         path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}?map_index={map_index}"
         try:
             return self.api.call("GET", f"{path}&deserialize=true")["value"]

@@ -36,7 +36,7 @@ LEADER, FOLLOWERS = 1, (2, 3)
 
 @dataclass(frozen=True)
 class Profile:
-    """What an application asks for, and what its topics give."""
+    """The guarantee and acks of an application, and the replicas and `min.insync.replicas` of its topics."""
 
     guarantee: str
     acks: str
@@ -85,7 +85,7 @@ class Lane:
 
 
 def stage_values(stage: str) -> set[bytes]:
-    """What is written in a stage."""
+    """The values of the records that one stage writes."""
     return {f"{stage}-{number}".encode() for number in range(EACH)}
 
 
@@ -105,7 +105,7 @@ class App:
         return self.out, self.changelog
 
     def findings(self) -> dict[str, Finding]:
-        """What the durability check says now."""
+        """Run the durability check, and give its findings by subject."""
         return {finding.subject: finding for finding in check_durability(self.plan, self.settings)}
 
 

@@ -33,7 +33,7 @@ _COORDINATOR_MOVES = {
 _RETRY_S = 0.1
 _COORDINATOR_S = 5.0
 _ATTEMPTS, _ATTEMPT_S = 5, 1.0
-"""How many in the time that there is, and how short one may get. The client waits for a leader that is gone for all of it."""
+"""One attempt gets a fifth of the time-out, but at least a second. A client that asks a dead leader waits for all of it."""
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class EndOffsets:
                 self._look_for_leaders()
 
     def _look_for_leaders(self) -> None:
-        """Ask where the leaders are. By itself the admin client goes by what it has heard once, for minutes."""
+        """Refresh the client's metadata. By itself the admin client does so only every few minutes."""
         with contextlib.suppress(KafkaException):  # The next attempt says what is wrong.
             self._admin.list_topics(timeout=self._attempt_s)
 

@@ -231,9 +231,9 @@ class RestoreRun:
                 continue
             if record.commit_time_ms >= (progress.ended_ms or progress.started_ms):
                 raise StartRefused(
-                    f"restore {plan.restore_id}: changelog {', '.join(record.changelogs)} was repaired after it, and what it "
-                    f"replaced of task {task} was not compared with that; go on with what is in place, or build the state "
-                    "anew with `tidemark restore run NAME`"
+                    f"restore {plan.restore_id}: changelog {', '.join(record.changelogs)} was repaired after it. The folders "
+                    f"that it replaced for task {task} were never compared with the repaired changelog. Keep the state that is "
+                    "in place, or build it again with `tidemark restore run NAME`"
                 )
 
     @staticmethod
