@@ -22,7 +22,7 @@ from tidemark_airflow.identity import read_json
 from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_trigger import PROGRESS
 
-PASSWORD = "broker-and-nobody-else"
+PASSWORD = "password-of-the-broker"
 
 # The first launch is held between the launch and its hand-over, so that its worker can be killed there.
 _DAG = """
@@ -87,15 +87,20 @@ def test_should_keep_exactly_one_instance_whatever_is_killed_and_show_no_secret(
         _refused_and_paused(airflow, bench, dag_id)
         _alerted_once(notes, application_id, dag_id)
     # Airflow's database, too, with its rendered fields and XComs.
-    kept = [airflow_parts.secrets_file(settings), airflow_parts.password_file(settings)]
+    kept = _files_of_secrets(settings)
     assert [oct(path.stat().st_mode & 0o777) for path in kept] == ["0o600", "0o600"]
     assert (told_to_processes, files_with(_secrets(settings), [settings.var_dir], kept)) == ([], [])
 
 
+def _files_of_secrets(settings: Settings) -> list[Path]:
+    """The two files in which secrets may be."""
+    return [airflow_parts.secrets_file(settings), airflow_parts.password_file(settings)]
+
+
 def _secrets(settings: Settings) -> list[str]:
-    """The broker's password, the keys of Airflow's parts, and what its users log in with."""
-    files = airflow_parts.secrets_file(settings), airflow_parts.password_file(settings)
-    return [PASSWORD, *(str(value) for file in files for value in json.loads(file.read_text()).values())]
+    """The broker's password, the keys that Airflow's parts share, and the passwords of its users."""
+    kept = [json.loads(file.read_text()) for file in _files_of_secrets(settings)]
+    return [PASSWORD, *(str(value) for each in kept for value in each.values())]
 
 
 def _one_runs(bench: Bench, timeout_s: float = 60) -> int:

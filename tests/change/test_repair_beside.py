@@ -164,8 +164,7 @@ def test_should_not_roll_a_restore_back_to_folders_that_a_later_repair_has_not_s
     app.said = said
     app.feed(1000)
     app.run()
-    folder = app.state / "0_0" / "rocksdb" / "n"
-    harmed = harm(folder)
+    harmed = harm(app.store_folder(0))
     _, workspace, run = restore(app, SourceOfState.CHANGELOG)
     strange(app, (0, *harmed))
     assert repair_of(app, ["n"]).run(YES)
@@ -183,7 +182,7 @@ def test_should_roll_a_restore_back_behind_a_repair_once_its_tail_is_read(settin
     app.feed(1000)
     app.run()
     _, _, run = restore(app, SourceOfState.CHANGELOG)
-    with opened(app.state / "0_0" / "rocksdb" / "n") as store:
+    with opened(app.store_folder(0)) as store:
         key, value = next(iter(store.items(WHOLE)))
     strange(app, (0, key, bytes(len(value))))
     assert repair_of(app, ["n"]).run(YES)

@@ -31,7 +31,10 @@ _HELD_S = 40
 
 
 def acts_on(name: str) -> str:
-    """What a kind does its harm to. Two of one thing would undo each other, or find nothing left to harm."""
+    """The part of the system that a kind of fault harms.
+
+    Two faults on one part could undo each other, or the second could find nothing left to harm.
+    """
     thing = name.partition(":")[0]
     if name == "disk full: broker":
         return "broker"
@@ -86,7 +89,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("driver: SIGKILL at a step of a commit")
 def _(world: World, chance: random.Random) -> None:
-    _armed(world, chance.choice([*STEPS, *MIDDLES]), "SIGKILL")
+    _armed(world, chance.choice([*STEPS, *MIDDLES]))
 
 
 @_named("driver: SIGSTOP at a step of a commit")
@@ -342,7 +345,7 @@ def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
         send(signal.SIGCONT)
 
 
-def _armed(world: World, point: str, how: str, clock: tuple[float, float] | None = None) -> bool:
+def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, float] | None = None) -> bool:
     probe.arm(world.arm_file, point, 1, how, clock=clock)
     reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
@@ -351,7 +354,7 @@ def _armed(world: World, point: str, how: str, clock: tuple[float, float] | None
 
 def _clock_wrong(world: World, chance: random.Random, ahead_s: float) -> None:
     for_s = chance.uniform(5, 20)
-    if _armed(world, chance.choice(STEPS), "", (ahead_s, for_s)):
+    if _armed(world, chance.choice(STEPS), clock=(ahead_s, for_s)):
         _lasts(for_s)
 
 

@@ -42,7 +42,7 @@ from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 
 _STUCK_S = 240
 _TOGETHER = (1, 3, 4, 5, 6)
-"""How many faults come at a time, drawn from these."""
+"""Each time, one of these numbers is drawn, and that many faults happen at once."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
 
@@ -68,7 +68,7 @@ class Course:
 
 
 class Turns:
-    """Kinds in an order that is drawn anew each time all have had their turn, so each comes as often as the others."""
+    """Deals out all kinds in random order, then all of them again, so that each comes as often as the others."""
 
     def __init__(self, kinds: Sequence[str], chance: random.Random) -> None:
         self._kinds = kinds
@@ -76,7 +76,7 @@ class Turns:
         self._next: list[str] = []
 
     def together(self, number: int) -> list[str]:
-        """The next ones, up to a number, that act on different things; those that are passed over keep their turn."""
+        """The next kinds, `number` at most, that act on different parts. A kind that is passed over comes next time."""
         if len(set(map(acts_on, self._next))) < number and len(self._next) < len(self._kinds):
             self._next += self._chance.sample(self._kinds, len(self._kinds))
         chosen: dict[str, str] = {}
@@ -102,7 +102,7 @@ def run_faults(
         what = " + ".join(names)
         if recovery_s is None:
             course.stuck.append(what)
-            console.print(f"  stuck: {what}: {world.behind(world.ends(world.places))} offsets behind")
+            console.print(f"  stuck: {what}: {world.lag()} offsets behind")
         for name in names if recovery_s is not None else ():
             course.recoveries[name].append(recovery_s)
         minutes_left = minutes - (time.monotonic() - began) / 60
@@ -120,11 +120,11 @@ def run_faults(
 
 
 def _behind_s(world: World) -> float:
-    """How many seconds of what comes in are not committed."""
+    """The lag in seconds of input, at the rate at which the input comes now."""
     sent, began = world.feeding.sent, time.monotonic()
     threading.Event().wait(_RATE_S)
     a_second = (world.feeding.sent - sent) / (time.monotonic() - began)
-    return world.behind(world.ends(world.places)) / a_second
+    return world.lag() / a_second
 
 
 def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> float | None:
@@ -153,7 +153,7 @@ def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> f
 
 def drain(world: World, timeout_s: float) -> bool:
     """Until nothing is left to read, between the sub-topologies neither."""
-    return wait_until(lambda: world.behind(world.ends(world.places)) == 0, timeout_s, 1.0)
+    return wait_until(lambda: world.lag() == 0, timeout_s, 1.0)
 
 
 def compare_states(world: World, found: Findings) -> None:

@@ -292,6 +292,10 @@ class World:
         found = committed_offsets(self.brokers.direct, self.application_id, list(ends))
         return sum(max(0, end - (found.get(place) or 0)) for place, end in ends.items())
 
+    def lag(self) -> int:
+        """How many offsets the group stands before the ends of now, in all partitions that a task reads."""
+        return self.behind(self.ends(self.places))
+
     def ends_of_instances(self) -> Counter[int]:
         """How often an instance ended with which code; a signal's is negative."""
         return Counter(code for one in self.instances.values() for code in one.ends)

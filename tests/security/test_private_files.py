@@ -49,17 +49,12 @@ class SecuredBench(Bench):
     """Its processes come in with a password, and know the secret of Spark's own connections; the test itself is let in."""
 
     def __init__(self, broker: Secured, folder: Path) -> None:
-        self._login = broker.settings("scram")
+        self._login = broker.ways["scram"]
         super().__init__(broker.broker.bootstrap, folder, seed=7)
 
     def environment(self, disk: str = "state") -> dict[str, str]:
-        names = ("bootstrap_servers", "security_protocol", "sasl_username", "sasl_password", "ssl_ca_location")
-        login = self._login.as_environment()
-        return (
-            super().environment(disk)
-            | {f"TIDEMARK_{name.upper()}": login[f"TIDEMARK_{name.upper()}"] for name in names}
-            | {"TIDEMARK_SPARK_AUTHENTICATE_SECRET": SPARKS_SECRET}
-        )
+        secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET}
+        return super().environment(disk) | {f"TIDEMARK_{name.upper()}": str(value) for name, value in secured.items()}
 
 
 @pytest.mark.broker
