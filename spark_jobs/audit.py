@@ -27,6 +27,7 @@ from tidemark.facts.audits import past_audits
 from tidemark.facts.database import FactsDatabase
 from tidemark.files import keep_files_private
 from tidemark.local.caller import end_with_caller
+from tidemark.local.temporary import temporary_folders, use_temporary_folder
 from tidemark.quality.job import stand_back
 from tidemark.quality.lineage import run_event
 from tidemark.quality.page import AuditPage, write_page
@@ -72,7 +73,9 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     threading.Thread(target=importlib.import_module, args=("great_expectations",)).start()
     plan = load(name).plan()
     facts = FactsDatabase(settings)
-    spark = spark_session(settings, f"{plan.application_id}-audit")
+    name = f"{plan.application_id}-audit"
+    use_temporary_folder(temporary_folders(settings.state_dir, name))
+    spark = spark_session(settings, name)
     try:
         folder = settings.var_dir / "audit" / plan.application_id
         most = batches or settings.audit_batches

@@ -24,6 +24,7 @@ from tidemark.errors import ExitCode, TidemarkError
 from tidemark.files import keep_files_private
 from tidemark.instance.slices import Slices
 from tidemark.local.caller import end_with_caller
+from tidemark.local.temporary import temporary_folders, use_temporary_folder
 from tidemark.names import TopicPartition
 from tidemark.restore.building import StoreOpener
 from tidemark.restore.recompute import Recomputation
@@ -40,7 +41,9 @@ def main(request: int) -> ExitCode:
     end_with_caller()
     try:
         asked, settings = Recomputation.read(request), Settings.load()
-        spark = spark_session(settings, f"{asked.plan.application_id}-recompute")
+        name = f"{asked.plan.application_id}-recompute"
+        use_temporary_folder(temporary_folders(settings.state_dir, name))
+        spark = spark_session(settings, name)
         for subtopology in asked.plan.subtopologies:
             _recompute(spark, settings, asked, subtopology)
     except TidemarkError as error:

@@ -24,6 +24,7 @@ from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFail
 from tidemark.files import as_full_disk, keep_files_private
 from tidemark.instance.instance import Instance
 from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
+from tidemark.local.temporary import temporary_folders, use_temporary_folder
 from tidemark.probe import probe_from_environment
 from tidemark.settings import Settings
 from tidemark.topology.load import load
@@ -84,6 +85,7 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
     instance = Instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
     try:
+        use_temporary_folder(temporary_folders(settings.state_dir, f"{plan.application_id}-{number}"))
         spark = spark_session(settings, f"{plan.application_id}-{number}")
         instance.run(SparkBatchSource(spark, instance.plan, settings, number, instance.folder / ".queries"), stop)
     except BaseException as error:

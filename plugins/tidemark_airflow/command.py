@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.local.processes import without_airflow
+from tidemark.local.temporary import temporary_folders
 from tidemark.settings import Settings, project_root
 from tidemark_airflow.identity import InstanceFiles
 from tidemark_airflow.launcher import Command
@@ -44,7 +45,8 @@ def spark_command(
     if master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     leave_s = settings.last_savepoint_timeout_ms / 1000
-    return Command(tuple(argv), environment, project_root(), application, leave_s)
+    temporary = temporary_folders(settings.state_dir, str(files.key))
+    return Command(tuple(argv), environment, project_root(), application, temporary, leave_s)
 
 
 def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:

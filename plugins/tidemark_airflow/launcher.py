@@ -36,13 +36,15 @@ class LivesElsewhere(Exception):
 class Command:
     """How to start an instance. Secrets are in `environment` only, never in `argv`.
 
-    `leave_s`: how much longer than `STOP_GRACE_S` it may take to stop, for its last savepoint.
+    `temporary` is the folder that each launch makes its own temporary folder in. `leave_s`: how much longer than
+    `STOP_GRACE_S` it may take to stop, for its last savepoint.
     """
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
     folder: Path
     script: str
+    temporary: Path
     leave_s: float = 0.0
 
 
@@ -110,6 +112,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
         f"--log-start-bytes={log_start_bytes}",
         f"--script={command.script}",
         f"--grace-s={STOP_GRACE_S + command.leave_s}",
+        f"--temporary={command.temporary}",
         f"--lock-fd={lock}",
         f"--ready-fd={ready_write}",
         "--",

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.local.temporary import use_temporary_folder
 from tidemark_airflow.identity import LaunchRecord, Place, ProcessId, write_json
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -41,6 +43,7 @@ class Order:
     log_start_bytes: int
     script: str
     grace_s: float
+    temporary: Path
     command: list[str]
 
 
@@ -73,9 +76,16 @@ def find_driver(script: str) -> psutil.Process | None:
 def run(order: Order) -> int:
     """Run the command to its end; returns its exit code (128 + signal when it was killed)."""
     _adopt_orphans()
+    try:
+        temporary = use_temporary_folder(order.temporary)
+    except (TidemarkError, OSError) as error:
+        print(f"tidemark: no temporary folder for the instance: {error}", file=sys.stderr)
+        return ExitCode.RETRY
     child = subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,
+        # The folder is in use for as long as the command runs, also when this process has been killed.
+        pass_fds=[temporary.descriptor] if temporary else [],
         # The child must not inherit the signals that this process blocks to wait for them.
         preexec_fn=_unblock_signals,
     )
@@ -154,6 +164,7 @@ def _parse(arguments: list[str]) -> tuple[Order, int, int]:
     parser.add_argument("--log-start-bytes", type=int, required=True)
     parser.add_argument("--script", required=True)
     parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--temporary", type=Path, required=True)
     parser.add_argument("--lock-fd", type=int, required=True)
     parser.add_argument("--ready-fd", type=int, required=True)
     parser.add_argument("command", nargs=argparse.REMAINDER)

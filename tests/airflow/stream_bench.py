@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from tidemark.local.processes import wait_until
+from tidemark.local.temporary import temporary_folders
 from tidemark.settings import Settings, project_root
 from tidemark_airflow.command import instance_environment
 from tidemark_airflow.identity import InstanceFiles, write_json
@@ -32,7 +33,8 @@ class Bench:
         """Start the fake without spark-submit."""
         argv = [sys.executable, str(FAKE), "--topology", self.topology, "--instance", str(self.files.key.instance)]
         environment = instance_environment(self.settings, os.environ)
-        return Command(tuple(argv), environment, project_root(), str(FAKE))
+        temporary = temporary_folders(self.settings.state_dir, str(self.files.key))
+        return Command(tuple(argv), environment, project_root(), str(FAKE), temporary)
 
     def order(self, **order: object) -> None:
         """Tell the fake what to do next."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from tidemark.instance.outage_file import read_outage
 from tidemark.local.broker import EmbeddedBroker
 from tidemark.settings import Settings, project_root
 from tidemark_airflow import stream_trigger
-from tidemark_airflow.command import instance_environment
 from tidemark_airflow.identity import InstanceFiles, InstanceKey, read_json
 from tidemark_airflow.launcher import Command
 from tidemark_airflow.stream_trigger import BrokerTrigger, StreamTrigger
@@ -34,7 +32,7 @@ class RealBench(Bench):
     @property
     def command(self) -> Command:
         argv = (sys.executable, str(_PROGRAM), "--topology", self.topology, "--instance", "0")
-        return Command(argv, instance_environment(self.settings, os.environ), project_root(), str(_PROGRAM))
+        return replace(super().command, argv=argv, script=str(_PROGRAM))
 
     def exit_code(self) -> object:
         self.await_end(60)

@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
 from tests.airflow.stream_bench import Bench
 
 from tidemark.local.processes import wait_until
-from tidemark_airflow.identity import Place, read_json, write_json
+from tidemark.stores.directory import is_locked
+from tidemark_airflow.identity import LaunchRecord, Place, read_json, write_json
 from tidemark_airflow.launcher import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
 from tidemark_airflow.observation import Liveness, observe
 from tidemark_airflow.stopping import ask_to_stop, kill_rest
@@ -70,6 +72,26 @@ def test_should_number_instances_apart(make_bench: Callable[..., Bench]) -> None
     for each in (zero, one):
         each.await_state("RUNNING")
     assert zero.driver().pid != one.driver().pid
+
+
+def test_should_give_each_launch_a_temporary_folder_and_remove_it_behind_a_killed_one(bench: Bench) -> None:
+    def launched() -> tuple[LaunchRecord, Path]:
+        record = launch_or_adopt(bench.files, bench.command).seen.launch
+        bench.await_state("RUNNING")
+        assert record is not None
+        return record, Path(bench.driver().environ()["TMPDIR"])
+
+    record, first = launched()
+    assert first.parent == bench.command.temporary
+    (first / "left").write_text("by a JVM that was killed")
+    psutil.Process(record.pid).kill()
+    assert wait_until(lambda: not record.process.is_alive(), 5)
+    assert is_locked(first), "the driver still lives"
+    bench.driver().kill()
+    bench.await_end()
+
+    _, second = launched()
+    assert [folder for folder in second.parent.iterdir() if folder.is_dir()] == [second]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 10, 20, 30])

@@ -14,6 +14,8 @@ from typing import Self
 import psutil
 from tests.chaos.world import World
 
+from tidemark.local.temporary import TEMPORARY_FOLDER
+
 _EVERY_S = 5.0
 _KINDS = ("driver", "jvm", "standby")
 _MEASURES = ("memory_mb", "threads", "handles")
@@ -44,13 +46,18 @@ class Sampler:
             writer = csv.writer(file)
             writer.writerow(["seconds", "kind", "process", *_MEASURES, "temporary_files"])
             while not self._end.wait(_EVERY_S):
-                left = sum(1 for _ in Path(tempfile.gettempdir()).iterdir())
+                left = self._temporary_files()
                 for kind, process in self._processes():
                     with suppress(psutil.Error):
                         memory = process.memory_info().rss / 1e6
                         measured = (round(memory, 1), process.num_threads(), process.num_fds())
                         writer.writerow([round(time.monotonic() - began, 1), kind, process.pid, *measured, left])
                 file.flush()
+
+    def _temporary_files(self) -> int:
+        """In the system's folder, and in those of the application's own."""
+        own = self._world.folder.glob(f"disks/*/{TEMPORARY_FOLDER}/*/*/*")
+        return sum(1 for _ in own) + sum(1 for _ in Path(tempfile.gettempdir()).iterdir())
 
     def _processes(self) -> list[tuple[str, psutil.Process]]:
         found = []

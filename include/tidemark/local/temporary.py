@@ -1,0 +1,55 @@
+"""Temporary files of an instance or a job, and of the JVM below it: in `<state_dir>/.tmp/<name>/<id>/`.
+
+A JVM removes its temporary files when it ends, but not when it is killed, and in the system's temporary folder nobody would
+know whose they are. Here a process holds a lock on its folder, and the next one of that name removes those that nobody holds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from tidemark.stores.directory import LOCK_FILE, FolderLock, is_locked
+
+TEMPORARY_FOLDER = ".tmp"
+# spark-submit has started the JVM already, with the environment of whoever called it.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+
+def temporary_folders(state_dir: Path, name: str) -> Path:
+    """Where the temporary folders of an instance or a job lie."""
+    return state_dir / TEMPORARY_FOLDER / name
+
+
+def use_temporary_folder(folders: Path) -> FolderLock | None:
+    """Make a folder in `folders` and lock it; Python, Spark and JVMs that are started from now on put temporary files there.
+
+    It belongs to this process and to those that inherit the lock; folders whose processes have all ended are removed. A
+    `SPARK_LOCAL_DIRS` that is set is kept: it says where an operator wants Spark to spill to. None below spark-submit, where
+    its caller has done this. Raises what `FolderLock` raises, and `OSError`.
+    """
+    if _SUBMITTED in os.environ:
+        return None
+    lock = _new_folder(folders)
+    folder = str(lock.folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    os.environ.setdefault("SPARK_LOCAL_DIRS", folder)
+    options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), f"-Djava.io.tmpdir={shlex.quote(folder)}"]
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join(options).strip()
+    return lock
+
+
+def _new_folder(folders: Path) -> FolderLock:
+    folders.mkdir(parents=True, exist_ok=True)
+    with (folders / LOCK_FILE).open("w") as lock:
+        # Waits for another one that does the same: a folder that is there and not locked is abandoned.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for folder in folders.iterdir():
+            if folder.is_dir() and not is_locked(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        return FolderLock(folders / uuid.uuid4().hex)

@@ -1,0 +1,141 @@
+"""Temporary files: each process has a folder of its own, and the next one of its name removes what a killed one has left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tidemark.local.temporary import temporary_folders, use_temporary_folder
+from tidemark.settings import Settings, project_root
+from tidemark.stores.directory import FolderLock
+
+_VARIABLES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS")
+_HOLD = (
+    "import sys; from pathlib import Path; from tidemark.local.temporary import use_temporary_folder;"
+    "lock = use_temporary_folder(Path(sys.argv[1])); print(lock.folder, flush=True); sys.stdin.read()"
+)
+# Shuffles, so that Spark writes blocks and Java unpacks its compression.
+_SPARK = """
+import sys
+from spark_jobs.session import spark_session
+from tidemark.local.temporary import temporary_folders, use_temporary_folder
+from tidemark.settings import Settings
+settings = Settings.load()
+print(use_temporary_folder(temporary_folders(settings.state_dir, "app-0")).folder)
+spark = spark_session(settings, "app-0")
+assert spark.range(100_000).repartition(2).distinct().count() == 100_000
+print("computed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of an instance that nothing has been started of yet."""
+    for name in _VARIABLES:
+        # Set first: what a test sets is taken back afterwards, also where there was nothing.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return temporary_folders(tmp_path / "state", "app-0")
+
+
+def _use(folders: Path) -> FolderLock:
+    lock = use_temporary_folder(folders)
+    assert lock is not None
+    return lock
+
+
+def _holder(folders: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that has a folder, and its folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(folders)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_should_remove_what_a_killed_process_has_left_and_nothing_of_a_living_one(folders: Path) -> None:
+    killed, left = _holder(folders)
+    living, kept = _holder(folders)
+    try:
+        (left / "blockmgr" / "00").mkdir(parents=True)
+        (left / "blockmgr" / "00" / "block").write_text("a block")
+        (kept / "file").write_text("in use")
+        killed.kill()
+        killed.wait(10)
+
+        lock = _use(folders)
+
+        assert {path for path in folders.iterdir() if path.is_dir()} == {kept, lock.folder}
+        assert (kept / "file").read_text() == "in use"
+        lock.release()
+    finally:
+        living.kill()
+        living.wait(10)
+
+
+def test_should_leave_the_folders_of_other_names(folders: Path) -> None:
+    beside = folders.with_name("app-00") / "somebody"
+    beside.mkdir(parents=True)
+    _use(folders).release()
+    assert beside.is_dir()
+
+
+def test_should_be_where_python_and_what_is_started_from_it_put_their_files(
+    folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dof=another")
+    with _use(folders) as lock, tempfile.NamedTemporaryFile() as file:
+        assert Path(file.name).parent == lock.folder
+        assert os.environ["SPARK_LOCAL_DIRS"] == str(lock.folder)
+        assert os.environ["SPARK_SUBMIT_OPTS"] == f"-Dof=another -Djava.io.tmpdir={lock.folder}"
+
+
+def test_should_keep_where_an_operator_wants_spark_to_spill(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/large/disk")
+    with _use(folders):
+        assert os.environ["SPARK_LOCAL_DIRS"] == "/large/disk"
+
+
+def test_should_leave_that_to_the_caller_of_spark_submit(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert use_temporary_folder(folders) is None
+    assert not folders.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+@pytest.mark.usefixtures("folders")
+def test_should_keep_every_file_of_a_killed_spark_together(folders: Path, tmp_path: Path) -> None:
+    # With a space, as a folder of a person may have.
+    settings = Settings.load(state_dir=tmp_path / "a state", spark_master="local[2]", spark_driver_memory="512m")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    spark = subprocess.Popen(
+        [sys.executable, "-c", _SPARK],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=project_root(),
+        env={**os.environ, **settings.as_environment(), "TMPDIR": str(elsewhere)},
+        start_new_session=True,
+    )
+    assert spark.stdout is not None
+    own = Path(spark.stdout.readline().strip())
+    assert spark.stdout.readline().strip() == "computed"
+    assert any(own.glob("**/*.data")), "no shuffle in the folder"
+    assert any(own.glob("liblz4*")), "no library unpacked in the folder"
+    os.killpg(spark.pid, signal.SIGKILL)
+    spark.wait(10)
+
+    folders = temporary_folders(settings.state_dir, "app-0")
+    with _use(folders) as lock:
+        assert [path for path in folders.iterdir() if path.is_dir()] == [lock.folder]
+    assert list(elsewhere.iterdir()) == []
