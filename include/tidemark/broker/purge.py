@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -13,6 +16,8 @@ from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
+
+_LEADERS_S = 1.0
 
 
 class RepartitionPurge:
@@ -25,18 +30,37 @@ class RepartitionPurge:
         self._clock = clock
         self._asked_ms = clock()
         self._purged: dict[TopicPartition, int] = {}
+        self._answers: dict[TopicPartition, tuple[int, Future[Any]]] = {}
 
     def run(self, committed: Mapping[TopicPartition, int]) -> None:
         """Ask when it is time; `committed` are next offsets after the last commit. Does not wait for the answer."""
         if not self._topics or self._clock() - self._asked_ms < self._interval_ms:
             return
         self._asked_ms = self._clock()
+        self._take_answers()
         due = {p: o for p, o in committed.items() if p.topic in self._topics and o > self._purged.get(p, 0)}
         if not due:
             return
         try:
-            self._admin.delete_records([ClientPartition(p.topic, p.partition, offset) for p, offset in due.items()])
+            asked = self._admin.delete_records([ClientPartition(p.topic, p.partition, at) for p, at in due.items()])
         except KafkaException as error:
             log.warning("repartition topics are not purged now: %s", error)
             return
-        self._purged.update(due)
+        answers = {TopicPartition(place.topic, place.partition): answer for place, answer in asked.items()}
+        self._answers = {place: (due[place], answer) for place, answer in answers.items()}
+
+    def _take_answers(self) -> None:
+        """What was deleted is not asked for again; what was not is, of the leaders that there are by then."""
+        failed = []
+        for place, (offset, answer) in self._answers.items():
+            error = answer.exception() if answer.done() else None
+            if error is not None:
+                failed.append(f"{place}: {error}")
+            elif answer.done():
+                self._purged[place] = offset
+        self._answers = {}
+        if failed:
+            log.warning("not purged, tried again now: %s", "; ".join(failed))
+            # By itself the admin client keeps to the leaders that it knows for minutes.
+            with suppress(KafkaException):
+                self._admin.list_topics(timeout=_LEADERS_S)
