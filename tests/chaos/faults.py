@@ -10,24 +10,29 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+from confluent_kafka import KafkaException
 from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
 from tests.chaos.world import INSTANCES, World
 from tests.crash import disk, probe
 from tests.crash.scenarios import MIDDLES, STEPS
 
-from tidemark.broker.offsets import describe_group, settled
+from tidemark.broker.offsets import describe_group
+from tidemark.errors import OutcomeUnknown
 from tidemark.local.processes import wait_until
 from tidemark.names import transactional_id
 from tidemark.settings import Settings
 
+T = TypeVar("T")
 Fault = Callable[[World, random.Random], None]
 FAULTS: dict[str, Fault] = {}
 NEEDS_DISKS = {"disk full: state", "disk full: var", "disk full: broker"}
 """Kinds that are left out where nobody may mount."""
 _ARMED_S = 30
 _HELD_S = 40
+_ANSWERED_S = 120
 
 
 def acts_on(name: str) -> str:
@@ -56,6 +61,18 @@ def _named(name: str) -> Callable[[Fault], Fault]:
 def _lasts(seconds: float) -> None:
     """The fault's own duration."""
     threading.Event().wait(seconds)
+
+
+def _answered(question: Callable[[], T]) -> T:
+    """Ask brokers until they answer: the one that was killed last may have been the leader or coordinator that is asked for."""
+    deadline = time.monotonic() + _ANSWERED_S
+    while True:
+        try:
+            return question()
+        except (KafkaException, OutcomeUnknown):
+            if time.monotonic() > deadline:
+                raise
+            _lasts(0.5)
 
 
 def _one(world: World, chance: random.Random) -> int:
@@ -182,20 +199,20 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: a leader of the source killed")
 def _(world: World, chance: random.Random) -> None:
-    topics = world.admin.list_topics("chaos-numbers", timeout=15).topics
+    topics = _answered(lambda: world.admin.list_topics("chaos-numbers", timeout=15)).topics
     _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
 
 
 @_named("broker: the group's coordinator killed")
 def _(world: World, chance: random.Random) -> None:
     settings = Settings.load(bootstrap_servers=world.brokers.direct)
-    group = settled(lambda: describe_group(settings, world.admin, world.application_id), world.application_id, 60)
+    group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
     _killed(world, [group.coordinator.id], chance)
 
 
 @_named("broker: a transaction coordinator killed")
 def _(world: World, chance: random.Random) -> None:
-    topics = world.admin.list_topics("__transaction_state", timeout=15).topics
+    topics = _answered(lambda: world.admin.list_topics("__transaction_state", timeout=15)).topics
     name = transactional_id(world.application_id, _one(world, chance))
     partitions = topics["__transaction_state"].partitions
     _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
@@ -203,7 +220,8 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: the controller killed")
 def _(world: World, chance: random.Random) -> None:
-    _killed(world, [world.admin.describe_cluster(request_timeout=15).result(20).controller.id], chance)
+    cluster = _answered(lambda: world.admin.describe_cluster(request_timeout=15).result(20))
+    _killed(world, [cluster.controller.id], chance)
 
 
 @_named("broker: two of three killed")
