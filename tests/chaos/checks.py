@@ -34,6 +34,8 @@ class Findings:
     wrong: int = 0
     records: int = 0
     report: list[str] = field(default_factory=list)
+    again: list[tuple[str, int, int]] = field(default_factory=list)
+    """Topic, partition and offset of statistics and of the queue's elements that came once more."""
 
     def add(self, kind: str, number: int, text: str) -> None:
         """`number` more of a kind; one line about them."""
@@ -89,7 +91,7 @@ def _compare_statistics(
         np.maximum.accumulate(values[part], out=greatest[part])
     before = np.where(starts > 0, total[starts - 1], 0)
     newest = np.zeros(len(keys), np.int64)
-    unlike, again = 0, 0
+    unlike, again = 0, list[tuple[str, int, int]]()
     for row in came:
         body = json.loads(row.value or b"{}")
         key, times = keys.get(row.key or b"", -1), body["times"]
@@ -100,11 +102,12 @@ def _compare_statistics(
         if (body["least"], body["greatest"], body["total"]) != (least[at], greatest[at], total[at] - before[key]):
             unlike += 1
         elif times <= newest[key]:
-            again += 1
+            again.append(_place(row))
         else:
             newest[key] = times
     found.add("wrong", unlike, f"chaos-stats[{partition}]: no result of the numbers")
-    found.add("duplicated", again, f"chaos-stats[{partition}]: a result that came before, or is older")
+    found.add("duplicated", len(again), f"chaos-stats[{partition}]: a result that came before, or is older")
+    found.again += again
     short = int((lengths - newest).clip(min=0).sum())
     found.add("lost", short, f"chaos-stats[{partition}]: numbers that no result counts")
 
@@ -120,7 +123,13 @@ def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:
         times = Counter(there)
         missing = set(wanted) - times.keys()
         found.add("lost", len(missing), f"chaos-dequeued[{partition}]: {sorted(missing)[:3]}")
-        found.add("duplicated", sum(n - 1 for n in times.values()), f"chaos-dequeued[{partition}]")
+        seen, again = set[int](), list[tuple[str, int, int]]()
+        for row, element in zip(came, there, strict=True):
+            if element in seen:
+                again.append(_place(row))
+            seen.add(element)
+        found.add("duplicated", len(again), f"chaos-dequeued[{partition}]")
+        found.again += again
         aborted = times.keys() - set(wanted)
         found.add("wrong", len(aborted), f"chaos-dequeued[{partition}]: was never committed: {sorted(aborted)[:3]}")
         once = list(dict.fromkeys(n for n in there if n not in aborted))

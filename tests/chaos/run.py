@@ -18,8 +18,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -29,7 +29,7 @@ from tests.chaos.checks import Findings, check
 from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.sampling import Sampler
-from tests.chaos.world import Brokers, World, disks_of_their_own
+from tests.chaos.world import Brokers, Place, World, disks_of_their_own
 from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs
@@ -45,6 +45,7 @@ _TOGETHER = (1, 3, 4, 5, 6)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
+_OUTPUTS = [(topic, number) for topic in ("chaos-stats", "chaos-dequeued") for number in range(PARTITIONS)]
 
 
 @dataclass
@@ -55,6 +56,16 @@ class Course:
     later: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Behind each kind, after the calm: how many seconds of input were not committed."""
     stuck: list[str] = field(default_factory=list)
+    rounds: list[tuple[str, dict[Place, int]]] = field(default_factory=list)
+    """The kind that came first, and where the ends of the outputs were then."""
+    again: Counter[str] = field(default_factory=Counter)
+    """Outputs that came once more, by the kind that they came behind."""
+
+    def attribute(self, again: Iterable[tuple[str, int, int]]) -> None:
+        """Count each output that came once more with the fault before it."""
+        for topic, partition, offset in again:
+            before = [name for name, ends in self.rounds if ends[topic, partition] <= offset]
+            self.again.update(before[-1:])
 
     @property
     def faults(self) -> int:
@@ -96,8 +107,10 @@ def run_faults(
     turns = Turns(kinds, chance)
     began, done = time.monotonic(), set[str]()
     while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
-        names = turns.together(1 if options.calm else chance.choice(_TOGETHER))
+        is_alone = options.calm or options.guarantee == "at_least_once"
+        names = turns.together(1 if is_alone else chance.choice(_TOGETHER))
         done.update(names)
+        course.rounds.append((names[0], world.ends(_OUTPUTS)))
         recovery_s = _bring_about(world, names, chance)
         what = " + ".join(names)
         if recovery_s is None:
@@ -196,9 +209,12 @@ def table(course: Course) -> list[str]:
     lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
     if course.later:
         lines = [f"{lines[0]} behind the input later, worst |", f"{lines[1]}--:|"]
+    if course.again:
+        lines = [f"{lines[0]} outputs that came again |", f"{lines[1]}--:|"]
     for name, seconds in sorted((name, seconds) for name, seconds in course.recoveries.items() if seconds):
         later = f" {max(course.later[name]):.1f} s |" if course.later else ""
-        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}")
+        again = f" {course.again[name]} |" if course.again else ""
+        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}{again}")
     return lines
 
 
@@ -241,6 +257,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
                 found.add("wrong", 1, line)
             check_ends(world, found)
             check(brokers.direct, dlq_topic(world.application_id), found)
+            course.attribute(found.again)
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
                 options.report.write_text("\n".join(table(course)) + "\n")

@@ -140,3 +140,9 @@ def test_should_want_a_window_once_it_is_over(topics):
     assert found() == (1, 0, 0)
     topics["chaos-finals"].append(row("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": 3}))
     assert found() == (0, 0, 0)
+
+
+def test_should_say_where_outputs_came_again(topics):
+    for sink in ("chaos-stats", "chaos-dequeued"):
+        topics[sink].append(topics[sink][-1])
+    assert checked().again == [("chaos-stats", 0, 2), ("chaos-dequeued", 0, 3)]

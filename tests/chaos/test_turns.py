@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from tests.chaos.faults import FAULTS, acts_on
-from tests.chaos.run import Turns
+from tests.chaos.run import Course, Turns
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -28,3 +28,10 @@ def test_should_bring_every_kind_as_often_as_the_others_though_some_come_togethe
 def test_should_draw_fewer_where_all_that_is_left_acts_on_one_thing():
     turns = Turns(["broker: all killed", "disk full: broker"], random.Random(1))
     assert sorted(turns.together(3) + turns.together(3)) == ["broker: all killed", "disk full: broker"]
+
+
+def test_should_count_what_came_again_with_the_fault_before_it():
+    course = Course()
+    course.rounds = [("a", {("out", 0): 0, ("out", 1): 5}), ("b", {("out", 0): 10, ("out", 1): 5})]
+    course.attribute([("out", 0, 9), ("out", 0, 10), ("out", 1, 5), ("out", 1, 7)])
+    assert course.again == {"a": 1, "b": 3}
