@@ -220,7 +220,8 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: the controller killed")
 def _(world: World, chance: random.Random) -> None:
-    cluster = _answered(lambda: world.admin.describe_cluster(request_timeout=15).result(20))
+    admin = world.admin
+    cluster = _answered(lambda: admin.describe_cluster(request_timeout=15).result(20))
     _killed(world, [cluster.controller.id], chance)
 
 

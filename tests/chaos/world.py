@@ -160,7 +160,6 @@ class World:
         os.environ["TEST_CHAOS_GUARANTEE"] = guarantee
         self.plan = plan_of(TOPOLOGY, FOLDER)
         self.application_id = self.plan.application_id
-        self.admin = AdminClient({"bootstrap.servers": brokers.direct, "log_level": 0})
         self.var_dir = folder / "var"
         self.arm_file = folder / "arm.json"
         self.feeding = Feeding(brokers.direct, seed)
@@ -182,8 +181,14 @@ class World:
             NewTopic(topic, PARTITIONS, 3, config=config if topic == "chaos-events" else {})
             for topic in user_topics(self.plan)
         ]
-        for created in self.admin.create_topics(topics).values():
+        admin = self.admin
+        for created in admin.create_topics(topics).values():
             created.result(30)
+
+    @property
+    def admin(self) -> AdminClient:
+        """A client that knows nothing yet: one that has seen brokers die could wait for a dead coordinator for minutes."""
+        return AdminClient({"bootstrap.servers": self.brokers.direct, "log_level": 0})
 
     def _instance(self, number: int, disk_name: str | None = None) -> Supervised:
         name = f"instance-{number}" if disk_name is None else f"instance-{number}-{disk_name}"
