@@ -42,7 +42,7 @@ def test_should_purge_where_the_leader_is_now(cluster, unique):
         nonlocal now
         now += 1
         purge.run({place: offset})
-        return beginnings([place])[place] == offset
+        return beginnings([place])[place] == offset - 1
 
     def leader():
         return other.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
@@ -64,7 +64,8 @@ def test_should_ask_once_for_what_was_deleted(cluster, unique):
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(20)
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-    producer.produce(topic, b"1", partition=0)
+    for _ in range(2):
+        producer.produce(topic, b"1", partition=0)
     assert producer.flush(30) == 0
     now, asked = 0, []
 
@@ -79,6 +80,40 @@ def test_should_ask_once_for_what_was_deleted(cluster, unique):
     purge = RepartitionPurge(_Plan(topic), Counting(), 1, lambda: now)
     for _ in range(3):
         now += 1
-        purge.run({TopicPartition(topic, 0): 1})
+        purge.run({TopicPartition(topic, 0): 2})
         asked[-1].result(20)
     assert len(asked) == 1
+
+
+def test_should_leave_the_end_where_it_is_when_all_brokers_are_killed(cluster, unique):
+    topic = unique("purged")
+    place = TopicPartition(topic, 0)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(20)
+
+    def produce():
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for _ in range(_RECORDS):
+            producer.produce(topic, b"1", partition=0)
+        assert producer.flush(30) == 0
+
+    def written_high_watermarks():
+        files = [cluster.node(node).folder / "data" / "replication-offset-checkpoint" for node in cluster.node_ids]
+        return [f"{topic} 0 {_RECORDS}" in file.read_text().splitlines() for file in files]
+
+    produce()
+    assert wait_until(lambda: all(written_high_watermarks()), 30)
+    # What is written from here on is not in those files when the brokers die.
+    produce()
+    times = iter((0, 1, 1))
+    purge = RepartitionPurge(_Plan(topic), admin, 1, lambda: next(times))
+    purge.run({place: 2 * _RECORDS})
+    ends = EndOffsets(admin, 15.0)
+    assert wait_until(lambda: ends.beginnings([place])[place] >= 2 * _RECORDS - 1, 4, 0.05)
+    for node in cluster.node_ids:
+        cluster.kill_node(node)
+    for node in cluster.node_ids:
+        cluster.node(node).launch()
+    cluster.wait_ready()
+    other = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    assert EndOffsets(other, 30.0).of([place]) == {place: 2 * _RECORDS}

@@ -18,10 +18,15 @@ from tidemark.topology.plan import TopologyPlan
 log = logging.getLogger(__name__)
 
 _LEADERS_S = 1.0
+_KEPT = 1
+"""Offsets that stay below the committed one. A broker that starts with an empty partition forgets the partition's leader epochs.
+Where all replicas were killed at once, they then go back to the high watermark that each had written down up to five seconds
+before (Kafka 4.3), and the partition ends before what was committed.
+"""
 
 
 class RepartitionPurge:
-    """Asks the broker now and then to delete below the committed offsets of this instance's tasks."""
+    """Asks the broker now and then to delete below the committed offsets of this instance's tasks, but for the last one."""
 
     def __init__(self, plan: TopologyPlan, admin: AdminClient, interval_ms: int, clock: Callable[[], int]) -> None:
         self._interval_ms = interval_ms
@@ -38,7 +43,9 @@ class RepartitionPurge:
             return
         self._asked_ms = self._clock()
         self._take_answers()
-        due = {p: o for p, o in committed.items() if p.topic in self._topics and o > self._purged.get(p, 0)}
+        due = {
+            p: o - _KEPT for p, o in committed.items() if p.topic in self._topics and o - _KEPT > self._purged.get(p, 0)
+        }
         if not due:
             return
         try:
