@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 _LEADERS_S = 1.0
 _KEPT = 1
-"""Offsets that stay below the committed one. A broker that starts with an empty partition forgets the partition's leader epochs.
-Where all replicas were killed at once, they then go back to the high watermark that each had written down up to five seconds
-before (Kafka 4.3), and the partition ends before what was committed.
+"""Offsets that stay below the committed one. A broker that starts with an empty partition forgets the partition's leader
+epochs. Where all replicas were killed at once, they then go back to the high watermark that each had written down up to five
+seconds before (Kafka 4.3), and the partition ends before what was committed.
 """
 
 
