@@ -51,10 +51,12 @@ def test_a_killed_broker_should_keep_its_address_and_its_data(
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
         admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(15)
         _produce(address, "kept")
+        (broker.folder / "tmp" / "left").touch()
         broker.kill()
         assert not answers(address)
         broker.start()
         assert broker.bootstrap == address
+        assert not (broker.folder / "tmp" / "left").exists()
         assert "kept" in admin.list_topics(timeout=10).topics
     assert not broker.is_alive()
     assert ports.is_free(broker.node.port)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +97,9 @@ class EmbeddedBroker:
     def launch(self) -> None:
         """Start the process without waiting for it; formats the data folder the first time. Blocks about 2 s then."""
         settings = self._configure()
+        # A broker that was killed leaves its unpacked libraries behind.
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir()
         if not (self.folder / "data" / "meta.properties").exists():
             self._format(settings)
         self.identity = processes.start(
@@ -155,9 +159,13 @@ class EmbeddedBroker:
                 f"cannot format the broker's folder {self.folder}: {_telling_line(said.stderr + said.stdout)}"
             )
 
+    @property
+    def _temporary(self) -> Path:
+        return self.folder / "tmp"
+
     def _java(self, heap: str, main: str, *arguments: str | Path) -> list[str | Path]:
         return [
-            java.find().executable, f"-Xmx{heap}", "-Djava.awt.headless=true",
+            java.find().executable, f"-Xmx{heap}", "-Djava.awt.headless=true", f"-Djava.io.tmpdir={self._temporary}",
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             "-cp", os.pathsep.join(str(jar) for jar in self._jars), main, *arguments,
         ]  # fmt: skip
