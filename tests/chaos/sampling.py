@@ -17,6 +17,7 @@ from tests.chaos.world import World
 from tidemark.local.temporary import TEMPORARY_FOLDER
 
 _EVERY_S = 5.0
+_ANOTHER_S = 120.0
 _KINDS = ("driver", "jvm", "standby")
 _MEASURES = ("memory_mb", "threads", "handles")
 
@@ -76,18 +77,24 @@ class Sampler:
         mpl.use("Agg")
         import matplotlib.pyplot as plt
 
-        lines: dict[tuple[str, str], list[dict[str, float]]] = {}
+        lines: list[tuple[str, list[dict[str, float]]]] = []
+        newest: dict[tuple[str, str], list[dict[str, float]]] = {}
         with self._path.open() as file:
             for row in csv.DictReader(file):
                 numbers = {name: float(row[name]) for name in ("seconds", *_MEASURES, "temporary_files")}
-                lines.setdefault((row["kind"], row["process"]), []).append(numbers)
+                own = newest.get((row["kind"], row["process"]))
+                # A number that comes again after a while is another process's.
+                if own is None or numbers["seconds"] - own[-1]["seconds"] > _ANOTHER_S:
+                    own = newest[row["kind"], row["process"]] = []
+                    lines.append((row["kind"], own))
+                own.append(numbers)
         measures = (*_MEASURES, "temporary_files")
         figure, axes = plt.subplots(
             len(measures), 1, figsize=(10, 3 * len(measures)), sharex=True, layout="constrained"
         )
         colours = dict(zip(_KINDS, ("#00708a", "#d98200", "#777777"), strict=True))
         for axis, measure in zip(axes, measures, strict=True):
-            for (kind, _), rows in lines.items():
+            for kind, rows in lines:
                 axis.plot([r["seconds"] / 60 for r in rows], [r[measure] for r in rows], color=colours[kind], lw=1)
             axis.set_ylabel(measure.replace("_", " "))
             axis.set_ylim(bottom=0)
