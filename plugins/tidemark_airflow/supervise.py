@@ -22,6 +22,7 @@ import psutil
 
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.local.temporary import use_temporary_folder
+from tidemark.stores.directory import locks_around
 from tidemark_airflow.identity import LaunchRecord, Place, ProcessId, write_json
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -85,7 +86,7 @@ def run(order: Order) -> int:
         order.command,
         stdin=subprocess.DEVNULL,
         # The folder is in use for as long as the command runs, also when this process has been killed.
-        pass_fds=[temporary.descriptor] if temporary else [],
+        pass_fds=locks_around(temporary.folder) if temporary else [],
         # The child must not inherit the signals that this process blocks to wait for them.
         preexec_fn=_unblock_signals,
     )

@@ -310,7 +310,7 @@ def _(world: World, chance: random.Random) -> None:
     _full(world.brokers.disk, chance.uniform(5, 15))
     # A broker without a log folder ends by itself.
     _lasts(2)
-    world.brokers.revive()
+    world.brokers.cluster.start()
 
 
 @_named("input: not JSON")
@@ -382,7 +382,7 @@ def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
         if node in world.brokers.cluster.node_ids:
             world.brokers.cluster.kill_node(node)
     _lasts(chance.uniform(0, 10))
-    world.brokers.revive()
+    world.brokers.cluster.start()
 
 
 def _disturbed(world: World, disturb: Callable[[Proxy], None], seconds: float) -> None:

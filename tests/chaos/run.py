@@ -156,7 +156,7 @@ def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> f
         thread.start()
     for thread in threads:
         thread.join()
-    world.brokers.revive()
+    world.brokers.cluster.start()
     if failures:
         raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
     healed = time.monotonic()

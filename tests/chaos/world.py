@@ -78,13 +78,6 @@ class Brokers:
         """The nodes whose processes run."""
         return [node for node in self.cluster.node_ids if self.cluster.node(node).is_alive()]
 
-    def revive(self) -> None:
-        """Start every node that does not run, side by side, and wait for all."""
-        for node in self.cluster.node_ids:
-            if not self.cluster.node(node).is_alive():
-                self.cluster.node(node).launch()
-        self.cluster.wait_ready()
-
     @contextmanager
     def stopped(self, node: int) -> Iterator[None]:
         """SIGSTOP until the end of the block."""

@@ -37,7 +37,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of an instance that nothing has been started of yet."""
+    """Where an instance that was never launched will make its temporary folders."""
     for name in _VARIABLES:
         # Set first: what a test sets is taken back afterwards, also where there was nothing.
         monkeypatch.setenv(name, "")
@@ -82,10 +82,10 @@ def test_should_remove_what_a_killed_process_has_left_and_nothing_of_a_living_on
 
 
 def test_should_leave_the_folders_of_other_names(folders: Path) -> None:
-    beside = folders.with_name("app-00") / "somebody"
-    beside.mkdir(parents=True)
+    of_another_instance = folders.with_name("app-00") / "launch"
+    of_another_instance.mkdir(parents=True)
     _use(folders).release()
-    assert beside.is_dir()
+    assert of_another_instance.is_dir()
 
 
 def test_should_be_where_python_and_what_is_started_from_it_put_their_files(
@@ -113,7 +113,7 @@ def test_should_leave_that_to_the_caller_of_spark_submit(folders: Path, monkeypa
 @pytest.mark.spark
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("folders")
-def test_should_keep_every_file_of_a_killed_spark_together(folders: Path, tmp_path: Path) -> None:
+def test_should_keep_every_file_of_a_killed_spark_together(tmp_path: Path) -> None:
     # With a space, as a folder of a person may have.
     settings = Settings.load(state_dir=tmp_path / "a state", spark_master="local[2]", spark_driver_memory="512m")
     elsewhere = tmp_path / "elsewhere"

@@ -102,6 +102,12 @@ def describe_group(settings: Settings, admin: AdminClient, group: str, **options
     return found
 
 
+def look_for_leaders(admin: AdminClient, timeout_s: float) -> None:
+    """Refresh the client's metadata, which the admin client does by itself only every few minutes. Blocks; never raises."""
+    with contextlib.suppress(KafkaException):  # The next question to a leader says what is wrong.
+        admin.list_topics(timeout=timeout_s)
+
+
 class EndOffsets:
     """Asks brokers for offsets with the admin client; raises `OutcomeUnknown` when they do not answer in time."""
 
@@ -149,12 +155,7 @@ class EndOffsets:
                         f"brokers did not tell the offsets of {partitions[0]}: {reason.str()}"
                     ) from error
                 self._pause.wait(_RETRY_S)
-                self._look_for_leaders()
-
-    def _look_for_leaders(self) -> None:
-        """Refresh the client's metadata. By itself the admin client does so only every few minutes."""
-        with contextlib.suppress(KafkaException):  # The next attempt says what is wrong.
-            self._admin.list_topics(timeout=self._attempt_s)
+                look_for_leaders(self._admin, self._attempt_s)
 
     def _ask_once(
         self, partitions: Sequence[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel

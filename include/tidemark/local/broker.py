@@ -228,9 +228,9 @@ class EmbeddedCluster:
         return list(self._brokers)
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start all nodes side by side and wait until each knows all. Blocks; raises `PreflightFailed`."""
+        """Start the nodes that do not run, side by side, and wait until each knows all. Blocks; raises `PreflightFailed`."""
         with ThreadPoolExecutor(len(self._brokers)) as pool:
-            list(pool.map(lambda broker: broker.launch(), self._brokers.values()))
+            list(pool.map(lambda broker: broker.is_alive() or broker.launch(), self._brokers.values()))
         self.wait_ready(timeout_s)
         return self
 

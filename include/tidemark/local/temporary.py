@@ -1,7 +1,7 @@
-"""Temporary files of an instance or a job, and of the JVM below it: in `<state_dir>/.tmp/<name>/<id>/`.
+"""Temporary files of an instance or a job and of its JVM. They lie in `<state_dir>/.tmp/<name>/<id>/`.
 
-A JVM removes its temporary files when it ends, but not when it is killed, and in the system's temporary folder nobody would
-know whose they are. Here a process holds a lock on its folder, and the next one of that name removes those that nobody holds.
+A JVM that is killed leaves its temporary files behind. Therefore each process locks a folder of its own for them. The next
+process of the same name removes every folder that is no longer locked.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from tidemark.stores.directory import LOCK_FILE, FolderLock, is_locked
 
 TEMPORARY_FOLDER = ".tmp"
-# spark-submit has started the JVM already, with the environment of whoever called it.
+# Set below spark-submit. The JVM runs already then, and has the environment of the process that called spark-submit.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def temporary_folders(state_dir: Path, name: str) -> Path:
-    """Where the temporary folders of an instance or a job lie."""
+    """The folder in which one instance or job makes a temporary folder at each launch."""
     return state_dir / TEMPORARY_FOLDER / name
 
 

@@ -79,11 +79,6 @@ class FolderLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    @property
-    def descriptor(self) -> int:
-        """For a child: it holds the lock, too, for as long as it lives."""
-        return self._descriptor
-
     def release(self) -> None:
         """Give the lock back. May be called twice."""
         if self._descriptor >= 0:
