@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from tidemark.broker.offsets import look_for_leaders
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
+_ANSWER_S = 5.0
 _LEADERS_S = 1.0
 _KEPT = 1
 """Offsets that stay below the committed one. A broker that starts with an empty partition forgets the partition's leader
@@ -35,7 +36,7 @@ class RepartitionPurge:
         self._clock = clock
         self._asked_ms = clock()
         self._purged: dict[TopicPartition, int] = {}
-        self._answers: dict[TopicPartition, tuple[int, Future[Any]]] = {}
+        self._asked: list[tuple[TopicPartition, int, Future[Any]]] = []
 
     def run(self, committed: Mapping[TopicPartition, int]) -> None:
         """Ask when it is time; `committed` are next offsets after the last commit. Does not wait for the answer."""
@@ -43,31 +44,29 @@ class RepartitionPurge:
             return
         self._asked_ms = self._clock()
         self._take_answers()
+        unanswered = {place for place, _, _ in self._asked}
         due = {
-            p: o - _KEPT for p, o in committed.items() if p.topic in self._topics and o - _KEPT > self._purged.get(p, 0)
+            p: o - _KEPT
+            for p, o in committed.items()
+            if p.topic in self._topics and p not in unanswered and o - _KEPT > self._purged.get(p, 0)
         }
         if not due:
             return
         try:
-            asked = self._admin.delete_records([ClientPartition(p.topic, p.partition, at) for p, at in due.items()])
+            asked = self._admin.delete_records(
+                [ClientPartition(p.topic, p.partition, at) for p, at in due.items()], request_timeout=_ANSWER_S
+            )
         except KafkaException as error:
             log.warning("repartition topics are not purged now: %s", error)
             return
-        answers = {TopicPartition(place.topic, place.partition): answer for place, answer in asked.items()}
-        self._answers = {place: (due[place], answer) for place, answer in answers.items()}
+        self._asked += [(TopicPartition(p.topic, p.partition), p.offset, answer) for p, answer in asked.items()]
 
     def _take_answers(self) -> None:
-        """What was deleted is not asked for again; what was not is, of the leaders that there are by then."""
-        failed = []
-        for place, (offset, answer) in self._answers.items():
-            error = answer.exception() if answer.done() else None
-            if error is not None:
-                failed.append(f"{place}: {error}")
-            elif answer.done():
-                self._purged[place] = offset
-        self._answers = {}
+        """Remember which deletions succeeded. Where one failed, look for the leaders, so that the next request reaches them."""
+        answered = [one for one in self._asked if one[2].done()]
+        self._asked = [one for one in self._asked if one not in answered]
+        self._purged |= {place: offset for place, offset, answer in answered if answer.exception() is None}
+        failed = [f"{place}: {error}" for place, _, answer in answered if (error := answer.exception()) is not None]
         if failed:
             log.warning("not purged, tried again now: %s", "; ".join(failed))
-            # By itself the admin client keeps to the leaders that it knows for minutes.
-            with suppress(KafkaException):
-                self._admin.list_topics(timeout=_LEADERS_S)
+            look_for_leaders(self._admin, _LEADERS_S)
