@@ -19,6 +19,14 @@ _COORDINATOR_MOVES = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
 
+_LEADER_MOVES = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+}
+
 
 class Row(NamedTuple):
     """One record as the broker holds it."""
@@ -93,11 +101,23 @@ def partitions(bootstrap: str, topics: Iterable[str], timeout_s: float = 15.0) -
     return [(topic, partition) for topic in wanted for partition in sorted(listed[topic].partitions)]
 
 
+def _watermarks(consumer: Consumer, place: Place, timeout_s: float) -> tuple[int, int]:
+    """The first offset of a partition and the one after its last, asked again while another broker becomes its leader."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return consumer.get_watermark_offsets(TopicPartition(*place), timeout=timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
 def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 15.0) -> dict[Place, int]:
     """The offset after the last one, as a reader of `isolation` sees it (markers count)."""
     consumer = _consumer(bootstrap, isolation)
     try:
-        return {place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=timeout_s)[1] for place in places}
+        return {place: _watermarks(consumer, place, timeout_s)[1] for place in places}
     finally:
         consumer.close()
 
@@ -129,7 +149,7 @@ def beginnings(bootstrap: str, places: Iterable[Place], timeout_s: float = 15.0)
     """The first offset that each partition holds."""
     consumer = _consumer(bootstrap, "read_committed")
     try:
-        return {p: consumer.get_watermark_offsets(TopicPartition(*p), timeout=timeout_s)[0] for p in places}
+        return {place: _watermarks(consumer, place, timeout_s)[0] for place in places}
     finally:
         consumer.close()
 
