@@ -65,6 +65,8 @@ def command(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLDS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": "include"},
+        # Under `nohup` it would inherit that SIGHUP is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout.readline() == b"held\n"
     yield process
