@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 Place = tuple[str, int]
 """A topic and one of its partitions."""
+
+T = TypeVar("T")
 
 
 _COORDINATOR_MOVES = {
@@ -101,16 +103,24 @@ def partitions(bootstrap: str, topics: Iterable[str], timeout_s: float = 15.0) -
     return [(topic, partition) for topic in wanted for partition in sorted(listed[topic].partitions)]
 
 
-def _watermarks(consumer: Consumer, place: Place, timeout_s: float) -> tuple[int, int]:
-    """The first offset of a partition and the one after its last, asked again while another broker becomes its leader."""
+def _ask(consumer: Consumer, ask: Callable[[], T], moves: Collection[int], timeout_s: float) -> T:
+    """What `ask` says of the brokers, asked again until `timeout_s` while it raises one of the errors `moves`."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            return consumer.get_watermark_offsets(TopicPartition(*place), timeout=timeout_s)
+            return ask()
         except KafkaException as error:
-            if error.args[0].code() not in _LEADER_MOVES or time.monotonic() > deadline:
+            if error.args[0].code() not in moves or time.monotonic() > deadline:
                 raise
-        time.sleep(0.1)
+        consumer.poll(0.2)
+
+
+def _watermarks(consumer: Consumer, place: Place, timeout_s: float) -> tuple[int, int]:
+    """The first offset of a partition and the one after its last, asked again while another broker becomes its leader."""
+    partition = TopicPartition(*place)
+    return _ask(
+        consumer, lambda: consumer.get_watermark_offsets(partition, timeout=timeout_s), _LEADER_MOVES, timeout_s
+    )
 
 
 def end_offsets(bootstrap: str, places: Iterable[Place], isolation: str, timeout_s: float = 15.0) -> dict[Place, int]:
@@ -196,16 +206,9 @@ def committed_offsets(bootstrap: str, group: str, places: Iterable[Place], timeo
     settings = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
     wanted = [TopicPartition(*place) for place in places]
-    deadline = time.monotonic() + timeout_s
     try:
-        while True:
-            try:
-                found = consumer.committed(wanted, timeout=timeout_s)
-                return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
-            except KafkaException as error:
-                if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
-                    raise
-            consumer.poll(0.2)
+        found = _ask(consumer, lambda: consumer.committed(wanted, timeout=timeout_s), _COORDINATOR_MOVES, timeout_s)
+        return {(f.topic, f.partition): f.offset if f.offset >= 0 else -1 for f in found}
     finally:
         consumer.close()
 
