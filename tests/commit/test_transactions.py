@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from types import SimpleNamespace
 
@@ -298,6 +299,65 @@ def test_should_be_refused_with_the_generation_of_before(client, joined, unique)
         producer.send_offsets([ClientPartition(partition.topic, 0, 42)], GroupMetadata.parse(opaque, now.member_id))
         producer.commit()
     assert joined.committed([partition]) == {}
+
+
+def remove_from_group(bootstrap, group, instance):
+    """LeaveGroup (api 13, version 3) for a static member, as an administrator's tool sends it: the session's end, at once."""
+
+    def text(value):
+        return len(value).to_bytes(2, "big") + value.encode()
+
+    header = (13).to_bytes(2, "big") + (3).to_bytes(2, "big") + (1).to_bytes(4, "big") + text("test")
+    body = header + text(group) + (1).to_bytes(4, "big") + text("") + text(instance)
+    host, port = bootstrap.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(len(body).to_bytes(4, "big") + body)
+        answer = connection.recv(4096)
+    # Correlation id, throttle time, the error of the whole.
+    assert answer[12:14] == b"\0\0", answer
+
+
+@contextlib.contextmanager
+def a_polling_member(client, group, topic, name):
+    """Another instance of the application. It holds what the group gives it until the end of the block."""
+    config = {"group.id": group, "group.instance.id": name, "partition.assignment.strategy": "cooperative-sticky"}
+    consumer, ended, assigned = Consumer({**client, **config, "session.timeout.ms": 6000}), threading.Event(), []
+
+    def poll():
+        while not ended.wait(0.05):
+            consumer.poll(0)
+            assigned[:] = [TopicPartition(p.topic, p.partition) for p in consumer.assignment()]
+
+    consumer.subscribe([topic])
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        yield assigned
+    finally:
+        ended.set()
+        thread.join()
+        consumer.close()
+
+
+def test_should_own_partitions_anew_under_the_id_that_it_has_after_the_group_removed_it(
+    broker, client, create_topic, unique
+):
+    """What `Member.metadata` rests on: who was removed and joins again has another id, even as the same static member."""
+    group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
+    joined, partition = Joined(client, group, source, name), TopicPartition(source, 0)
+    with joined.lock:
+        member_id, epoch = joined.member.metadata().member_id, joined.member.ownership.epoch(partition)
+    with a_polling_member(client, group, source, unique("other")) as held_by_other:
+        assert wait_until(lambda: joined.metadata().generation > 1, 30)
+        assert joined.metadata().member_id == member_id
+        assert joined.member.ownership.epoch(partition) == epoch
+        with joined.lock:
+            remove_from_group(broker.bootstrap, group, name)
+            assert wait_until(lambda: partition in held_by_other, 30)
+        assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 30)
+    remove_from_group(broker.bootstrap, group, name)
+    assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
+    joined.member.close()
 
 
 def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):

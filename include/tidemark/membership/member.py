@@ -66,6 +66,7 @@ class Member:
         on_change: Callable[[], None],
     ) -> None:
         self.ownership = Ownership()
+        self._granted_to = ""
         self._lock = lock
         self._on_change = on_change
         self._topics = list(topics)
@@ -96,14 +97,20 @@ class Member:
             consumer.incremental_assign(partitions)
             # Paused: Spark reads the records, this member only holds the assignment.
             consumer.pause(partitions)
-            named = [TopicPartition(p.topic, p.partition) for p in partitions]
+            member_id = consumer.memberid() or ""
+            if member_id != self._granted_to:
+                # The client may keep partitions over this; others may have held them meanwhile.
+                self.ownership.revoked(self.ownership.held())
+                self._granted_to = member_id
+                partitions = consumer.assignment()
+            named = _named(partitions)
             self.ownership.assigned(named)
             log.info("rebalance: assigned %s", ", ".join(map(str, named)) or "nothing")
         self._on_change()
 
     def _revoked(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         with self._lock:
-            named = [TopicPartition(p.topic, p.partition) for p in partitions]
+            named = _named(partitions)
             self.ownership.revoked(named)
             consumer.incremental_unassign(partitions)
             log.info("rebalance: revoked %s", ", ".join(map(str, named)) or "nothing")
@@ -149,8 +156,19 @@ class Member:
         self.check()
 
     def metadata(self) -> GroupMetadata:
-        """Current generation and member id; the caller holds the lock."""
-        return GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
+        """Return the current generation and member id. The caller holds the lock, and checks `ownership` afterwards.
+
+        A member that the group has removed gets another id when it joins again. The client joins in a thread of its own and
+        need not call back before that: until it does, a partition that others have held meanwhile looks as if it had never
+        been away. So every partition that was granted to another id is marked as lost here.
+        """
+        known = GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
+        held = self.ownership.held()
+        if held and known.member_id and known.member_id != self._granted_to:
+            log.warning("group member: removed from the group and joined again; lost %s", ", ".join(map(str, held)))
+            self.ownership.revoked(held)
+            self._on_change()
+        return known
 
     def commit(self, offsets: Sequence[ClientPartition]) -> None:
         """Commit offsets outside a transaction, as this member of this generation. Blocks; the caller holds the lock.
@@ -168,3 +186,7 @@ class Member:
         if self._thread.is_alive():
             self._thread.join(10)
         self._consumer.close()
+
+
+def _named(partitions: Sequence[ClientPartition]) -> list[TopicPartition]:
+    return [TopicPartition(p.topic, p.partition) for p in partitions]
