@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from types import SimpleNamespace
@@ -358,6 +359,51 @@ def test_should_own_partitions_anew_under_the_id_that_it_has_after_the_group_rem
     remove_from_group(broker.bootstrap, group, name)
     assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
     joined.member.close()
+
+
+@contextlib.contextmanager
+def an_unanswering_member(client, group, topic, name):
+    """One that joins and never polls: it keeps a rebalance open, as its client waits for the callback of the one before."""
+    config = {"group.id": group, "group.instance.id": name, "partition.assignment.strategy": "cooperative-sticky"}
+    consumer = Consumer({**client, **config, "session.timeout.ms": 6000})
+    consumer.subscribe([topic], on_assign=lambda *_: None)
+    try:
+        yield
+    finally:
+        consumer.close()
+
+
+def test_should_lose_its_partitions_when_it_is_removed_while_it_joins_again(broker, client, create_topic, unique):
+    """The client joins under another id then, and calls back with nothing, though another may have held its partition."""
+    group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
+    states, partition = [], TopicPartition(source, 0)
+    watched = {
+        **client,
+        "statistics.interval.ms": 100,
+        "stats_cb": lambda text: states.append(json.loads(text)["cgrp"]),
+    }
+    joined = Joined(watched, group, source, name)
+    epoch = joined.member.ownership.epoch(partition)
+    generation = joined.metadata().generation
+    silent, newcomer = unique("silent"), unique("newcomer")
+    with an_unanswering_member(client, group, source, silent):
+        assert wait_until(
+            lambda: joined.metadata().generation > generation and states[-1]["join_state"] == "steady", 30
+        )
+        with a_polling_member(client, group, source, newcomer):
+            assert wait_until(lambda: states[-1]["join_state"] == "wait-join", 30)
+            with joined.lock:
+                member = joined.member
+                before = GroupMetadata.parse(member._consumer.consumer_group_metadata(), member._consumer.memberid())
+                remove_from_group(broker.bootstrap, group, name)
+                assert wait_until(lambda: not member._consumer.memberid(), 30)
+                remove_from_group(broker.bootstrap, group, silent)
+                assert member.ownership.epoch(partition) == epoch
+                assert wait_until(lambda: member.metadata().generation > before.generation, 30)
+                assert member.ownership.epoch(partition) is None
+    remove_from_group(broker.bootstrap, group, newcomer)
+    assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 30)
+    member.close()
 
 
 def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):
