@@ -11,11 +11,9 @@ from pyspark.sql import SparkSession
 from spark_jobs.cluster import cluster_conf
 from tidemark.broker.clients import java_system_properties
 from tidemark.local.jars import ensure
+from tidemark.local.spark_driver import driver_jvm_conf
 from tidemark.settings import Settings
 
-# A batch's garbage dies young and its fetch buffers are large: a big young generation collected by all cores at once costs
-# a tenth of the CPU less than concurrent marking does (docs/benchmarks.md).
-_JAVA_OPTIONS = "-XX:+UseParallelGC -XX:NewRatio=1"
 _QUIET = (
     # Its only warning is that it lets idle consumers go, which it does for every other batch with dead letters.
     "org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool",
@@ -44,14 +42,13 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     Raises `PreflightFailed` where executors could not reach this driver.
     """
     system = java_system_properties(settings)
+    jars = ensure("spark", settings)
     builder = SparkSession.builder.appName(name).master(settings.spark_master)
     conf = {
         **cluster_conf(settings),
-        "spark.driver.memory": settings.spark_driver_memory,
-        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Xms{settings.spark_driver_memory}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.jars": ",".join(str(jar) for jar in ensure("spark", settings)),
+        "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.adaptive.enabled": "false",
         # A value that cannot be computed is null, as for a field that is missing; it must not stop the stream.
         "spark.sql.ansi.enabled": "false",
@@ -81,6 +78,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
         "spark.executor.extraJavaOptions": " ".join(f"-D{name}={value}" for name, value in system.items()),
         **settings.spark_extra_conf,
+        **driver_jvm_conf(settings, jars),
     }
     for key, value in conf.items():
         builder = builder.config(key, value)

@@ -27,13 +27,17 @@ def spark_command(
 
     The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` when there is none.
     """
-    from tidemark.local import jars
+    from tidemark.local import jars, spark_driver
 
+    spark_jars = jars.ensure("spark", settings)
     application = str(script or project_root() / INSTANCE_SCRIPT)
     hook = _submit_hook(
         conn_id,
         settings,
-        conf={"spark.jars": ",".join(str(jar) for jar in jars.ensure("spark", settings))},
+        conf={
+            "spark.jars": ",".join(str(jar) for jar in spark_jars),
+            **spark_driver.driver_jvm_conf(settings, spark_jars),
+        },
         driver_memory=settings.spark_driver_memory,
         name=str(files.key),
         properties_file=_write_properties(files, settings.spark_extra_conf),

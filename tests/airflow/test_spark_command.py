@@ -39,6 +39,10 @@ def test_should_submit_the_instance_with_verified_jars(files: InstanceFiles, spa
     assert line[line.index("--driver-memory") + 1] == "700m"
     assert line[line.index("--name") + 1] == "patient-monitoring-2"
     assert f"spark.jars={','.join(str(jar) for jar in spark_jars)}" in line
+    assert f"spark.driver.extraClassPath={':'.join(str(jar) for jar in spark_jars)}" in line
+    (options,) = (part for part in line if part.startswith("spark.driver.extraJavaOptions="))
+    assert "-XX:+UseParallelGC" in options
+    assert "-Xms700m" in options
     assert Path(command.script).parts[-2:] == ("spark_jobs", "stream_instance.py")
 
 

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import PreflightFailed
-from tidemark.local import java, ports, processes
+from tidemark.local import class_data, java, ports, processes
 from tidemark.local.broker_config import Node, as_properties, log4j_properties, server_properties
 
 START_TIMEOUT_S = 120.0
@@ -167,6 +167,7 @@ class EmbeddedBroker:
         return [
             java.find().executable, f"-Xmx{heap}", "-Djava.awt.headless=true", f"-Djava.io.tmpdir={self._temporary}",
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            *class_data.java_options(class_data.kafka_archive(self._jars)),
             "-cp", os.pathsep.join(str(jar) for jar in self._jars), main, *arguments,
         ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidemark.broker.clients import java_properties, java_system_properties
 from tidemark.errors import TidemarkError
-from tidemark.local import jars, java
+from tidemark.local import class_data, jars, java
 from tidemark.local.broker_config import as_properties, log4j_properties
 from tidemark.settings import Settings
 
@@ -50,10 +50,12 @@ def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, cap
         folder = Path(scratch)
         log4j = folder / "log4j2.properties"
         log4j.write_text(log4j_properties(folder / "tool.log"))
+        class_path = jars.ensure("kafka", known)
         command = [
             str(java.find().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={log4j}",
+            *class_data.java_options(class_data.kafka_archive(class_path)),
             *(f"-D{name}={value}" for name, value in java_system_properties(known).items()),
-            "-cp", os.pathsep.join(str(jar) for jar in jars.ensure("kafka", known)), main,
+            "-cp", os.pathsep.join(str(jar) for jar in class_path), main,
             *_connection(name.removeprefix("kafka-"), list(arguments), known, folder), *arguments,
         ]  # fmt: skip
         done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE if capture else None)

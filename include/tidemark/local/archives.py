@@ -1,0 +1,69 @@
+"""Makes class-data archives: starts a broker and Spark once, lets them work, and keeps the classes that they have loaded."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.local import class_data, jars
+from tidemark.local.broker import EmbeddedBroker
+from tidemark.local.spark_job import job_lines
+from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_SCRIPT = Path("spark_jobs") / "class_data.py"
+_DUMP_S = 120.0
+
+
+def ensure_archives(settings: Settings) -> None:
+    """Make the archives of Spark and of brokers where one is missing. Blocks for about half a minute then.
+
+    Nothing depends on them but the time of a start, so that a failure is a warning.
+    """
+    kafka_jars = jars.ensure("kafka", settings)
+    wanted = [class_data.kafka_archive(kafka_jars), class_data.spark_archive(jars.ensure("spark", settings))]
+    if all(archive.exists() for archive in wanted):
+        return
+    console = Console(stderr=True)
+    try:
+        with console.status("archiving the classes of Kafka and Spark, once, so that they start in half the time"):
+            class_data.FOLDER.mkdir(parents=True, exist_ok=True)
+            _make(settings, kafka_jars, *wanted)
+    except (OSError, OutcomeUnknown, PreflightFailed, subprocess.SubprocessError) as error:
+        log.warning("no class-data archives, so that brokers and Spark start slower: %s", error)
+
+
+def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=class_data.FOLDER) as name:
+        made = {archive: Path(name) / archive.name for archive in (kafka, spark)}
+        option = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={made[kafka]} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        folder = Path(name) / "broker"
+        with EmbeddedBroker(folder, kafka_jars, environment={"JDK_JAVA_OPTIONS": option}) as broker:
+            own = settings.model_copy(
+                update={
+                    "bootstrap_servers": broker.bootstrap,
+                    "security_protocol": "PLAINTEXT",
+                    "state_dir": Path(name) / "state",
+                    "spark_master": "local[2]",
+                }
+            )
+            for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
+                log.info("%s", line)
+            # It writes the archive as it ends.
+            broker.stop(_DUMP_S)
+        for archive, there in made.items():
+            if there.exists():
+                _remove_others(archive)
+                there.replace(archive)
+
+
+def _remove_others(archive: Path) -> None:
+    """Remove archives of an earlier Java or of earlier jars."""
+    for other in archive.parent.glob(f"{archive.name.partition('-')[0]}-*.jsa"):
+        other.unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""Archives the classes of a Spark driver: `class_data.py ARCHIVE`. Reads a topology's topics in both gears, and ends.
+
+The brokers are those of the settings; the topics of the topology are created there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+# spark-submit and plain Python alike start this file by its path.
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
+
+import time
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from spark_jobs.batch_source import SparkBatchSource
+from spark_jobs.session import spark_session
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.topics import ensure_user_topics, partition_counts
+from tidemark.errors import OutcomeUnknown
+from tidemark.files import keep_files_private
+from tidemark.instance.split import BatchSize
+from tidemark.local.caller import end_with_caller
+from tidemark.names import TopicPartition
+from tidemark.settings import Settings
+from tidemark.topology.load import load
+
+TOPOLOGY = "patient_monitoring"
+_RECORDS = 100
+_WAIT_S = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Work as an instance does, and let the JVM write the archive as it ends."""
+    keep_files_private()
+    end_with_caller()
+    (archive,) = arguments
+    option = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    settings = Settings.load(spark_extra_conf={"spark.driver.extraJavaOptions": option})
+    plan = load(TOPOLOGY).plan()
+    admin = AdminClient(librdkafka_config(settings))
+    ensure_user_topics(plan, settings, admin)
+    counts = partition_counts(admin, settings)
+    sources = [topic for subtopology in plan.subtopologies for topic in subtopology.source_topics]
+    starts = {TopicPartition(topic, p): 0 for topic in sources for p in range(counts[topic])}
+    spark = spark_session(settings, "class-data")
+    gateway = spark.sparkContext._gateway
+    with tempfile.TemporaryDirectory() as folder:
+        source = SparkBatchSource(spark, plan, settings, 0, Path(folder) / "queries")
+        # More than a batch may hold is read in the gear that catches up, what comes then in the live one.
+        _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS)
+        source.start(starts, BatchSize(_RECORDS // 4))
+        _take(source, _RECORDS)
+        _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS // 10)
+        _take(source, _RECORDS // 10)
+        source.stop()
+    spark.stop()
+    # The JVM ends when its standard input does, and writes the archive then.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    return int(gateway.proc.wait())
+
+
+def _produce(settings: Settings, topic: str, records: int) -> None:
+    producer = Producer(librdkafka_config(settings))
+    now_ms = int(time.time() * 1000)
+    for number in range(records):
+        value = f'{{"patient_id":"p{number}","beat_ms":{now_ms},"ibi_ms":800,"recording":"r"}}'
+        # One that is not in the usual shape, and one that cannot be read.
+        value = {0: value.replace(",", " , "), 1: "{broken"}.get(number, value)
+        producer.produce(topic, key=f"p{number}", value=value)
+    producer.flush(_WAIT_S)
+
+
+def _take(source: SparkBatchSource, records: int) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while records > 0:
+        batch = source.next(1.0)
+        if batch is not None:
+            records -= sum(end - batch.starts[place] for place, end in batch.ends.items())
+        elif time.monotonic() > deadline:
+            raise OutcomeUnknown("Spark has read nothing for a minute")
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    # The thread that waits for the caller's end holds the standard input, which an orderly exit would close.
+    os._exit(code)
