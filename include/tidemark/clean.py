@@ -1,8 +1,9 @@
-"""Removing what an application has left on this disk, where the state is safe without it (`tidemark clean`).
+"""Removing leftovers of an application from this disk if its state is safe without them (`tidemark clean`).
 
-A leftover may go when the next start and the next restore would do the same without it. What else could be lost with it (the
-only contents of a store that is not logged, the only copy with the last commit's batch) is kept, and said. Everything is moved
-to `<state_dir>/.removed/<app>` by one rename before it is deleted: killed in the middle, a folder is whole or it is no store.
+A leftover may be removed if the next start and the next restore would do the same without it. It is kept, with the reason, if
+something else could be lost with it: the only contents of a store that is not logged, or the only copy with the batch of the
+last commit. Everything is moved to `<state_dir>/.removed/<app>` by one rename before it is deleted. If the command is killed, a
+folder is therefore either complete or no longer a store.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED)
 
 @dataclass(frozen=True)
 class Judged:
-    """A leftover, and why it may go (`is_removed`) or stays."""
+    """A leftover, whether it may be removed, and why."""
 
     leftover: Leftover
     is_removed: bool
@@ -56,25 +57,25 @@ class Judged:
 
 @dataclass(frozen=True)
 class CleanPlan:
-    """What would be removed and what is kept."""
+    """The leftovers of an application: what would be removed and what is kept."""
 
     application_id: str
     judged: tuple[Judged, ...]
 
     @property
     def removed(self) -> list[Leftover]:
-        """What may go."""
+        """The leftovers that may be removed."""
         return [each.leftover for each in self.judged if each.is_removed]
 
     @property
     def bytes(self) -> int:
-        """Of what may go."""
+        """Size in bytes of the leftovers that may be removed."""
         return sum(each.bytes for each in self.removed)
 
 
 @dataclass(frozen=True)
 class Clean:
-    """Cleans up after one application. `previous`: also what restores and rewinds have replaced. `say` is told each step."""
+    """Cleans up after one application. With `previous`, replaced state goes too. `say` gets a line for each step."""
 
     kit: RestoreKit
     previous: bool
@@ -82,16 +83,17 @@ class Clean:
     say: Callable[[str], None]
 
     def show(self) -> CleanPlan:
-        """What would be removed now; the application may run. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+        """Plan what would be removed now; the application may run. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
         return self._plan(
             self._running_here(), is_held=is_held(self.kit.settings.var_dir, self.kit.plan.application_id)
         )
 
     def run(self, approve: Callable[[CleanPlan], bool]) -> CleanPlan | None:
-        """Plan, ask, then hold the application, judge again and remove; None where `approve` said no.
+        """Plan, ask for approval, hold the application, judge again, and remove. Returns None if `approve` refused.
 
-        Only what was approved and is still safe is removed; the plan of that is given. An instance that runs keeps its
-        folders. Blocks. Raises `TaskLocked` where another command or a case works on the application, else as `show`.
+        Only leftovers that were approved and are still safe to remove are removed; the returned plan lists these. A running
+        instance keeps its folders. Blocks. Raises `TaskLocked` if another command or a case works on the application, and
+        else as `show`.
         """
         settings, app = self.kit.settings, self.kit.plan.application_id
         asked = self.show()
@@ -104,16 +106,16 @@ class Clean:
             now = self._plan(runs, is_held=False, own=own)
             judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
             removed = tuple(each for each in judged if self._remove(each.leftover))
-        # The hold that was stale is this command's by now, and released.
+        # This command has taken over the stale hold and released it.
         holds = tuple(each for each in asked.judged if each.leftover.kind is LeftoverKind.STALE_HOLD)
         return CleanPlan(app, holds + removed)
 
     @contextmanager
     def _fenced_if_stopped(self) -> Iterator[tuple[str | None, Sequence[Path]]]:
-        """Lock all folders for as long as the block runs, where nothing runs. Gives why it could not, and the folders."""
+        """Lock all folders during the block if nothing runs. Yields the reason if they were not locked, and the folders."""
         kit = self.kit
         with ExitStack() as locks:
-            # A lock taken for a moment would keep an instance from adopting the folder of one that has ended.
+            # Even a short lock would keep an instance from adopting the folder of one that has ended.
             runs = self._running_here()
             own: Sequence[Path] = ()
             if runs is None:
@@ -124,7 +126,7 @@ class Clean:
             yield runs, own
 
     def _running_here(self) -> str | None:
-        """Why folders of instances cannot be touched; None where none runs here. The group is asked when they are locked."""
+        """Return why folders of instances cannot be touched; None if no instance runs here. The group is checked later."""
         kit = self.kit
         found = [
             folder.parent.name
@@ -141,7 +143,7 @@ class Clean:
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
 
     def _remove(self, leftover: Leftover) -> bool:
-        """Move a folder away and delete it; False where somebody has begun to work with it."""
+        """Move a folder away and delete it. Returns False if another process has started to use it."""
         try:
             self._remove_locked(leftover)
         except TaskLocked as error:
@@ -169,7 +171,7 @@ class Clean:
 
 
 def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
-    """Take the lock of the restore or of the drills that a leftover belongs to. Raises `TaskLocked`."""
+    """Take the lock of the restore or drills that a leftover belongs to; None if it has none. Raises `TaskLocked`."""
     drills = state_dir / DRILLS_FOLDER / leftover.application_id
     if leftover.path.is_relative_to(drills):
         return FolderLock(drills)
@@ -182,7 +184,10 @@ def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
 
 @dataclass(frozen=True)
 class _Judge:
-    """Decides on evidence that was gathered once. `runs`: why folders of instances are somebody's; `own` are locked here."""
+    """Decides on evidence that was gathered once.
+
+    `runs` is the reason why folders of instances must not be touched, or None. `own` are the folders locked by this process.
+    """
 
     kit: RestoreKit
     found: Mapping[TaskId, Found]
@@ -192,14 +197,14 @@ class _Judge:
     _plans: dict[tuple[TaskId, tuple[Path, ...]], StartPlan] = field(default_factory=dict)
 
     def judge(self, leftover: Leftover) -> Judged:
-        """Whether a leftover may go."""
+        """Decide whether a leftover may be removed."""
         kept = self._kept_because(leftover)
         return Judged(leftover, kept is None, self._safe_because(leftover) if kept is None else kept)
 
     def keeper(self, task: TaskId, folders: Sequence[Path]) -> Path | None:
-        """The folder that by itself gives each store of a task the way that all of them together give it; None where none does.
+        """Return the one folder that is as good for each store of a task as all folders together; None if there is none.
 
-        Where the instance that committed last has the task, no other's will do.
+        If the instance that made the last commit has the task, only its folder qualifies.
         """
         owner = [folder for folder in folders if folder.parent.name == str(self.found[task].facts.last_instance)]
         whole = self._ways(task, self._folders(task))
@@ -212,9 +217,7 @@ class _Judge:
         if kind in _BESIDE_STATE:
             return None
         if kind is LeftoverKind.UNFINISHED:
-            return (
-                "it can be gone on with: run that command again (`restore run --resume`), or `tidemark restore abort`"
-            )
+            return "it can be continued: run that command again (`restore run --resume`), or `tidemark restore abort`"
         if leftover.holder is not None and self.runs is not None:
             return f"{self.runs}: stop the application first"
         if leftover.holder is not None and leftover.holder not in self.own and is_locked(leftover.holder):
@@ -231,45 +234,47 @@ class _Judge:
         if kind is LeftoverKind.CORRUPT and task is not None:
             spec = self._specs(task).get(leftover.store or "")
             if spec is not None and not spec.is_logged:
-                return f"store {spec.name} is not logged: this is all that is left of it; remove it by hand"
+                return f"store {spec.name} is not logged and this is its only remainder; remove it by hand"
             if self._ways(task, ()) is None:
-                return f"task {task} could be restored from the folders here alone, and this may hold what they lack"
+                return (
+                    f"task {task} could be restored only from the folders here, and this may hold data that they lack"
+                )
         if kind is LeftoverKind.STALE_TASK and task is not None and leftover.holder is not None:
             return self._stale_kept_because(task, leftover.holder)
         return None
 
     def _safe_because(self, leftover: Leftover) -> str:
         return {
-            LeftoverKind.STALE_HOLD: "nobody works under it",
-            LeftoverKind.CORRUPT: "nothing reads it, and the store has another source of state",
-            LeftoverKind.HALF_BUILT: "nothing reads it, and it is built again where it is needed",
-            LeftoverKind.STALE_TASK: "the other folder gives every store the same start and restore without it",
+            LeftoverKind.STALE_HOLD: "no process works under it",
+            LeftoverKind.CORRUPT: "no process reads it, and the store has another source of state",
+            LeftoverKind.HALF_BUILT: "no process reads it, and it is built again when it is needed",
+            LeftoverKind.STALE_TASK: "every store starts and restores from the other folder in the same way without it",
             LeftoverKind.GONE_TASK: "no start opens it, and no commit record names it",
-            LeftoverKind.BUILT: "nothing reads it, the state is in place",
-            LeftoverKind.PREVIOUS: "asked for by --previous; the state in place has everything that it has",
-            LeftoverKind.REMOVED: "it was approved then",
+            LeftoverKind.BUILT: "no process reads it, and the state is in place",
+            LeftoverKind.PREVIOUS: "--previous was given, and the current state contains everything in it",
+            LeftoverKind.REMOVED: "its removal was already approved",
         }[leftover.kind]
 
     def _refused_because(self, task: TaskId) -> str | None:
-        """A task that cannot start keeps everything: whoever repairs it may need it."""
+        """Return why a task cannot start. Such a task keeps everything, because its repair may need it."""
         if task not in self.found:
             return None
         plan = self._start_plan(task, self._folders(task))
         if isinstance(plan, Resume):
             return None
         why = getattr(plan, "reason", f"task {task} has never committed anything")
-        return f"a start is refused as things are, repair that first: {why}"
+        return f"the task cannot start from its current state, repair that first: {why}"
 
     def _stale_kept_because(self, task: TaskId, holder: Path) -> str | None:
         folders = self._folders(task)
         keeper = self.keeper(task, folders)
         if keeper is None or keeper == holder:
-            return f"no other folder is as good for every store of task {task}"
+            return f"no other folder is as good as this one for every store of task {task}"
         others = tuple(folder for folder in folders if folder != holder)
         if self._ways(task, others) != self._ways(task, folders):
-            return f"the next restore of task {task} would take another way without it"
+            return f"the next restore of task {task} would use other sources of state without it"
         if self._ways(task, ()) is None:
-            return f"with {keeper} it is all that task {task} could be restored from"
+            return f"this and {keeper} are the only sources that task {task} could be restored from"
         return self._only_contents(task, holder / str(task), [keeper / str(task)])
 
     def _gone_kept_because(self, leftover: Leftover, task: TaskId) -> str | None:
@@ -279,7 +284,7 @@ class _Judge:
 
     def _previous_kept_because(self, leftover: Leftover) -> str | None:
         if not self.previous:
-            return "`tidemark restore rollback` could bring it back; --previous removes it, too"
+            return "`tidemark restore rollback` can bring it back; --previous removes it, too"
         for folder in sorted(leftover.path.glob("*/*_*")):
             task = TaskId.parse(folder.name)
             if task not in self.found:
@@ -292,7 +297,7 @@ class _Judge:
         return None
 
     def _only_level(self, task: TaskId, folder: Path, others: Sequence[Path]) -> str | None:
-        """Whether a folder alone holds a store as it was after the last commit."""
+        """Return a reason to keep a folder that alone holds a store as of the last commit, else None."""
         record = self.found[task].facts.record
         if record is None:
             return None
@@ -303,17 +308,17 @@ class _Judge:
         return None
 
     def _only_contents(self, task: TaskId, folder: Path, others: Sequence[Path]) -> str | None:
-        """Whether a folder alone holds what a store without a changelog holds, which nobody could restore."""
+        """Return a reason to keep a folder that alone holds a store without a changelog (it cannot be restored), else None."""
         for name, spec in self._specs(task).items():
             place = _store(folder, name)
             if spec.is_logged or spec.in_memory:
                 continue
             for path in place.parent.glob("*"):
                 if store_of(path.name, self._specs(task)) == (LeftoverKind.CORRUPT, name):
-                    return f"store {task}/{name} is not logged, and {path} is all that is left of it; remove it by hand"
+                    return f"store {task}/{name} is not logged, and {path} is its only remainder; remove it by hand"
             if not place.exists():
                 continue
-            told = f"store {task}/{name} is not logged, and {place} holds all that there is of it; remove it by hand"
+            told = f"store {task}/{name} is not logged, and {place} is its only copy; remove it by hand"
             if spec.custom is not None:
                 if not any(_store(other, name).exists() for other in others):
                     return told
@@ -330,14 +335,14 @@ class _Judge:
         return {spec.name: spec for spec in subtopologies[task.subtopology].stores}
 
     def _folders(self, task: TaskId) -> tuple[Path, ...]:
-        """Instances' folders of the application that have a store of the task."""
+        """Return the application's folders of instances that have a store of the task."""
         state_dir, app = self.kit.settings.state_dir, self.kit.plan.application_id
         return tuple(
             holder for holder in holders(state_dir, app) if has_store(holder / str(task), self._specs(task).keys())
         )
 
     def _ways(self, task: TaskId, folders: tuple[Path, ...]) -> dict[str, tuple[object, ...]] | None:
-        """How each logged store comes level with these folders alone, wherever its copy lies; None where a start refuses."""
+        """Return how each logged store is restored with only these folders, without locations; None if a start is refused."""
         plan = self._start_plan(task, folders)
         if not isinstance(plan, Resume):
             return None
@@ -346,7 +351,7 @@ class _Judge:
         }
 
     def _start_plan(self, task: TaskId, folders: tuple[Path, ...]) -> StartPlan:
-        """Of a task that finds its stores in these folders, and copies elsewhere."""
+        """Plan the start of a task that finds local stores only in these folders; other copies are left as they are."""
         if (task, folders) not in self._plans:
             found = self.found[task]
 
@@ -361,7 +366,7 @@ class _Judge:
 
     @staticmethod
     def _tasks_in(folder: Path) -> list[TaskId]:
-        """Tasks that something was built for, which lie directly below a folder or a holder's below it."""
+        """Return the tasks that have a folder directly in `folder`, or in a folder of an instance below it."""
         found = set()
         for path in [*folder.glob("*_*"), *folder.glob("*/*_*")]:
             try:
@@ -372,7 +377,7 @@ class _Judge:
 
     @cached_property
     def _committed(self) -> frozenset[TaskId]:
-        """Tasks beyond those of the topology that have a commit record all the same."""
+        """Tasks that have a commit record although the topology no longer has them."""
         kit, app = self.kit, self.kit.plan.application_id
         count = partition_counts(kit.admin, kit.settings).get(commits_topic(app), 0)
         gone = {
@@ -392,7 +397,7 @@ def _store(task_folder: Path, store: str) -> Path:
 
 
 def _batch(task_folder: Path, store: str, *, unreadable: int = _NO_BATCH) -> int:
-    """The batch that a store holds; `_NO_BATCH` where there is no store, or nothing was committed to it."""
+    """Return the batch that a store holds; `_NO_BATCH` if there is no store, or nothing was committed to it."""
     folder = _store(task_folder, store)
     if not (folder / "CURRENT").exists():
         return _NO_BATCH

@@ -1,4 +1,4 @@
-"""The wall clock, as everything here counts it."""
+"""The wall clock in epoch milliseconds, and durations as text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 def wall_clock_ms() -> int:
-    """Epoch milliseconds."""
+    """Return the current time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def duration(seconds: float) -> str:
-    """`8.2 s`, `3:07`, `1:02:45`."""
+    """Format a duration like `8.2 s`, `3:07` or `1:02:45`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a Tidemark process tells its supervisor by ending (rule 22)."""
+    """Exit code by which a Tidemark process informs its supervisor (see invariant: exit codes)."""
 
     OK = 0
     FAILED = 1
@@ -17,133 +17,134 @@ class ExitCode(IntEnum):
 
 
 class TidemarkError(Exception):
-    """Base of all errors that carry a message for a person; `exit_code` is the process's reaction."""
+    """Base of all errors with a message for the user. `exit_code` is the exit code of a process that ends with it."""
 
     exit_code: ExitCode = ExitCode.FAILED
 
 
 class InvalidTopology(TidemarkError):
-    """A topology that cannot be built. Names the node and the remedy."""
+    """A topology cannot be built. The message names the node and the remedy."""
 
     exit_code = ExitCode.USAGE
 
 
 class InvalidSettings(TidemarkError):
-    """A setting that cannot be used. Names the setting and the remedy."""
+    """A setting cannot be used. The message names the setting and the remedy."""
 
     exit_code = ExitCode.USAGE
 
 
 class PreflightFailed(TidemarkError):
-    """Broker, topics, disk or Java are not as the application needs them; relaunching alone will not help."""
+    """Brokers, topics, disk or Java do not meet the application's needs. A relaunch alone does not help."""
 
     exit_code = ExitCode.REFUSED
 
 
 class StartRefused(TidemarkError):
-    """The start plan found a state it must not run from. Names the reason and the command that repairs it."""
+    """The start plan refuses to run from the state that it found. The message names the reason and the repair command."""
 
     exit_code = ExitCode.REFUSED
 
 
 class TaskLocked(TidemarkError):
-    """Another live process has the task directory open."""
+    """Another live process holds the lock of the task directory."""
 
     exit_code = ExitCode.REFUSED
 
 
 class ApplicationHeld(TidemarkError):
-    """A command or a case works on the stopped application: an instance is launched when that has ended."""
+    """A command or an on-call case works on the stopped application. An instance can be launched when that has ended."""
 
     exit_code = ExitCode.RETRY
 
 
 class OutcomeUnknown(TidemarkError):
-    """A commit may or may not have happened, or the broker is away: throw the process away and start anew."""
+    """A commit may or may not have happened, or no broker answers. The process must end and be started again."""
 
     exit_code = ExitCode.RETRY
 
 
 class ProducerFenced(OutcomeUnknown):
-    """The transaction coordinator has moved on without this producer.
+    """The transaction coordinator rejects this producer because its epoch is old.
 
-    It timed its transaction out, or another copy of the instance has begun: it says the same of both (rule 22).
+    Either its transaction timed out, or another copy of the instance started: the coordinator reports the same error for both
+    (see invariant: exit codes).
     """
 
 
 class BatchTooLarge(OutcomeUnknown):
-    """Spark could not compute a batch in the memory that it has: nothing of it was committed, a smaller one is tried."""
+    """Spark had too little memory to compute a batch. Nothing of it was committed; a smaller batch is tried next."""
 
 
 class InstanceFenced(TidemarkError):
-    """The group has given this instance's place to another copy of it: this copy ends and is not relaunched."""
+    """The group has given this instance's membership to another copy of it. This copy ends and is not relaunched."""
 
     exit_code = ExitCode.FENCED
 
 
 class BrokersAway(OutcomeUnknown):
-    """No broker answers, or partitions that the application needs have none: wait for them, then start again."""
+    """No broker answers, or partitions that the application needs have no leader. Wait for them, then start again."""
 
 
 class BatchAborted(TidemarkError):
-    """The transaction was aborted, nothing of the batch is visible; it may be committed again if the tasks are ours."""
+    """The transaction was aborted; nothing of the batch is visible. If the tasks are still owned, it may be retried."""
 
     exit_code = ExitCode.RETRY
 
 
 class TaskCorrupted(TidemarkError):
-    """A store cannot be read; its state is rebuilt from the changelog."""
+    """A store cannot be read. Its state is rebuilt from the changelog."""
 
     exit_code = ExitCode.RETRY
 
 
 class StoreFailed(TidemarkError):
-    """A store's files cannot be written, most often as the disk is full; what is committed is safe in Kafka."""
+    """The files of a store cannot be written, most often because the disk is full. Committed data is safe in Kafka."""
 
     exit_code = ExitCode.RETRY
 
 
 class CopyUnusable(TidemarkError):
-    """A savepoint's or standby's copy of a store is not what it says; the next source of state is taken."""
+    """A savepoint's or standby's copy of a store does not match its description. The next source of state is used."""
 
     exit_code = ExitCode.RETRY
 
 
 class StandbyOutdated(TidemarkError):
-    """The application keeps another state than the topology that this standby was started with: start it again."""
+    """The application's state is no longer that of the topology with which this standby was started. Restart the standby."""
 
     exit_code = ExitCode.RETRY
 
 
 class SavepointFailed(TidemarkError):
-    """A savepoint was not taken, or its location cannot be used; the stream goes on. Names the place and the remedy."""
+    """A savepoint was not taken, or its location cannot be used. The stream continues. The message names place and remedy."""
 
 
 class BufferFull(TidemarkError):
-    """What a node keeps in memory is beyond its bound. Names node, bound and remedy; relaunching alone will not help."""
+    """A node holds more in memory than its bound. The message names node, bound and remedy. A relaunch does not help."""
 
     exit_code = ExitCode.REFUSED
 
 
 class StateTooLarge(TidemarkError):
-    """A value of a store is larger than its changelog takes; the next try is the same. Names store, key, size and setting."""
+    """A value of a store is too large for its changelog, also on every retry. Names store, key, size and setting."""
 
     exit_code: ExitCode = ExitCode.REFUSED
 
 
 class RecordRefused(TidemarkError):
-    """A record cannot be processed, and the topology says `on_error="fail"`. Names its coordinates, reason and remedy."""
+    """A record cannot be processed and the topology declares `on_error="fail"`. Names coordinates, reason and remedy."""
 
     exit_code: ExitCode = ExitCode.REFUSED
 
 
 class UserCodeFailed(TidemarkError):
-    """A user's code raised where no record is to blame, so that the next try is the same. Names node and code."""
+    """User code failed without a record to blame, so every retry fails too. The message names the node and the code."""
 
     exit_code: ExitCode = ExitCode.REFUSED
 
 
 class FactsUnavailable(TidemarkError):
-    """The database of facts does not answer. A stream goes on without it; a command that reads it is tried again."""
+    """The database of facts does not answer. A stream continues without it; a command that reads it may be retried."""
 
     exit_code = ExitCode.RETRY

@@ -1,7 +1,7 @@
-"""What is kept of the past for some time only: rows of the database of facts, pages of audits, logs.
+"""Deleting history after its retention time: rows of the database of facts, pages of audits, logs.
 
-A plan says what is older than the settings allow; removing takes that plan. State, savepoints, commit records, drills and the
-reports of cases are none of it.
+A plan lists what is older than the settings allow, and the removal takes that plan. State, savepoints, commit records, drills
+and the reports of on-call cases are never removed here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PAGES = ("pages", "quarantine", "openlineage")
 
 @dataclass(frozen=True)
 class ExpiredRows:
-    """So many rows of a table are older than `before_ms`."""
+    """Rows of a table that are older than `before_ms`."""
 
     table: str
     rows: int
@@ -37,7 +37,7 @@ class ExpiredRows:
 
 @dataclass(frozen=True)
 class ExpiredFiles:
-    """Files of one kind that nobody has written to since `before_ms`."""
+    """Files of one kind that were not written to since `before_ms`."""
 
     kind: str
     paths: tuple[Path, ...]
@@ -53,7 +53,7 @@ class ExpiryPlan:
     files: tuple[ExpiredFiles, ...]
 
     def lines(self) -> Iterator[str]:
-        """For a person."""
+        """Yield the plan as text lines for the user."""
         for found in self.rows:
             yield f"{found.rows} rows of {found.table}"
         for kind in self.files:
@@ -62,12 +62,12 @@ class ExpiryPlan:
 
 
 def plan_expiry(settings: Settings, facts: FactsDatabase, airflow_logs: Path, now_ms: int) -> ExpiryPlan:
-    """Look what is too old. Changes nothing. Blocks. Raises `FactsUnavailable`."""
+    """Find what is too old. Changes nothing. Blocks. Raises `FactsUnavailable`."""
     return ExpiryPlan(tuple(_old_rows(settings, facts, now_ms)), tuple(_old_files(settings, airflow_logs, now_ms)))
 
 
 def remove_expired(plan: ExpiryPlan, facts: FactsDatabase) -> None:
-    """Remove what the plan names. Blocks. Raises `FactsUnavailable`; a file that cannot be removed is logged."""
+    """Remove what the plan names. Blocks. Raises `FactsUnavailable`. A file that cannot be removed is logged."""
     tables = {table.name: table for table in (EVENTS, VERDICTS, AUDITS)}
     for found in plan.rows:
         facts.delete(tables[found.table].delete().where(*_too_old(tables[found.table], found.before_ms)))
@@ -89,7 +89,7 @@ def _old_rows(settings: Settings, facts: FactsDatabase, now_ms: int) -> Iterator
 def _too_old(table: Table, before_ms: int) -> list[ColumnElement[bool]]:
     is_old = [table.c.time_ms < before_ms]
     if table is AUDITS:
-        # The next audit goes on from the newest range of a task, however old that is.
+        # The next audit continues from the newest range of a task, however old that is.
         newest = select(func.max(AUDITS.c.id)).group_by(AUDITS.c.application_id, AUDITS.c.task)
         is_old.append(AUDITS.c.id.not_in(newest))
     return is_old
@@ -123,15 +123,15 @@ def _size(path: Path) -> int:
 
 
 def _remove(path: Path, before_ms: int) -> None:
-    """Unless it was written to since the plan; then the folders above that are empty by now."""
+    """Delete a file, unless it was written to since the plan, and its folders that become empty."""
     try:
         if not list(_unwritten([path], before_ms)):
             return
         path.unlink()
     except OSError as error:
-        log.warning("%s is left: %s", path, error)
+        log.warning("failed to remove %s, it is kept: %s", path, error)
         return
-    # Of a run's tasks: `dag_id=…/run_id=…/task_id=…`. The folders that hold DAGs, or pages, stay.
+    # Task logs are in `dag_id=…/run_id=…/task_id=…`. The folders of DAGs and of pages are kept.
     for folder in path.parents:
         if not folder.name.startswith(("run_id=", "task_id=", "map_index=")):
             return

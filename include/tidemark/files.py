@@ -1,4 +1,4 @@
-"""Files that others read while they are written anew, or after a crash in the middle of that; who may read them at all."""
+"""Replacing files that other processes read, also across a crash; permissions of new files; errors of a full disk."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def as_full_disk(error: OSError) -> StoreFailed | None:
-    """What to raise instead where a file could not be written for want of room; None for every other error."""
+    """Return the error to raise instead if a file could not be written because the disk is full; None for other errors."""
     if error.errno not in NO_ROOM:
         return None
     return StoreFailed(f"{error.filename or 'a file'} cannot be written ({os.strerror(error.errno)}): free its disk")
 
 
 def keep_files_private() -> None:
-    """Make what this process and those it starts create readable by their user alone: state and reports hold personal data.
+    """Make all files that this process and its child processes create readable only by their user.
 
-    Every program's entry point calls it first.
+    State and reports contain personal data. Every program's entry point calls this first.
     """
     os.umask(0o077)
 
 
 def replace_file(path: Path, text: str, *, synced: bool) -> None:
-    """Write a file in one piece: a reader finds the old text or the new one. The folder must exist. Raises `OSError`.
+    """Replace a file in one step: a reader finds the old text or the new one. The folder must exist. Raises `OSError`.
 
-    `synced`: also after the machine has crashed, which costs a disk write.
+    With `synced` this also holds after the machine has crashed, which costs a disk write.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

@@ -1,8 +1,8 @@
-"""A hold: while it lies there, nobody launches an instance of the application on this machine.
+"""Holds: while an application has a hold file, none of its instances is launched on this machine.
 
-A change of a stopped application keeps the file `<var_dir>/instances/<application_id>.hold.json` for as long as it works. It
-tells whoever would launch an instance to wait until it is gone. It belongs to a case of an on-call DAG, whose tasks are many
-processes, or to one process: a command of the terminal.
+A command that changes a stopped application keeps the file `<var_dir>/instances/<application_id>.hold.json` while it works.
+Launchers of instances wait until the file is gone. A hold belongs either to a case of an on-call DAG, whose tasks are many
+processes, or to one process: a command in a terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CASE: ContextVar[str | None] = ContextVar("case", default=None)
 
 @dataclass(frozen=True)
 class HoldingProcess:
-    """The process that a hold ends with. Its pid means something in one boot of one machine and one process namespace."""
+    """The process that owns a hold. Its pid is valid only within one boot of one machine and one process namespace."""
 
     user: str
     host: str
@@ -49,7 +49,7 @@ class HoldingProcess:
 
     @classmethod
     def own(cls) -> HoldingProcess:
-        """The process that asks."""
+        """Return the current process."""
         identity = Identity.of(os.getpid())
         return cls(
             getpass.getuser(), *_place(), os.getpid(), identity.start_time if identity else 0.0, _command(sys.argv)
@@ -57,11 +57,11 @@ class HoldingProcess:
 
     @property
     def name(self) -> str:
-        """Who holds, told apart from every other holder."""
+        """A name of the holder that is unique among all holders."""
         return f"{self.user}@{self.host}:{self.pid}"
 
     def has_ended(self) -> bool:
-        """Whether it certainly runs no more. A process that cannot be looked up from here may still run."""
+        """Return whether the process has certainly ended. False if it cannot be looked up from here, as it may still run."""
         host, boot_id, pid_namespace = _place()
         if host == self.host and boot_id != self.boot_id:
             return True
@@ -72,9 +72,9 @@ class HoldingProcess:
 
 @dataclass(frozen=True)
 class Hold:
-    """Who holds the application and why. `instances` ran when it was taken, and are wanted back afterwards.
+    """Holder and reason of a hold. `instances` ran when it was taken, and are to be started again afterwards.
 
-    `process` is None for a case, which `by` is the id of.
+    `by` is the name of the holding process or the id of a case; `process` is None for a case.
     """
 
     by: str
@@ -85,17 +85,17 @@ class Hold:
 
 
 def hold_path(var_dir: Path, application_id: str) -> Path:
-    """Where the hold of an application lies."""
+    """Return the path of an application's hold file."""
     return var_dir / "instances" / f"{application_id}{HOLD_SUFFIX}"
 
 
 def case_path(var_dir: Path, application_id: str, case_id: str) -> Path:
-    """The folder of a case of an on-call DAG."""
+    """Return the folder of a case of an on-call DAG."""
     return var_dir / "oncall" / application_id / case_id
 
 
 def read_hold(var_dir: Path, application_id: str) -> Hold | None:
-    """The hold that is there; None where there is none. Raises `OSError`."""
+    """Read the application's hold. Returns None if there is none. Raises `OSError`."""
     try:
         body = json.loads(hold_path(var_dir, application_id).read_text())
         process = None if body["process"] is None else HoldingProcess(**body["process"])
@@ -104,15 +104,15 @@ def read_hold(var_dir: Path, application_id: str) -> Hold | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        # Somebody meant to hold; a person has to look.
+        # The file was meant to hold the application, so treat it as a hold until an operator has looked at it.
         return Hold("unknown", "the hold cannot be read", 0)
 
 
 def stale_because(var_dir: Path, application_id: str, hold: Hold) -> str | None:
-    """Why nothing works under a hold any more; None while something may.
+    """Return why a hold is stale (nothing works under it any more), or None while something may still work.
 
-    A command's is stale when its process has ended without releasing it. A case's is stale when the case is over: its report
-    was written after the hold was taken.
+    The hold of a command is stale if its process has ended without releasing it. The hold of a case is stale if the case is
+    over: its report was written after the hold was taken.
     """
     if hold.process is not None:
         process = hold.process
@@ -128,19 +128,19 @@ def stale_because(var_dir: Path, application_id: str, hold: Hold) -> str | None:
 
 
 def describe_hold(var_dir: Path, application_id: str, hold: Hold) -> str:
-    """Who holds the application and why, in words that a waiting log line shows; a stale hold with its remedy."""
+    """Describe who holds the application and why, for a log line of a launcher that waits; name the remedy if it is stale."""
     told = f"{application_id} is held by {hold.by}: {hold.reason}"
     stale = stale_because(var_dir, application_id, hold)
     if stale is None:
         return told
-    return f"{told}; the hold is stale ({stale}): run that command again, or remove the hold with `tidemark clean`"
+    return f"{told}; the hold is stale ({stale}): run the command of the hold again, or remove the hold with `tidemark clean`"
 
 
 def take_hold(var_dir: Path, application_id: str, hold: Hold, say: Callable[[str], object] = log.warning) -> Hold:
-    """Hold the application; gives the hold that lies there afterwards.
+    """Take the hold of an application, and return the hold that then exists.
 
-    Taken again by the same one, it keeps the instances that it knew. A stale hold of another is taken over, which `say` is
-    told. Raises `TaskLocked` naming another holder.
+    If the same holder takes it again, the instances recorded before are kept. A stale hold of another holder is taken over
+    after a message through `say`. Raises `TaskLocked` naming the holder if another one that is not stale has it.
     """
     path = hold_path(var_dir, application_id)
     with _locked(path):
@@ -149,10 +149,10 @@ def take_hold(var_dir: Path, application_id: str, hold: Hold, say: Callable[[str
             stale = stale_because(var_dir, application_id, there)
             if stale is None:
                 raise TaskLocked(
-                    f"{application_id} is held by {there.by} ({there.reason}): wait until that has ended; where nothing works "
+                    f"{application_id} is held by {there.by} ({there.reason}): wait until that has ended; if nothing works "
                     f"on it any more, remove {path}"
                 )
-            say(f"the stale hold of {there.by} ({there.reason}) is taken over: {stale}")
+            say(f"taking over the stale hold of {there.by} ({there.reason}): {stale}")
             there = None
         if there is not None:
             instances = tuple(sorted({*there.instances, *hold.instances}))
@@ -162,7 +162,7 @@ def take_hold(var_dir: Path, application_id: str, hold: Hold, say: Callable[[str
 
 
 def release_hold(var_dir: Path, application_id: str, by: str) -> bool:
-    """Take one's own hold away; False where there was none, or where it is another's."""
+    """Remove the hold of `by`. Returns False if there is none, or if it belongs to another holder."""
     path = hold_path(var_dir, application_id)
     with _locked(path):
         there = read_hold(var_dir, application_id)
@@ -174,7 +174,7 @@ def release_hold(var_dir: Path, application_id: str, by: str) -> bool:
 
 @contextmanager
 def acting_for(case_id: str) -> Iterator[None]:
-    """Take the hold that lies there for one's own while the block runs, where it is that of this case."""
+    """Treat the hold of this case as one's own while the block runs."""
     before = _CASE.set(case_id)
     try:
         yield
@@ -184,10 +184,10 @@ def acting_for(case_id: str) -> Iterator[None]:
 
 @contextmanager
 def holding(var_dir: Path, application_id: str, say: Callable[[str], object]) -> Iterator[None]:
-    """Hold the application for as long as the block runs, as this process or as the case that it acts for.
+    """Hold the application while the block runs, as this process or as the case that it acts for.
 
-    A hold that this one had before stays. SIGTERM and SIGHUP end the block like an exception, so that the hold is released.
-    Raises `TaskLocked` naming another holder that lives.
+    A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
+    hold is released. Raises `TaskLocked` if another live holder has the application; the message names it.
     """
     case_id, process = _CASE.get(), HoldingProcess.own()
     if case_id is None:
@@ -206,7 +206,7 @@ def holding(var_dir: Path, application_id: str, say: Callable[[str], object]) ->
 
 
 def require_not_held(var_dir: Path, application_id: str) -> None:
-    """For an instance that starts. Raises `ApplicationHeld` while somebody holds the application."""
+    """Raise `ApplicationHeld` if the application is held. Called by an instance that starts."""
     hold = read_hold(var_dir, application_id)
     if hold is not None:
         raise ApplicationHeld(f"{describe_hold(var_dir, application_id, hold)}; start it when that has ended")
@@ -214,7 +214,7 @@ def require_not_held(var_dir: Path, application_id: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Whoever takes or releases a hold waits for another that does."""
+    """Wait for and keep the lock under which holds are taken and released."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -223,7 +223,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A terminal that closes, or a kill, ends the block with `SystemExit`, unless the program has its own way to end."""
+    """End the block with `SystemExit` on SIGTERM or SIGHUP, unless the program has its own signal handlers."""
 
     def end(number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -241,13 +241,13 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _command(arguments: list[str]) -> str:
-    """What was typed. A command that runs as a module is called by its name."""
+    """Return the command line as the user typed it. A command that runs as a module is called by its name."""
     name = Path(arguments[0]).name if arguments else ""
     return " ".join(["tidemark" if name == "main.py" else name or "python", *arguments[1:]])
 
 
 def _place() -> tuple[str, str, str]:
-    """Host, boot and process namespace of this process; parts that the system does not tell are empty."""
+    """Return host, boot id and process namespace of this process. Parts that the system does not expose are empty."""
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Consumer lag of an application, as any Kafka tool would compute it from the group's committed offsets (row A6)."""
+"""Consumer lag of an application, computed from the group's committed offsets as any Kafka tool would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from tidemark.topology.plan import TopologyPlan
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """One source partition. Offsets are next offsets; None where nothing was ever committed, or nobody owns it."""
+    """Lag of one source partition. Offsets are next offsets.
+
+    `committed_offset` is None if nothing was ever committed, `member` if no member owns the partition.
+    """
 
     partition: TopicPartition
     committed_offset: int | None
@@ -25,14 +28,14 @@ class PartitionLag:
 
     @property
     def lag_offsets(self) -> int | None:
-        """Distance in offsets, which transaction markers and aborted records count in: not a number of records."""
+        """Return the lag in offsets. Transaction markers and aborted records count, so it is not a number of records."""
         return None if self.committed_offset is None else self.end_offset - self.committed_offset
 
 
 def lag_of(
     plan: TopologyPlan, partitions: dict[str, int], admin: AdminClient, settings: Settings
 ) -> list[PartitionLag]:
-    """Lag of every source partition, sorted; `partitions` is the cluster's partition count by topic.
+    """Return the lag of every source partition, sorted. `partitions` is the cluster's partition count by topic.
 
     Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
     `PreflightFailed` for a source that does not exist, `OutcomeUnknown` for a group that cannot be read.

@@ -1,7 +1,7 @@
-"""What applications have left on this disk and nobody works with any more. Reads the disk alone, and changes nothing.
+"""Finding leftovers: files that applications left on this disk and that no process uses any more. Reads the disk only.
 
-Killed commands leave holds and half-built stores, changed assignments leave task folders, restores keep what they replaced.
-`tidemark status` lists it; `tidemark.clean` decides what of it is safe to remove.
+Killed commands leave holds and half-built stores, changed assignments leave task folders, and restores keep what they
+replaced. `tidemark status` lists all of it; `tidemark.clean` decides what is safe to remove.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _RESTORING = re.compile(r"(?P<store>.+)\.restoring")
 
 
 class LeftoverKind(StrEnum):
-    """What a leftover is, in the words of tables."""
+    """The kind of a leftover, as tables show it."""
 
     STALE_HOLD = "stale hold"
     CORRUPT = "corrupt store"
@@ -64,9 +64,9 @@ class LeftoverKind(StrEnum):
 
 @dataclass(frozen=True)
 class Leftover:
-    """One file or folder. `why` says what left it; `since_ms` is when it was last written.
+    """One file or folder. `why` names what left it; `since_ms` is when it was last written.
 
-    `holder` is the folder of the application that it lies in, an instance's or a standby's; None where it lies beside them.
+    `holder` is the folder of an instance or standby in which it lies; None if it lies elsewhere.
     """
 
     kind: LeftoverKind
@@ -81,12 +81,12 @@ class Leftover:
 
 
 Keeper = Callable[[TaskId, Sequence[Path]], Path | None]
-"""Which of several instances' folders of a task is not stale; None where that cannot be said."""
+"""Chooses which of several instances' folders of a task is not stale; returns None if that is unknown."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of an application from elsewhere. `tasks` is None where Kafka was not asked."""
+    """An application's topology and current tasks. `tasks` is None if Kafka was not asked."""
 
     application_id: str
     plan: TopologyPlan
@@ -94,7 +94,7 @@ class Known:
 
 
 def applications(state_dir: Path) -> list[str]:
-    """Ids of the applications that have a folder of an instance or a standby here."""
+    """Return the ids of the applications that have a folder of an instance or a standby here."""
     folders = (path for path in state_dir.glob("[!.]*/*") if path.is_dir())
     return sorted({path.name for path in folders if _is_holder(path.parent.name)})
 
@@ -102,10 +102,10 @@ def applications(state_dir: Path) -> list[str]:
 def find_leftovers(
     settings: Settings, known: Known, keeper: Keeper, *, is_held: bool, own: Collection[Path] = ()
 ) -> list[Leftover]:
-    """Everything that an application has left here, whatever becomes of it.
+    """Return everything that an application has left here, whether or not it can be removed.
 
-    While somebody holds the application (`is_held`), half-done work is that one's and not listed; nor is what a process may
-    be building in a folder that it has locked, unless that is one's `own`.
+    With `is_held`, half-done work belongs to the holder of the application and is not listed. Half-built stores in a folder
+    that a process has locked are not listed either, unless the folder is in `own`.
     """
     state_dir, app = settings.state_dir, known.application_id
     found = [*_hold(settings.var_dir, app), *_task_folders(state_dir, known, keeper, own)]
@@ -116,23 +116,23 @@ def find_leftovers(
         *_drills(state_dir, app),
     ]
     beside += [
-        _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while it removed it")
+        _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while removing it")
         for path in sorted((state_dir / REMOVED_FOLDER / app).glob("*"))
     ]
     return found + [each for each in beside if each.kind is LeftoverKind.PREVIOUS or not is_held]
 
 
 def is_held(var_dir: Path, application_id: str) -> bool:
-    """Whether somebody who lives holds the application."""
+    """Return whether the application has a hold that is not stale."""
     hold = read_hold(var_dir, application_id)
     return hold is not None and stale_because(var_dir, application_id, hold) is None
 
 
 def all_leftovers(settings: Settings) -> list[Leftover]:
-    """Of every application with state here, the deployed ones' by the names of their modules.
+    """Return the leftovers of every application with state here; deployed ones are found by their topology modules.
 
-    Which task folder is stale is judged by the batches that the stores hold, as Kafka is asked for no more than the tasks that
-    there are, and for a second.
+    Stale task folders are recognised by the batches that their stores hold. Kafka is asked only which tasks exist, and for
+    one second at most.
     """
     deployed: dict[str, TopologyPlan] = {}
     is_whole = True
@@ -141,10 +141,10 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
             topology = load(name)
             deployed[topology.application_id] = topology.plan()
         except InvalidTopology as error:
-            log.warning("what its application has left is not shown: %s", error)
+            log.warning("leftovers of a topology that cannot be loaded are not shown: %s", error)
             is_whole = False
     here = applications(settings.state_dir)
-    # Without an answer, nothing is said of tasks that are gone.
+    # Without an answer, the tasks are unknown and none is reported as gone.
     answers = any(app in here for app in deployed) and _answers(settings)
     found: list[Leftover] = []
     for app, plan in deployed.items():
@@ -165,16 +165,16 @@ def _answers(settings: Settings) -> bool:
 
 
 def _tasks_of(plan: TopologyPlan, settings: Settings) -> list[TaskId] | None:
-    """The tasks that an application has now; None where it cannot be said."""
+    """Return the tasks that an application has now; None if they cannot be determined."""
     try:
         return RestoreKit.of(plan, settings, (), wall_clock_ms).tasks()
     except TidemarkError as error:
-        log.warning("the tasks of %s are not known: %s", plan.application_id, error)
+        log.warning("failed to determine the tasks of %s: %s", plan.application_id, error)
         return None
 
 
 def gone_application(state_dir: Path, application_id: str) -> list[Leftover]:
-    """The folders of an application that no deployed topology has."""
+    """Return the folders of an application that no deployed topology has."""
     why = "no topology in include/topologies has this application id"
     return [
         _leftover(LeftoverKind.GONE_APPLICATION, application_id, path, why, holder=path)
@@ -184,7 +184,7 @@ def gone_application(state_dir: Path, application_id: str) -> list[Leftover]:
 
 
 def furthest(task: TaskId, folders: Sequence[Path]) -> Path | None:
-    """The folder whose stores hold the newest batch; None where two are as far."""
+    """Return the folder whose stores hold the newest batch; None if two folders hold it."""
     batches = {folder: newest_batch(folder / str(task)) for folder in folders}
     first = max(batches.values(), default=-1)
     ahead = [folder for folder, batch in batches.items() if batch == first]
@@ -192,7 +192,7 @@ def furthest(task: TaskId, folders: Sequence[Path]) -> Path | None:
 
 
 def newest_batch(task_folder: Path) -> int:
-    """The newest batch that a task's stores hold; -1 where none can be read."""
+    """Return the newest batch that a task's stores hold; -1 if none can be read."""
     batches = [-1]
     for folder in (task_folder / STORES_FOLDER).glob("*"):
         if (folder / "CURRENT").exists():
@@ -205,7 +205,7 @@ def newest_batch(task_folder: Path) -> int:
 
 
 def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | None:
-    """What the folder beside a task's stores is left from, and of which store; None for a store itself."""
+    """Return the kind and the store of a leftover next to a task's stores; None if `name` is a store itself."""
     for kind, pattern in ((LeftoverKind.CORRUPT, _CORRUPT), (LeftoverKind.HALF_BUILT, _RESTORING)):
         match = pattern.fullmatch(name)
         if match is not None and name not in stores:
@@ -214,7 +214,7 @@ def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | N
 
 
 def has_store(task_folder: Path, stores: Collection[str]) -> bool:
-    """Whether a task's folder has more than what is left of stores."""
+    """Return whether a task's folder has any store that is not itself a leftover."""
     return any(store_of(path.name, stores) is None for path in (task_folder / STORES_FOLDER).glob("*"))
 
 
@@ -230,7 +230,7 @@ def _hold(var_dir: Path, application_id: str) -> Iterator[Leftover]:
 
 
 def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection[Path]) -> Iterator[Leftover]:
-    """Of every instance and standby: tasks that are gone, tasks that another instance has, and what lies beside stores."""
+    """Yield gone tasks, tasks that another instance has taken, and leftovers of stores, for every instance and standby."""
     app, plan = known.application_id, known.plan
     instances = holders(state_dir, app)
     standbys = sorted(path for path in state_dir.glob(f"{STANDBY_PREFIX}*/{app}") if path.is_dir())
@@ -239,7 +239,7 @@ def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection
         works = holder not in own and is_locked(holder)
         for task, folder in _tasks(holder):
             if _is_gone(task, known):
-                why = f"the topology has no task {task} any more"
+                why = f"the topology does not have task {task} any more"
                 yield _leftover(LeftoverKind.GONE_TASK, app, folder, why, holder, task)
                 continue
             stores = {spec.name for spec in plan.subtopologies[task.subtopology].stores}
@@ -251,19 +251,19 @@ def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection
                     why = (
                         "RocksDB could not read it, and it was moved aside"
                         if left[0] is LeftoverKind.CORRUPT
-                        else "a start or a restore was killed while it built it"
+                        else "a start or a restore was killed while building it"
                     )
                     yield _leftover(left[0], app, path, why, holder, task, left[1])
     for task, folders in sorted(having.items()):
         kept = keeper(task, folders) if len(folders) > 1 else None
         for holder in folders if kept is not None else ():
             if holder != kept:
-                why = f"instance {kept.parent.name} has gone on with task {task}" if kept is not None else ""
+                why = f"instance {kept.parent.name} has continued task {task}" if kept is not None else ""
                 yield _leftover(LeftoverKind.STALE_TASK, app, holder / str(task), why, holder, task)
 
 
 def _tasks(holder: Path) -> Iterator[tuple[TaskId, Path]]:
-    """Tasks with stores in a holder's folder."""
+    """Yield the tasks with stores in the folder of an instance or standby."""
     for folder in sorted(holder.glob("*_*")):
         try:
             task = TaskId.parse(folder.name)
@@ -317,7 +317,7 @@ def _rewinds(state_dir: Path, application_id: str) -> Iterator[Leftover]:
 
 
 def _changes(state_dir: Path, application_id: str) -> Iterator[Leftover]:
-    """A change has its folder for as long as it works, under a hold."""
+    """Yield the folders of changes. A change has its folder only while it works, under a hold."""
     for name in _CHANGES:
         folder = state_dir / name / application_id
         if folder.exists():
@@ -347,7 +347,7 @@ def _leftover(
 
 
 def _measure(path: Path) -> tuple[int, int]:
-    """Bytes below a path, and when it was last written, in epoch milliseconds; zeros where it is gone by now."""
+    """Return the bytes below a path, and when it was last written, in epoch milliseconds; zeros if it no longer exists."""
     try:
         stat = path.stat()
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""Names of things in Kafka, on disk and in Airflow, each derived in one place.
+"""Names of topics, tasks, folders and ids in Kafka, on disk and in Airflow. Each is derived in one place.
 
 The naming follows Kafka Streams: `<application_id>-<store>-changelog`, task ids `<subtopology>_<partition>`.
 """
@@ -15,13 +15,13 @@ StoreName = NewType("StoreName", str)
 ApplicationId = NewType("ApplicationId", str)
 
 MAINTENANCE_POOL = "maintenance"
-"""Airflow's pool of the tasks that look after streams, so that they leave slots for the streams themselves."""
+"""Airflow's pool for tasks that maintain streams, so that they do not take the slots of the streams themselves."""
 
 _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,200}$")
 
 
 def is_legal_name(name: str) -> bool:
-    """Whether `name` may be part of a Kafka topic name and of a folder name."""
+    """Return whether `name` may be part of a Kafka topic name and of a folder name."""
     return bool(_LEGAL.match(name)) and name not in {".", ".."}
 
 
@@ -37,16 +37,16 @@ class TopicPartition:
 
     @classmethod
     def parse(cls, text: str) -> TopicPartition:
-        """Read `topic[3]`; raises `ValueError` on anything else."""
+        """Read `topic[3]`. Raises `ValueError` on anything else."""
         topic, bracket, number = text.removesuffix("]").rpartition("[")
         if not bracket or not topic or not text.endswith("]"):
-            raise ValueError(f"'{text}' is no partition; write topic[0]")
+            raise ValueError(f"'{text}' is not a partition; write topic[0]")
         return cls(topic, int(number))
 
 
 @dataclass(frozen=True, order=True)
 class TaskId:
-    """One sub-topology on one source partition; written `0_3`, as Kafka Streams does."""
+    """One sub-topology on one source partition, written `0_3` as in Kafka Streams."""
 
     subtopology: int
     partition: int
@@ -56,62 +56,62 @@ class TaskId:
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Read `0_3`; raises `ValueError` on anything else."""
+        """Read `0_3`. Raises `ValueError` on anything else."""
         subtopology, partition = text.split("_")
         return cls(int(subtopology), int(partition))
 
 
 def changelog_topic(application_id: str, store: str, generation: int = 0) -> Topic:
-    """Name of the topic that backs a store. Each upgrade or rescale that writes a store anew makes a new generation."""
+    """Return the name of a store's changelog topic. An upgrade or rescale that rewrites the store adds a generation."""
     return Topic(f"{application_id}-{store}-changelog" + (f"-{generation}" if generation else ""))
 
 
 def repartition_topic(application_id: str, name: str) -> Topic:
-    """Name of a topic between two sub-topologies."""
+    """Return the name of the repartition topic between two sub-topologies."""
     return Topic(f"{application_id}-{name}-repartition")
 
 
 def is_repartition_topic(application_id: str, topic: str) -> bool:
-    """Whether a topic has the name of one between two of the application's sub-topologies."""
+    """Return whether a topic has the name of one of the application's repartition topics."""
     return topic.startswith(f"{application_id}-") and topic.endswith("-repartition")
 
 
 def commits_topic(application_id: str) -> Topic:
-    """Name of the compacted topic of commit records."""
+    """Return the name of the compacted topic of commit records."""
     return Topic(f"{application_id}-commits")
 
 
 def dlq_topic(application_id: str) -> Topic:
-    """Name of the topic that receives records which cannot be processed."""
+    """Return the name of the topic of dead letters: records that could not be processed."""
     return Topic(f"{application_id}-dlq")
 
 
 DESCRIPTION_KEY = b"topology"
-"""Key of every record of the topic that `topology_topic` names."""
+"""Key of every record in the topic that `topology_topic` names."""
 
 
 def topology_topic(application_id: str) -> Topic:
-    """Name of the compacted topic that describes what the application's state consists of."""
+    """Return the name of the compacted topic that describes the application's state."""
     return Topic(f"{application_id}-topology")
 
 
 def events_topic(application_id: str) -> Topic:
-    """Name of the topic of what instances tell of themselves."""
+    """Return the name of the topic to which instances write events about themselves."""
     return Topic(f"{application_id}-events")
 
 
 def transactional_id(application_id: str, instance: int) -> str:
-    """Stable per application and instance, so that a second copy of an instance fences the first."""
+    """Return the transactional id. It is stable per application and instance, so a second copy fences the first."""
     return f"{application_id}-{instance}"
 
 
 def group_instance_id(application_id: str, instance: int) -> str:
-    """Static membership id of an instance; survives relaunches."""
+    """Return the static membership id of an instance. It is the same after a relaunch."""
     return f"{application_id}-{instance}"
 
 
 def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
-    """The same by topic and partition number, as records of commits and audits hold them."""
+    """Group offsets by topic and partition number, the form used in commit records and audits."""
     found: dict[str, dict[int, int]] = {}
     for partition, offset in offsets.items():
         found.setdefault(partition.topic, {})[partition.partition] = offset

@@ -1,7 +1,7 @@
-"""Which partition of a sink a record goes to: by its key as Java does, `sticky`, or by a function of the user's.
+"""Partitioners: choose the partition of a record by its key as Java does, by `sticky`, or by a function of the user.
 
-Sources, changelogs and keyed sinks of one application agree on where a key lies only because all of them use Kafka's
-murmur2 (rule 7); `murmur2` is `org.apache.kafka.common.utils.Utils.murmur2` bit for bit.
+Sources, changelogs and keyed sinks of one application agree on the partition of a key only because all of them use Kafka's
+murmur2 (see invariant: co-partitioning); `murmur2` is `org.apache.kafka.common.utils.Utils.murmur2` bit for bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Hashes = npt.NDArray[np.int32]
 Partitions = npt.NDArray[np.int32]
 
 Partitioner = Callable[[bytes | None, bytes | None, int], int]
-"""A user's function: key, value and number of partitions in, a partition from 0 to that number - 1 out."""
+"""A user's function: takes key, value and number of partitions, and returns a partition from 0 to that number - 1."""
 
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
@@ -37,13 +37,13 @@ class Placer(Protocol):
     """Chooses the partitions of one batch of records, none of which was sent before."""
 
     def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
-        """A partition for each record, shape (records,). `keys` and `values` are of one length, `partitions` is > 0."""
+        """Return a partition for each record, shape (records,). `keys` and `values` are of one length, `partitions` > 0."""
 
 
 def murmur2(keys: Sequence[bytes]) -> Hashes:
-    """Java's signed 32-bit hash of each key, shape (keys,).
+    """Return Java's signed 32-bit hash of each key, shape (keys,).
 
-    Keys of one length are hashed together, so the time depends on the bytes and on how many lengths there are.
+    Keys of the same length are hashed together, so the time depends on the bytes and on the number of different lengths.
     """
     hashes = np.empty(len(keys), dtype=np.uint32)
     places: defaultdict[int, list[int]] = defaultdict(list)
@@ -56,7 +56,7 @@ def murmur2(keys: Sequence[bytes]) -> Hashes:
 
 
 def partitions_of(keys: Sequence[bytes], n: int) -> Partitions:
-    """Where Java's default partitioner puts each key of a topic of `n` partitions, shape (keys,).
+    """Return the partition in which Java's default partitioner puts each key of a topic of `n` partitions, shape (keys,).
 
     Raises `ValueError` unless `n` is positive.
     """
@@ -89,29 +89,29 @@ def _murmur2(data: npt.NDArray[np.uint8]) -> _Words:
 
 
 class Sticky:
-    """All records of a batch in one partition, the next batch's in the next one: few, large requests (as KIP-480).
+    """Puts all records of a batch into one partition and the next batch into the next one: few, large requests (KIP-480).
 
-    `start` spreads several tasks: give each its own number.
+    Give each task its own `start`, so that tasks do not all begin with the same partition.
     """
 
     def __init__(self, start: int = 0) -> None:
         self._next = start
 
     def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
-        """As `Placer`; an empty batch does not turn to the next partition."""
+        """Place the records as described in `Placer`. An empty batch does not advance to the next partition."""
         placed = np.full(len(keys), self._next % partitions, dtype=np.int32)
         self._next += bool(len(keys))
         return placed
 
 
 class ByKey:
-    """Java's default: murmur2 of the key; records without one are placed as `Sticky` does."""
+    """Uses Java's default: murmur2 of the key. Records without a key are placed as by `Sticky`."""
 
     def __init__(self, start: int = 0) -> None:
         self._without_key = Sticky(start)
 
     def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
-        """As `Placer`."""
+        """Place the records as described in `Placer`."""
         present = [key for key in keys if key is not None]
         hashed = partitions_of(present, partitions)
         if len(present) == len(keys):
@@ -125,36 +125,36 @@ class ByKey:
 
 
 class ByFunction:
-    """A user's function, asked for each record."""
+    """Calls a user's function for each record."""
 
     def __init__(self, path: str) -> None:
-        """Load it; raises `InvalidTopology` as `load_partitioner` does."""
+        """Load the function. Raises `InvalidTopology` as `load_partitioner` does."""
         self._path = path
         self._function = load_partitioner(path)
 
     def __call__(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], partitions: int) -> Partitions:
-        """As `Placer`. Raises `InvalidTopology` when the function fails or gives what is no partition."""
+        """Place the records as described in `Placer`. Raises `InvalidTopology` for a failure or an invalid partition."""
         chosen = [self._ask(key, value, partitions) for key, value in zip(keys, values, strict=True)]
         return np.array(chosen, dtype=np.int32)
 
     def _ask(self, key: bytes | None, value: bytes | None, partitions: int) -> int:
         try:
-            # Users compute with numpy too: whatever is an index is taken, a float is not.
+            # Users compute with numpy too: accept whatever is an index, but no float.
             chosen = operator.index(self._function(key, value, partitions))
         except Exception as error:
             raise InvalidTopology(
-                f"partitioner {self._path} failed for key {key!r}: {type(error).__name__}: {error}; correct it to give "
+                f"partitioner {self._path} failed for key {key!r}: {type(error).__name__}: {error}; correct it to return "
                 f"an int for every record"
             ) from error
         if not 0 <= chosen < partitions:
             raise InvalidTopology(
-                f"partitioner {self._path} gave {chosen} for key {key!r}; the topic has partitions 0 to {partitions - 1}"
+                f"partitioner {self._path} returned {chosen} for key {key!r}; the topic has partitions 0 to {partitions - 1}"
             )
         return chosen
 
 
 def placer(partitioner: str | None, start: int = 0) -> Placer:
-    """What places a sink's records: `Sink.partitioner` is None (by key), `sticky`, or an import path.
+    """Return the placer for `Sink.partitioner`, which is None (by key), `sticky`, or an import path.
 
     `start` is a number of the task's own. Raises `InvalidTopology` as `load_partitioner` does.
     """
@@ -184,8 +184,8 @@ def load_partitioner(path: str) -> Partitioner:
         found = getattr(found, part)
     if not callable(found) or not _takes_three(found):
         raise InvalidTopology(
-            f"partitioner {path}: not a function of three; define `def {name}(key: bytes | None, value: bytes | None, "
-            f"partitions: int) -> int`"
+            f"partitioner {path}: not a function of three arguments; define `def {name}(key: bytes | None, "
+            f"value: bytes | None, partitions: int) -> int`"
         )
     function: Partitioner = found
     return function
@@ -197,6 +197,6 @@ def _takes_three(function: Callable[..., object]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        # Some functions written in C have no signature; the first call tells.
+        # Some functions written in C have no signature; the first call shows whether it fits.
         return True
     return True

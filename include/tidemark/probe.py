@@ -1,4 +1,4 @@
-"""Points that a crash test may want to stop at; nothing in production."""
+"""Points in the code at which a crash test may stop the process; they do nothing in production."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable
 
 Probe = Callable[[str], None]
-"""Called with the name of each point that is passed."""
+"""A function that is called with the name of each point that the process reaches."""
 
 
 def probe_from_environment() -> Probe:
-    """What `TIDEMARK_PROBE=module:function` names; does nothing where it is not set."""
+    """Return the function that `TIDEMARK_PROBE=module:function` names, or one that does nothing if it is not set."""
     path = os.environ.get("TIDEMARK_PROBE")
     if not path:
         return lambda _point: None

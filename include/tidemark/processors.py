@@ -1,9 +1,9 @@
-"""What a user writes when no other node will do: a `Processor`, record by record, or an `ArrowProcessor`, a batch at a time.
+"""Base classes of user-written nodes: `Processor` takes single records, `ArrowProcessor` takes a whole batch.
 
-A topology names the class by import path. One instance lives as long as its task and may be replaced at any time by a new
-one that carries on from the stores: keep nothing else between two batches that matters. A batch may also be thrown away
-after it was processed (a failed commit): its changes to stores and what it forwarded are then undone, the instance's own
-fields are not.
+A topology names the class by its import path. One instance of the class lives as long as its task, and may be replaced at any
+time by a new one that continues from the stores: keep nothing that matters between two batches anywhere but in the stores. A
+batch may also be discarded after it was processed, when its commit fails. Its changes to stores and the rows that it
+forwarded are then undone, but the fields of the instance are not.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ __all__ = ["ArrowProcessor", "Context", "KeyValueStore", "Processor", "Punctuate
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record. `row` is its columns by name, or None where the record has no value, which deletes its key.
+    """One record. Times are epoch milliseconds.
 
-    `key` is None where the record has none. Times: epoch milliseconds.
+    `key` is None if the record has no key. `row` holds the columns by name; it is None if the record has no value, which
+    means that its key is deleted.
     """
 
     key: str | None
@@ -33,96 +34,99 @@ class Record:
 
 
 class KeyValueStore(Protocol):
-    """A store of rows by key, with the columns that the topology gives it. Sees the batch's own changes at once.
+    """A store of rows by key, with the columns that the topology declares. Reads see the changes of the current batch.
 
-    Usable while a batch is being processed and in punctuation callbacks; `RuntimeError` otherwise. A row that does not fit
-    the store's columns raises `InvalidTopology`.
+    Usable only while a batch is processed and in punctuation callbacks; at other times every method raises `RuntimeError`.
+    A row that does not fit the store's columns raises `InvalidTopology`.
     """
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """A copy of the key's row; None where there is none."""
+        """Return a copy of the key's row, or None if there is no such key."""
 
     def put(self, key: str, row: Mapping[str, Any]) -> None:
-        """Set the key's row; columns that are left out are null."""
+        """Set the key's row. Columns that `row` does not contain become null."""
 
     def delete(self, key: str) -> None:
-        """Take the key out; nothing happens where there is none."""
+        """Delete the key. Do nothing if there is no such key."""
 
     def range(self, prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-        """Keys that begin with `prefix` and their rows, in the order of the keys' UTF-8 bytes."""
+        """Return the keys that begin with `prefix` and their rows, in the order of the keys' UTF-8 bytes."""
 
     def get_many(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray) -> pa.Table:
-        """The store's columns, one row per key in the keys' order; nulls where there is no such key."""
+        """Return the store's columns with one row per key, in the order of `keys`; all null for a missing key."""
 
     def put_many(self, keys: Sequence[str] | pa.Array | pa.ChunkedArray, rows: pa.Table) -> None:
-        """Set the rows of keys; of a key that stands twice the last counts."""
+        """Set the rows of the keys. If a key occurs twice, its last row is kept."""
 
 
 class Context(Protocol):
-    """A processor's way to its task; given to `init`, valid as long as the instance."""
+    """What a processor may use of its task. It is passed to `init` and stays valid as long as the processor."""
 
     @property
     def stream_time_ms(self) -> int:
-        """The task's stream time; -1 if there is none yet.
+        """The task's stream time in epoch milliseconds, or -1 before the first record.
 
-        In `Processor.process` with the record itself and those before it, as in Kafka Streams; in
-        `ArrowProcessor.process` at the batch's start; in callbacks at the batch's end.
+        In `Processor.process` it includes the current record, as in Kafka Streams. In `ArrowProcessor.process` it is the
+        stream time at the start of the batch, in callbacks that at the end of the batch.
         """
 
     def store(self, name: str) -> KeyValueStore:
-        """One of the processor's stores. Raises `InvalidTopology` for a name that the topology does not give it."""
+        """Return one of the processor's stores. Raises `InvalidTopology` if the topology does not give it this store."""
 
     def forward(self, key: str | None, row: Mapping[str, Any] | None, timestamp_ms: int | None = None) -> None:
-        """Emit a row to the nodes downstream; None deletes the key there. Rows keep the order of the calls.
+        """Emit a row to the nodes downstream, in the order of the calls. A row of None deletes the key there.
 
-        `timestamp_ms` is the record's own unless given, in a callback the callback's time, in `ArrowProcessor.process`
-        the stream time at the batch's end. Raises `InvalidTopology` for another key than the record's where the topology
-        says `keeps_key=True`. A row that does not fit the processor's columns raises `InvalidTopology` when the batch ends.
+        Without `timestamp_ms` the row has the timestamp of the record, in a callback the time of the callback, and in
+        `ArrowProcessor.process` the stream time at the end of the batch. Raises `InvalidTopology` if the topology declares
+        `keeps_key=True` and the key is not the record's. A row that does not fit the processor's columns raises
+        `InvalidTopology` when the batch ends.
         """
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
-        """Call back every `every_ms`, after the batch's records, with the time that it is then. Call it in `init`.
+        """Call `callback` every `every_ms` with the current time, after the records of a batch. Only `init` may call this.
 
-        At most one call per batch; calls that were missed are not made up for. Stream time: due at 0 and its multiples,
-        so the first record calls back; called with the stream time at the batch's end. No restart loses or repeats a
-        call. Wall clock: first due `every_ms` after the task was opened, also without input; called with the clock. A
-        call counts as made when its batch is committed: a batch that is thrown away calls again.
+        The callback runs at most once per batch; calls that were missed are not repeated. By stream time it is due at 0 and
+        at every multiple of `every_ms`, so the first record causes a call; its argument is the stream time at the end of the
+        batch, and a restart neither loses nor repeats a call. By wall clock it is due for the first time `every_ms` after
+        the task was opened, even without input; its argument is the wall clock. A call is done when its batch is committed:
+        if the batch is discarded, the call is made again.
 
         Raises `InvalidTopology` after `init`.
         """
 
 
 class Processor:
-    """Takes records one by one, in the task's order. Costs microseconds a record: see `ArrowProcessor`."""
+    """Takes records one by one, in the order of the task. Costs microseconds per record: see `ArrowProcessor` for batches."""
 
     def init(self, context: Context) -> None:
-        """Called once, before any record: keep the context, get stores, schedule callbacks."""
+        """Keep the context, get stores and schedule callbacks. Called once, before the first record."""
 
     def process(self, record: Record) -> None:
-        """One record. If it raises, the record is a dead letter, and what was put and forwarded for it is undone.
+        """Process one record. If this raises, the record becomes a dead letter, and its puts and forwards are undone.
 
-        With `on_error="fail"` the instance ends instead, and nothing of the batch is committed. `InvalidTopology`, which says
-        that the code and the topology do not agree, always ends it.
+        With `on_error="fail"` the instance ends instead, and nothing of the batch is committed. `InvalidTopology` always
+        ends the instance: it means that the code does not match the topology.
         """
         raise NotImplementedError(f"{type(self).__name__}.process")
 
 
 class ArrowProcessor:
-    """Takes a batch's rows as one Arrow table."""
+    """Takes the rows of a batch as one Arrow table."""
 
     def init(self, context: Context) -> None:
-        """Called once, before any batch: keep the context, get stores, schedule callbacks."""
+        """Keep the context, get stores and schedule callbacks. Called once, before the first batch."""
 
     def process(self, rows: pa.Table) -> pa.Table | None:
-        """A batch's rows, never empty, in the task's order; gives the rows to emit, or None.
+        """Process the rows of a batch, at least one, in the order of the task. Return the rows to emit, or None.
 
-        `rows` has the columns of the input, and `__k` STRING, the key, null for a record without one; `__ts` BIGINT, the
-        timestamp in epoch milliseconds; `__seq` BIGINT, ascending; `__deleted` BOOLEAN, the record deletes its key and its
-        columns are null. What is given back needs `__k`, `__ts` and the processor's columns; `__deleted` is false where it
-        is missing, others are ignored. The rows' order is kept. `InvalidTopology` if a column is missing or of another
-        type, or a key is none of the batch's where the topology says `keeps_key=True`.
+        `rows` has the columns of the input and these: `__k` STRING, the key, null for a record without one; `__ts` BIGINT,
+        the timestamp in epoch milliseconds; `__seq` BIGINT, ascending; `__deleted` BOOLEAN, true if the record deletes its
+        key, in which case the columns of the input are null. The returned table needs `__k`, `__ts` and the processor's
+        columns; a missing `__deleted` means false, and other columns are ignored. Rows are emitted in the returned order.
+        Raises `InvalidTopology` if a column is missing or has another type, or if the topology declares `keeps_key=True` and
+        a key is not one of the batch's keys.
 
-        If it raises, what was put and forwarded is undone, and each half of the rows is tried by itself, until the rows
-        are found for which it raises: these are dead letters, or end the instance, as for a `Processor`.
+        If this raises, its puts and forwards are undone and each half of the rows is tried separately, until the rows that
+        fail are found. These become dead letters, or end the instance, as for a `Processor`.
         """
         raise NotImplementedError(f"{type(self).__name__}.process")

@@ -1,6 +1,6 @@
 """Every setting of Tidemark, in one table: environment (`TIDEMARK_…`), then `tidemark.toml`, then the default.
 
-`docs/settings.md` is this table printed, with the Kafka Streams name of each setting beside it; a test compares the two.
+`docs/settings.md` is printed from this table, with the Kafka Streams name of each setting; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tidemark.settings_names import file_entries, flat_options, refuse_secrets, 
 
 
 def project_root() -> Path:
-    """The checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
+    """Return the root of the checkout: the folder that holds `include/`, or the one that `TIDEMARK_HOME` names."""
     home = os.environ.get("TIDEMARK_HOME")
     return Path(home) if home else Path(__file__).resolve().parents[2]
 
 
 def settings_file() -> Path:
-    """The file of settings: `tidemark.toml` in the project, or what `TIDEMARK_CONFIG` names."""
+    """Return the settings file: `tidemark.toml` in the project, or the file that `TIDEMARK_CONFIG` names."""
     return Path(os.environ.get("TIDEMARK_CONFIG") or project_root() / "tidemark.toml")
 
 
 def stack_file(var_dir: Path) -> Path:
-    """The one file that records what `tidemark up` started."""
+    """Return the path of the file that records what `tidemark up` started."""
     return var_dir / "stack.json"
 
 
 class _StackSource(PydanticBaseSettingsSource):
-    """What `tidemark up` chose (ports, addresses), so that every command finds the running stack by itself."""
+    """Reads the ports and addresses that `tidemark up` chose, so that every command finds the running stack by itself."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
         return None, field_name, False
@@ -55,7 +55,7 @@ class _StackSource(PydanticBaseSettingsSource):
 
 
 SQL_MEMORY_BYTES = 128 << 20
-"""As `sql_memory_bytes` is by default."""
+"""The default of `sql_memory_bytes`."""
 
 
 Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
@@ -63,18 +63,18 @@ Options = Annotated[dict[str, str], BeforeValidator(flat_options)]
 
 
 def setting(default: Any, description: str, streams: str = "", *, least: int | None = None) -> Any:
-    """A field with its Kafka Streams (or Kafka) name beside it; a number below `least` is refused."""
+    """Return a field that also holds its name in Kafka Streams or Kafka. A number below `least` is refused."""
     return Field(default, description=description, json_schema_extra={"streams": streams}, ge=least)
 
 
 class Settings(BaseSettings):
-    """Frozen settings of one process. Units are in the names."""
+    """The settings of one process, frozen. Units are in the names."""
 
     model_config = SettingsConfigDict(env_prefix="TIDEMARK_", frozen=True, extra="forbid")
 
     bootstrap_servers: str = setting("127.0.0.1:9092", "Kafka brokers, `host:port` with commas", "bootstrap.servers")
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", "how to talk to the brokers", "security.protocol"
+        "PLAINTEXT", "protocol of connections to the brokers", "security.protocol"
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = setting(
         "SCRAM-SHA-512", "used with `SASL_…`", "sasl.mechanism"
@@ -86,7 +86,7 @@ class Settings(BaseSettings):
         "sasl.jaas.config",
     )
     oauth_token_url: str = setting(
-        "", "address of the endpoint that gives tokens, with `OAUTHBEARER`", "sasl.oauthbearer.token.endpoint.url"
+        "", "address of the token endpoint, with `OAUTHBEARER`", "sasl.oauthbearer.token.endpoint.url"
     )
     oauth_scope: str = setting("", "scope of the tokens, with `OAUTHBEARER`", "sasl.jaas.config")
     ssl_ca_location: str = setting(
@@ -101,46 +101,51 @@ class Settings(BaseSettings):
     )
     kafka: Options = setting(
         {},
-        "more options of Kafka clients, by librdkafka's names, as a JSON object or a table; Spark's source and Kafka's tools "
-        "take those that Java clients have too",
+        "more options of Kafka clients, by librdkafka's names, as a JSON object or a table; those that Java clients also have "
+        "apply to Spark's source and Kafka's tools, too",
         "",
     )
     kafka_java: Options = setting({}, "more options of Spark's source and of Kafka's tools, by their Java names", "")
 
-    commit_interval_ms: int = setting(1000, "time between commits, at least", "commit.interval.ms", least=0)
-    max_batch_records: int = setting(1_000_000, "records in one batch, at most", "max.poll.records", least=1)
+    commit_interval_ms: int = setting(1000, "minimum time between commits", "commit.interval.ms", least=0)
+    max_batch_records: int = setting(1_000_000, "maximum number of records in one batch", "max.poll.records", least=1)
     cache_max_bytes: int = setting(
         256 << 20,
-        "updates of one batch, keys and values; a batch with more makes the next ones smaller, so that they "
-        "commit earlier",
+        "maximum bytes of updates in one batch, keys and values; after a larger batch the next ones are smaller and commit "
+        "earlier",
         "statestore.cache.max.bytes",
         least=1,
     )
     max_batch_bytes: int = setting(
         256 << 20,
-        "what Spark computes of one batch, in the driver's memory; one with more makes the next ones smaller",
+        "maximum bytes of Spark's result for one batch, in the driver's memory; after a larger one, batches become smaller",
         "",
         least=1 << 20,
     )
     auto_offset_reset: Literal["earliest", "latest"] = setting(
-        "earliest", "where a new application begins to read", "auto.offset.reset"
+        "earliest", "where a new application starts reading", "auto.offset.reset"
     )
     replication_factor: int = setting(
-        -1, "of topics that Tidemark creates; -1: the broker's default", "replication.factor", least=-1
+        -1,
+        "replication factor of topics that Tidemark creates; -1: the broker's default",
+        "replication.factor",
+        least=-1,
     )
     num_partitions: int = setting(
-        4, "of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions", least=1
+        4, "partitions of sources and sinks that Tidemark creates (`topics create`, demo)", "num.partitions", least=1
     )
-    session_timeout_ms: int = setting(10_000, "a silent member is taken out after", "session.timeout.ms", least=1)
+    session_timeout_ms: int = setting(
+        10_000, "time without a heartbeat after which the group removes a member", "session.timeout.ms", least=1
+    )
     transaction_timeout_ms: int = setting(
         10_000,
-        "the broker aborts an open transaction after; longer than the longest commit",
+        "time after which the broker aborts an open transaction; must be longer than the longest commit",
         "transaction.timeout.ms",
         least=1,
     )
     max_timestamp_ahead_ms: int = setting(
         3_600_000,
-        "an event further ahead of its record's Kafka timestamp is a bad record",
+        "maximum time by which an event may be later than its record's Kafka timestamp; a later one makes a dead letter",
         "(timestamp extractor)",
         least=0,
     )
@@ -157,11 +162,13 @@ class Settings(BaseSettings):
         15_000, "how long to wait for a broker before giving up", "request.timeout.ms", least=1
     )
 
-    var_dir: Path = setting(Path("var"), "logs, facts and what runs; relative to the project", "")
+    var_dir: Path = setting(
+        Path("var"), "folder of logs, facts and records of running processes; relative to the project", ""
+    )
     facts_url: SecretStr = setting(
         SecretStr(""),
-        "SQL database of events and other facts, as SQLAlchemy writes it; empty: SQLite in `<var_dir>/facts.db`; with a "
-        "password in the environment only",
+        "SQLAlchemy URL of the SQL database of events and other facts; if empty, SQLite in `<var_dir>/facts.db`; with a "
+        "password, in the environment only",
         "",
     )
     listeners: list[str] = setting(
@@ -169,72 +176,74 @@ class Settings(BaseSettings):
     )
     facts_kept_days: int = setting(
         90,
-        "events, verdicts and audited ranges older than this are removed by `history_cleanup`; 0: none is",
+        "days for which `history_cleanup` keeps events, verdicts and audited ranges; 0: for ever",
         "",
         least=0,
     )
     pages_kept_days: int = setting(
-        90, "the same of pages, quarantined rows and lineage of audits; 0: none is", "", least=0
+        90, "days for which pages, quarantined rows and lineage of audits are kept; 0: for ever", "", least=0
     )
     logs_kept_days: int = setting(
-        30, "the same of logs of instances and tasks, and of runs in Airflow's database; 0: none is", "", least=0
+        30,
+        "days for which logs of instances and tasks, and runs in Airflow's database, are kept; 0: for ever",
+        "",
+        least=0,
     )
     rto_s: int = setting(
         300,
-        "a stream that stands still for longer raises an alert: not running, or not committing; 0: none does",
+        "seconds for which a stream may not run, or not commit, before an alert is raised; 0: no alert",
         "",
         least=0,
     )
     alert_callback: str = setting(
         "",
-        "your own function, as `package.module:function`, that is given each alert; if empty, alerts are in the logs alone",
+        "your own function, as `package.module:function`, that is called with each alert; if empty, alerts are only logged",
         "",
     )
-    state_dir: Path = setting(Path("var/state"), "task directories; relative to the project", "state.dir")
+    state_dir: Path = setting(Path("var/state"), "folder of task directories; relative to the project", "state.dir")
     savepoint_location: str = setting(
         "",
         "folder or fsspec URL (`s3://…`) of savepoints, relative to the project; if empty, `savepoints` in `var_dir`",
         "",
     )
-    savepoints_kept: int = setting(5, "whole savepoints that `tidemark savepoint expire` keeps", "", least=1)
+    savepoints_kept: int = setting(5, "complete savepoints that `tidemark savepoint expire` keeps", "", least=1)
     last_savepoint_timeout_ms: int = setting(
-        10_000, "how long a stream that Airflow stops may take for a last savepoint; 0: none is taken", "", least=0
+        10_000, "how long taking a last savepoint may take when Airflow stops a stream; 0: none is taken", "", least=0
     )
     audit_time_share: Annotated[float, Field(gt=0, le=1)] = setting(
-        0.7, "share of one core's time that an audit uses while it reads (above 0; 1: it never pauses)", ""
+        0.7, "share of one core's time that an audit uses while it reads (above 0; 1: no pauses)", ""
     )
     audit_records_at_once: int = setting(200_000, "offsets that an audit reads between two pauses", "", least=1)
-    audit_batches: int = setting(2000, "batches of each task that one audit looks at, at most", "", least=1)
+    audit_batches: int = setting(2000, "maximum number of batches of each task that one audit examines", "", least=1)
     oncall_approvers: list[str] = setting(
         [],
-        "ids of the Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, all who "
-        "may run the DAG",
+        "ids of the Airflow users who may approve restores, changes and topic settings, as a JSON list; if empty, every user "
+        "who may run the DAG",
         "",
     )
     approval_by_another: bool = setting(
-        False, "who triggered a restore, a change or a setting of topics may not approve it", ""
+        False, "whether the user who triggered a restore, a change or a change of topic settings may not approve it", ""
     )
     oncall_response_timeout_ms: int = setting(
-        1_800_000, "a restore that nobody has approved by then is not done", "", least=1
+        1_800_000, "time after which a restore that was not approved is not carried out", "", least=1
     )
-    restore_threads: int = setting(4, "partitions restored side by side", "num.stream.threads", least=1)
+    restore_threads: int = setting(4, "partitions restored in parallel", "num.stream.threads", least=1)
     restore_process_offsets: int = setting(
         300_000,
-        "a changelog partition at least so long is loaded by a process of its own, a shorter one by a thread",
+        "offsets from which on a changelog partition is loaded by its own process; a shorter one is loaded by a thread",
         "",
         least=1,
     )
     verify_memory_bytes: int = setting(
         512 << 20,
-        "memory of DuckDB for each store that is compared with its changelog (`restore_threads` at a time); what needs more "
-        "is written to the disk beside the store",
+        "memory of DuckDB for each store that is compared with its changelog (`restore_threads` at a time); larger data "
+        "is written to disk next to the store",
         "",
         least=128 << 20,
     )
     sql_memory_bytes: int = setting(
         SQL_MEMORY_BYTES,
-        "memory of DuckDB for each step of SQL behind a stateful node, of each task; a batch that needs more is computed in "
-        "parts",
+        "memory of DuckDB for each SQL step after a stateful node, per task; a batch that needs more is computed in parts",
         "",
         least=16 << 20,
     )
@@ -244,7 +253,7 @@ class Settings(BaseSettings):
     spark_master: str = setting("local[*]", "any Spark master", "num.stream.threads")
     spark_driver_host: str = setting(
         "127.0.0.1",
-        "where the Spark driver listens, and executors of a cluster reach it",
+        "address on which the Spark driver listens and executors of a cluster reach it",
         "",
     )
     spark_driver_memory: str = setting("1g", "heap of the Spark driver", "")
@@ -253,20 +262,20 @@ class Settings(BaseSettings):
         0, "cores of a standalone cluster for one instance; 0: all that are free", "", least=0
     )
     spark_authenticate_secret: SecretStr = setting(
-        SecretStr(""), "shared by a cluster's master, workers and drivers; environment only", ""
+        SecretStr(""), "secret shared by a cluster's master, workers and drivers; environment only", ""
     )
     spark_shuffle_partitions: int = setting(4, "reduce tasks of one batch; two per core for small batches", "", least=1)
     spark_extra_conf: Options = setting({}, "more Spark settings, as a JSON object", "")
-    cache_dir: Path = setting(Path("~/.cache/tidemark"), "where verified jars are kept, outside the project", "")
+    cache_dir: Path = setting(Path("~/.cache/tidemark"), "folder of verified jars, outside the project", "")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether clients log in with a user or a token."""
+        """True if clients log in with a user or a token."""
         return self.security_protocol.startswith("SASL")
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.security_protocol.endswith("SSL")
 
     @classmethod
@@ -287,9 +296,10 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
-        """Read environment, file and the running stack; relative folders become absolute.
+        """Read environment, file and the running stack, and make relative folders absolute.
 
-        Raises `InvalidSettings` naming the setting, its value's fault and the remedy; for an unknown name the nearest one.
+        Raises `InvalidSettings` naming the setting, what is wrong with its value, and the remedy. For an unknown name it
+        suggests the nearest one.
         """
         cls._check_names()
         try:
@@ -318,7 +328,7 @@ class Settings(BaseSettings):
         refuse_secrets({n for n, f in cls.model_fields.items() if f.annotation is SecretStr}, entries, file)
 
     def as_environment(self) -> dict[str, str]:
-        """These settings as environment variables, for a process started from this one. Contains the password."""
+        """Return these settings as environment variables, for a child process. They contain the passwords."""
         environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         for name in type(self).model_fields:
             value = getattr(self, name)

@@ -1,4 +1,4 @@
-"""What is refused before a setting is read: names that no setting has, and secrets in `tidemark.toml`."""
+"""Checks before settings are read: refuse names that no setting has, and secrets in `tidemark.toml`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tidemark.errors import InvalidSettings
 PREFIX = "TIDEMARK_"
 
 NOT_SETTINGS: Mapping[str, str] = {
-    "TIDEMARK_HOME": "the project's folder, where it is not the one that holds `include/`",
-    "TIDEMARK_CONFIG": "another file than `tidemark.toml` in the project; it must exist",
+    "TIDEMARK_HOME": "the project's folder, if it is not the one that holds `include/`",
+    "TIDEMARK_CONFIG": "a settings file other than `tidemark.toml` in the project; it must exist",
     "TIDEMARK_TOPOLOGY_PATH": "more folders of topology modules, with `:` between them",
     "TIDEMARK_STACK_ID": "set by `tidemark up` in the processes that it starts, so that `tidemark down` finds them",
     "TIDEMARK_PROBE": "a function that tests call between the steps of a commit, as `package.module:function`",
 }
-"""Variables of the environment that are read before the settings, or that settings have no part in."""
+"""Environment variables that are read before the settings, or that are not settings at all."""
 
 _SECRET_NAME = re.compile(
     r"password|passwd|secret|token(?!\.endpoint)|jaas|private\.?key|access\.?key|credential", re.I
@@ -29,12 +29,12 @@ _SECRET_NAME = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option of a client or of Spark holds a secret, judged by its name."""
+    """Return whether an option of a client or of Spark holds a secret, judged by its name."""
     return _SECRET_NAME.search(name) is not None
 
 
 def file_entries(file: Path, *, required: bool) -> dict[str, Any]:
-    """What `tidemark.toml` says; nothing where there is no such file and none is `required`. Raises `InvalidSettings`."""
+    """Read `tidemark.toml`. Returns {} if the file does not exist and is not `required`. Raises `InvalidSettings`."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -48,7 +48,7 @@ def file_entries(file: Path, *, required: bool) -> dict[str, Any]:
 
 
 def refuse_unknown(known: Collection[str], environment: Iterable[str], entries: Iterable[str], file: Path) -> None:
-    """Raise `InvalidSettings` for a name in the environment or in the file that no setting has, with the nearest one."""
+    """Raise `InvalidSettings` for a name in the environment or the file that no setting has; suggest the nearest one."""
     variables = {f"{PREFIX}{name.upper()}" for name in known} | set(NOT_SETTINGS)
     for name in sorted(environment):
         if name.upper().startswith(PREFIX) and name.upper() not in variables:
@@ -59,10 +59,9 @@ def refuse_unknown(known: Collection[str], environment: Iterable[str], entries: 
 
 
 def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Path) -> None:
-    """Raise `InvalidSettings` for a secret in the file, which is shared and copied; no value is shown.
+    """Raise `InvalidSettings` for a secret in the file, because the file is shared and copied. No value is shown.
 
-    A `secret` setting whose value is a URL is refused where the URL holds a password, an option in a table where its name
-    says that it is a secret.
+    A `secret` setting may hold a URL without a password. An option in a table is a secret if its name looks like one.
     """
     for name, value in entries.items():
         if name in secret and not _is_url_without_password(value):
@@ -73,7 +72,7 @@ def refuse_secrets(secret: Collection[str], entries: Mapping[str, Any], file: Pa
 
 
 def flat_options(value: Any) -> Any:
-    """A table of options with dotted names and texts, however it was written: `a.b = true` is a table in a table in TOML."""
+    """Flatten a table of options to dotted names and texts: TOML reads `a.b = true` as a table within a table."""
     if not isinstance(value, Mapping):
         return value
     found: dict[str, Any] = {}
@@ -97,11 +96,11 @@ def _is_url_without_password(value: Any) -> bool:
 
 def _refuse(what: str, name: str, known: Collection[str]) -> None:
     nearest = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0]
-    raise InvalidSettings(f"{what} is no setting; the nearest is {nearest} (docs/settings.md lists them)")
+    raise InvalidSettings(f"{what} is not a setting; the nearest is {nearest} (docs/settings.md lists all settings)")
 
 
 def _refuse_secret(name: str, what: str, file: Path) -> None:
     raise InvalidSettings(
-        f"{what} in {file} is a secret, and the file may be read by others: remove it there, change it, as it has been "
+        f"{what} in {file} is a secret, and others may read the file: remove it there, replace the secret, because it was "
         f"written down, and set {PREFIX}{name.upper()} in the environment"
     )

@@ -1,4 +1,4 @@
-"""`docs/settings.md`, made from `Settings`: `.venv/bin/python -m tidemark.settings_table > docs/settings.md`."""
+"""Prints `docs/settings.md` from `Settings`: `.venv/bin/python -m tidemark.settings_table > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _HEAD = """\
 
 Made from `include/tidemark/settings.py` by `.venv/bin/python -m tidemark.settings_table > docs/settings.md`.
 
-Each setting is read from the environment (`TIDEMARK_…`), else from `tidemark.toml` in the project (the small name;
-another file with `TIDEMARK_CONFIG`), else from what `tidemark up` recorded of the running stack, else it has the default.
-Times are milliseconds where the name ends in `_ms`, sizes are bytes where it ends in `_bytes`. A value that cannot be used
-is refused with its name, and a name that no setting has with the nearest one. Secrets are taken from the environment alone:
-in `tidemark.toml` they are refused. No log and no error shows them.
+Each setting is read from the environment (`TIDEMARK_…`), else from `tidemark.toml` in the project (under its lower-case name;
+`TIDEMARK_CONFIG` names another file), else from what `tidemark up` recorded of the running stack, else it has the default.
+Times are in milliseconds if the name ends in `_ms`, sizes in bytes if it ends in `_bytes`. An unusable value is refused with
+the name of its setting, and an unknown name with the nearest setting. Secrets are read from the environment only:
+in `tidemark.toml` they are refused. Logs and errors never show them.
 
-| environment | in `tidemark.toml` | default | what it is | in Kafka Streams |
+| environment | in `tidemark.toml` | default | meaning | in Kafka Streams |
 |---|---|---|---|---|
 """
 
 _VARIABLES = """
-Variables of the environment that are not settings:
+Environment variables that are not settings:
 
-| environment | what it is |
+| environment | meaning |
 |---|---|
 """
 
 
 def markdown() -> str:
-    """The whole page, ending in a newline."""
+    """Return the whole page, ending in a newline."""
     rows = (_row(name, field) for name, field in Settings.model_fields.items())
     return _HEAD + "".join(rows) + _VARIABLES + "".join(f"| `{n}` | {about} |\n" for n, about in NOT_SETTINGS.items())
 

@@ -1,4 +1,4 @@
-"""How stores grow: samples of their sizes, one JSON line each, and the growth between the first and the last (row B13)."""
+"""Growth of stores: samples of their sizes, one JSON line each, and the growth between the first and the last sample."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOUR_MS = 3_600_000
 
 @dataclass(frozen=True)
 class StoreSample:
-    """One line of the history: a `StoreSize` at a time, None where the number was not known."""
+    """One line of the history: a `StoreSize` at a time. A number that was unknown is None."""
 
     time_ms: int
     application: str
@@ -40,7 +40,7 @@ class StoreSample:
 
 @dataclass(frozen=True)
 class StoreGrowth:
-    """Growth per hour of one copy of one task's store; None where it is not known twice, at two times."""
+    """Growth per hour of one copy of one task's store; None if the number is not known at two different times."""
 
     task: str
     store: str
@@ -56,9 +56,9 @@ class StoreGrowth:
 def sample_stores(
     plan: TopologyPlan, settings: Settings, clock: Callable[[], int] = wall_clock_ms
 ) -> tuple[list[StoreSize], list[StoreSample]]:
-    """Measure every store on this machine and in its topic, and keep what was found in the history. Blocks.
+    """Measure every store on this machine and in its topic, and append the result to the history. Blocks.
 
-    One that has never run has none. Raises `OutcomeUnknown` without a broker.
+    An application that has never run has no samples. Raises `OutcomeUnknown` if no broker answers.
     """
     admin = AdminClient(librdkafka_config(settings))
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
@@ -69,12 +69,12 @@ def sample_stores(
 
 
 def history_path(var_dir: Path, application_id: str) -> Path:
-    """Where an application's samples are kept."""
+    """Return the path of an application's history."""
     return var_dir / "store-sizes" / f"{application_id}.jsonl"
 
 
 def samples_of(sizes: Sequence[StoreSize], application_id: str, now_ms: int) -> list[StoreSample]:
-    """What the history keeps of sizes that were just measured."""
+    """Convert sizes that were just measured to samples of the history."""
     return [
         StoreSample(
             time_ms=now_ms,
@@ -92,7 +92,7 @@ def samples_of(sizes: Sequence[StoreSize], application_id: str, now_ms: int) -> 
 
 
 def append(path: Path, samples: Sequence[StoreSample]) -> None:
-    """Add the samples in one write, so that two commands at once do not mix their lines. Raises `TidemarkError`."""
+    """Append the samples in one write, so that concurrent commands do not mix their lines. Raises `TidemarkError`."""
     if not samples:
         return
     lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)
@@ -102,12 +102,12 @@ def append(path: Path, samples: Sequence[StoreSample]) -> None:
             file.write(lines.encode())
     except OSError as error:
         raise TidemarkError(
-            f"cannot write the history {path}: {error.strerror}; set TIDEMARK_VAR_DIR to a folder that can be written"
+            f"failed to write the history {path}: {error.strerror}; set TIDEMARK_VAR_DIR to a writable folder"
         ) from error
 
 
 def read(path: Path) -> list[StoreSample]:
-    """Every sample, oldest first; none where nothing was measured yet. Raises `TidemarkError` naming a broken line."""
+    """Read all samples, oldest first; [] if there is no history yet. Raises `TidemarkError` naming a broken line."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -122,7 +122,7 @@ def read(path: Path) -> list[StoreSample]:
 
 
 def growth(samples: Sequence[StoreSample]) -> list[StoreGrowth]:
-    """Growth per copy of a store, sorted by task, store and holder."""
+    """Compute the growth per copy of a store, sorted by task, store and holder."""
     copies: dict[tuple[str, str, str | None], list[StoreSample]] = {}
     for sample in sorted(samples, key=lambda each: each.time_ms):
         copies.setdefault((sample.task, sample.store, sample.holder), []).append(sample)

@@ -1,6 +1,6 @@
-"""Keys and bytes of each task's stores, on this machine's disk and in the changelog topic (row B13).
+"""Keys and bytes of each task's stores, on this machine's disk and in the changelog topic.
 
-Reads beside a running instance: RocksDB's lock stays with its owner. Nothing is written.
+Stores are read while their instance runs: RocksDB's lock stays with its owner. Nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CountKeys = Callable[[Path], int]
 
 @dataclass(frozen=True)
 class Known:
-    """A number, or why there is none: a few words, and what to do behind a colon."""
+    """A number, or the reason why it is unknown: a few words, optionally followed by a colon and a remedy."""
 
     value: int | None
     why: str = ""
@@ -43,11 +43,11 @@ class Known:
 
 @dataclass(frozen=True)
 class StoreSize:
-    """One copy of one task's store.
+    """Sizes of one copy of one task's store.
 
-    `holder`: the folder below `state_dir` that has it, None where no folder here does. `keys` is RocksDB's estimate,
-    `bytes_disk` every file of the store's folder. `offsets_topic` is end minus low: transaction markers count, records that
-    compaction took away do, too. `bytes_topic` is one replica's.
+    `holder` is the folder below `state_dir` that has the copy, None if there is no copy here. `keys` is RocksDB's estimate.
+    `bytes_disk` counts every file in the store's folder. `offsets_topic` is end offset minus low offset: it also counts
+    transaction markers and records that compaction has removed. `bytes_topic` is the size of one replica.
     """
 
     task: TaskId
@@ -61,7 +61,7 @@ class StoreSize:
 
 @dataclass(frozen=True)
 class TopicBytes:
-    """Bytes by partition, as the brokers' log folders have them; `why` says why there are none."""
+    """Bytes by partition, as reported from the brokers' log folders. If they are unknown, `why` is the reason."""
 
     of: Mapping[TopicPartition, int]
     why: str = ""
@@ -70,7 +70,7 @@ class TopicBytes:
 def store_sizes(
     plan: TopologyPlan, partitions: Mapping[str, int], ends: EndOffsets, settings: Settings
 ) -> list[StoreSize]:
-    """Sizes of every store of every task, sorted; `partitions` is the cluster's partition count by topic.
+    """Measure every store of every task; the result is sorted. `partitions` is the cluster's partition count by topic.
 
     Blocks for two round trips and for Kafka's own tool (a second or two). Raises `OutcomeUnknown` when no broker answers.
     """
@@ -86,7 +86,7 @@ def store_sizes(
             for spec in subtopology.stores:
                 place = TopicPartition(changelog_of(app, spec), task.partition)
                 offsets = Known(end[place] - low[place]) if place in end else Known(None, _no_topic(spec))
-                size = Known(in_topic.of.get(place), in_topic.why or "not told") if place in end else offsets
+                size = Known(in_topic.of.get(place), in_topic.why or "not reported") if place in end else offsets
                 for holder, keys, on_disk in copies_on_disk(settings.state_dir, app, task, spec):
                     found.append(StoreSize(task, spec.name, holder, keys, on_disk, offsets, size))
     return sorted(found, key=lambda row: (row.task, row.store, row.holder or ""))
@@ -99,7 +99,7 @@ def _no_topic(spec: StoreSpec) -> str:
 def copies_on_disk(
     state_dir: Path, application_id: str, task: TaskId, spec: StoreSpec
 ) -> list[tuple[str | None, Known, Known]]:
-    """(holder, keys, bytes) of each copy of a store here; a single one with holder None where there is no folder."""
+    """Return (holder, keys, bytes) of each copy of a store here; if there is none, one entry whose holder is None."""
     if spec.in_memory:
         return [(None, Known(None, "in memory"), Known(None, "in memory"))]
     found: list[tuple[str | None, Known, Known]] = []
@@ -111,7 +111,7 @@ def copies_on_disk(
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of every file; one that a running instance deletes meanwhile does not count."""
+    """Return the bytes of all files in a folder. A file that a running instance deletes meanwhile does not count."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -123,18 +123,18 @@ def folder_bytes(folder: Path) -> int:
 
 @contextmanager
 def _looked_into(folder: Path) -> Iterator[tuple[Rdict, list[str]]]:
-    """A store as its owner may be changing it, and the names of its segments' families. Raises `TidemarkError`."""
+    """Open a store, which its owner may be changing, and yield it with its segments' families. Raises `TidemarkError`."""
     options = Options(raw_mode=True)
     try:
         families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
         opened = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
         try:
-            # The default family holds the marker alone.
+            # The default family holds only the marker.
             yield opened, [name for name in families if name != "default"]
         finally:
             opened.close()
     except Exception as error:
-        raise TidemarkError(f"cannot read the store in {folder}: {error}") from error
+        raise TidemarkError(f"failed to read the store in {folder}: {error}") from error
 
 
 def _count_keys(folder: Path) -> int:
@@ -143,32 +143,35 @@ def _count_keys(folder: Path) -> int:
 
 
 def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], Marker | None]:
-    """Numbers of a store's segments, ascending, and its marker. Raises `TidemarkError` where it cannot be read."""
+    """Return the numbers of a store's segments, ascending, and its marker. Raises `TidemarkError` if it cannot be read."""
     try:
         with _looked_into(folder) as (opened, families):
             stored = opened.get(MARKER_KEY)
             marker = Marker.from_bytes(stored) if isinstance(stored, bytes) else None
             return sorted(int(name.partition("-")[2]) for name in families), marker
     except TidemarkError:
-        # As for the keys: its owner may have dropped a segment meanwhile.
+        # As in `estimated_keys`: the owner may have dropped a segment meanwhile.
         if tries <= 1:
             raise
         return segments_on_disk(folder, tries - 1)
 
 
 def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> Known:
-    """RocksDB's own estimate of a store's keys, its write-ahead log included; a key written or deleted twice may blur it."""
+    """Return RocksDB's estimate of a store's keys, write-ahead log included. Keys written or deleted twice distort it."""
     for _ in range(_TRIES):
         try:
             return Known(count(folder))
         except TidemarkError:
-            # The owner compacted, or dropped a segment, between our listing and our opening.
+            # The owner compacted, or dropped a segment, between the listing and the opening.
             continue
     return Known(None, "unreadable")
 
 
 def topic_bytes(topics: Sequence[str], settings: Settings) -> TopicBytes:
-    """Bytes of every partition of the topics, by `kafka-log-dirs`: no client of librdkafka can ask for them (rule 23)."""
+    """Return the bytes of every partition of the topics, measured by Kafka's `kafka-log-dirs`.
+
+    No client of librdkafka can ask for them (see invariant: what clients cannot see).
+    """
     if not topics:
         return TopicBytes({})
     try:
@@ -178,12 +181,12 @@ def topic_bytes(topics: Sequence[str], settings: Settings) -> TopicBytes:
     except (TidemarkError, OSError) as error:
         return TopicBytes({}, f"no kafka-log-dirs: {error}")
     if code != 0:
-        return TopicBytes({}, f"no kafka-log-dirs: it ended with {code}, its error is above")
+        return TopicBytes({}, f"no kafka-log-dirs: it ended with exit code {code}, its error is above")
     return parse_log_dirs(said)
 
 
 def parse_log_dirs(said: str) -> TopicBytes:
-    """Read what `kafka-log-dirs --describe` printed. Of several replicas the largest counts; one that moves in does not."""
+    """Parse the output of `kafka-log-dirs --describe`. The largest replica counts; one that is being moved in does not."""
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if not lines:
         return TopicBytes({}, "no kafka-log-dirs: it printed no sizes")

@@ -1,4 +1,4 @@
-"""Stream time: the newest timestamp that has been processed, of a task as a whole and of each of its nodes (rule 2)."""
+"""Stream time, the newest processed timestamp, of a task and of each of its nodes (see invariant: stream time per node)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ NO_STREAM_TIME = -1
 
 @dataclass(frozen=True)
 class StreamTimes:
-    """Epoch milliseconds, or `NO_STREAM_TIME`.
+    """The stream times of one task, in epoch milliseconds; `NO_STREAM_TIME` if there is none yet.
 
-    `task_ms` is the newest timestamp of all records that the task has processed; it calls processors. `by_store` is the
-    newest timestamp that has reached the node which keeps that store: only that node's windows are late or closed by it.
-    A node is named by its stores because stores keep their names when a topology changes. `marks` are times that a node
-    keeps of single stores: of a window store of a join the newest timestamp in it, by which it expires.
+    `task_ms` is the newest timestamp of all records that the task has processed; processors are called by it. `by_store` is,
+    for each store, the newest timestamp that has reached the node which keeps the store; only this time makes records late
+    for the node or closes its windows. Nodes are identified by their stores because stores keep their names when a topology
+    changes. `marks` are times of single stores: for a window store of a join, the newest timestamp that it holds, by which
+    its contents expire.
     """
 
     task_ms: int
@@ -26,34 +27,34 @@ class StreamTimes:
 
     @classmethod
     def none(cls) -> StreamTimes:
-        """The times of a task that has seen no record."""
+        """Return the times of a task that has processed no record."""
         return cls(NO_STREAM_TIME, {})
 
     @classmethod
     def newest(cls, times: Iterable[StreamTimes]) -> StreamTimes:
-        """The newest time of each store, and of the tasks, over several tasks."""
+        """Return the newest time of each store, and of all tasks, over several tasks."""
         listed = list(times)
         newest = max((one.task_ms for one in listed), default=NO_STREAM_TIME)
         return cls(newest, _newest(one.by_store for one in listed), _newest(one.marks for one in listed))
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> StreamTimes:
-        """Read what `dataclasses.asdict` gave. Raises `KeyError` or `TypeError` on anything else."""
+        """Read the output of `dataclasses.asdict`. Raises `KeyError` or `TypeError` on anything else."""
         by_store, marks = (
             {str(store): int(time_ms) for store, time_ms in body[name].items()} for name in ("by_store", "marks")
         )
         return cls(int(body["task_ms"]), by_store, marks)
 
     def node(self, store: str) -> int:
-        """Stream time of the node that keeps `store`."""
+        """Return the stream time of the node that keeps `store`."""
         return self.by_store.get(store, NO_STREAM_TIME)
 
     def of(self, store: str) -> int:
-        """The time by which what `store` holds expires: its mark, or else its node's stream time."""
+        """Return the time by which the contents of `store` expire: its mark if it has one, else its node's stream time."""
         return self.marks.get(store, self.node(store))
 
     def renamed(self, names: Mapping[str, str]) -> StreamTimes:
-        """The times of the stores in `names` (today's name by the name of before); other stores are left out."""
+        """Return the times of the stores in `names` (old name to new name); other stores are left out."""
         by_store, marks = (
             {new: times[old] for old, new in names.items() if old in times} for times in (self.by_store, self.marks)
         )

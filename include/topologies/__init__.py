@@ -1,6 +1,6 @@
-"""Topology modules: each has `def topology() -> Topology`.
+"""Topology modules; each defines `def topology() -> Topology`.
 
-`TIDEMARK_TOPOLOGY_PATH` names more folders of such modules, with `:` between them as in PATH; they come behind this one.
+`TIDEMARK_TOPOLOGY_PATH` names more folders of such modules, separated by `:` as in PATH; they are searched after this one.
 """
 
 from __future__ import annotations

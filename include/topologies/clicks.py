@@ -1,4 +1,4 @@
-"""Clicks: how often each page was clicked, in hopping windows, and the sessions of each user."""
+"""Clicks: the number of clicks per page in hopping windows, and the sessions of each user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidemark.topology.windows import hopping, session
 
 
 def topology() -> Topology:
-    """Clicks come by user; counting them by page goes through a repartition topic."""
+    """Build the topology. Clicks are keyed by user; counting them by page goes through a repartition topic."""
     topology = Topology("clicks", version="1")
     clicks = topology.stream(
         "clicks",

@@ -1,4 +1,4 @@
-"""Patient monitoring: heartbeats counted, a high pulse joined with a high temperature to alerts, check-outs."""
+"""Patient monitoring: counts heartbeats, joins a high pulse with a high temperature to alerts, and handles check-outs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HIGH_TEMPERATURE = 38.0
 
 
 def topology() -> Topology:
-    """Count the pulses of each patient per 60 s, accept beats up to 5 s late, keep 6 h of windows.
+    """Count the pulses of each patient per 60 s, accept beats up to 5 s late, and keep windows for 6 h.
 
-    `pulse-counts` has every update, `pulse-finals` one final count per window. A final above 100 within 60 s of a
-    temperature above 38 °C, of a patient who is checked in, is an alert. A check-out is a record without a value on
-    `patients`: it deletes what is kept of the patient.
+    `pulse-counts` receives every update, `pulse-finals` one final count per window. An alert is a final count above 100 within
+    60 s of a temperature above 38 °C, for a patient who is checked in. A check-out is a record without a value on `patients`;
+    it deletes the state that is kept of the patient.
     """
     topology = Topology("patient-monitoring", version="2")
     counts = (

@@ -1,4 +1,4 @@
-"""Shopping: purchases per customer in all, and per customer and day."""
+"""Shopping: purchases per customer in total, and per customer and day."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidemark.topology.windows import tumbling
 
 
 def topology() -> Topology:
-    """Number and worth of each customer's purchases since ever, and for each day (UTC), in cents."""
+    """Compute the number and the value in cents of each customer's purchases, in total and per day (UTC)."""
     topology = Topology("shopping", version="1")
     purchases = topology.stream(
         "purchases",

@@ -114,7 +114,7 @@ def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_
     assert (corrupt["bytes"], corrupt["since_ms"]) == (1000, 1_700_000_000_000)
     shown = status(as_json=False)
     assert "left behind" in shown
-    assert "instance 1 has gone on with task 0_0" in shown
+    assert "instance 1 has continued task 0_0" in shown
     with FolderLock(holder(settings, 1)):
         assert left(settings) == base, "an instance that runs may be building it"
 

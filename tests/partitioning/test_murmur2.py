@@ -188,7 +188,7 @@ def test_a_users_function_should_be_asked_with_key_value_and_partitions() -> Non
         ("tests.nowhere.at_all:f", "module tests.nowhere.at_all does not load: ModuleNotFoundError"),
         (f"{HERE}:nothing", f"there is no 'nothing' in {HERE}"),
         (f"{HERE}:PARTITIONS", "not a function of three"),
-        (f"{HERE}:of_two", "not a function of three; define `def of_two(key: bytes | None"),
+        (f"{HERE}:of_two", "not a function of three arguments; define `def of_two(key: bytes | None"),
     ],
 )
 def test_a_path_that_leads_nowhere_should_be_refused_with_the_remedy(path: str, says: str) -> None:
@@ -202,8 +202,8 @@ def test_a_path_that_leads_nowhere_should_be_refused_with_the_remedy(path: str, 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("one_too_far", "gave 3 for key b'k'; the topic has partitions 0 to 2"),
-        ("negative", "gave -1 for key b'k'"),
+        ("one_too_far", "returned 3 for key b'k'; the topic has partitions 0 to 2"),
+        ("negative", "returned -1 for key b'k'"),
         ("a_float", "TypeError: 'float' object cannot be interpreted as an integer"),
         ("failing", "failed for key b'k': KeyError: 'ward'"),
     ],
