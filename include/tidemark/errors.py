@@ -1,4 +1,4 @@
-"""One error class per reaction. A message says what is wrong, where, and what to do next."""
+"""Error classes, one per reaction. A message states what is wrong, where, and what to do next."""
 
 from __future__ import annotations
 

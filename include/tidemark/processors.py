@@ -60,7 +60,7 @@ class KeyValueStore(Protocol):
 
 
 class Context(Protocol):
-    """What a processor may use of its task. It is passed to `init` and stays valid as long as the processor."""
+    """Access of a processor to its task. It is passed to `init` and stays valid as long as the processor."""
 
     @property
     def stream_time_ms(self) -> int:

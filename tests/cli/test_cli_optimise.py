@@ -67,7 +67,7 @@ def test_should_say_so_where_nothing_changes_and_measure_nothing(monkeypatch):
 
 def test_should_refuse_a_topology_that_was_made_before():
     load("ready_made", optimised=False)
-    with pytest.raises(InvalidTopology, match=r"make it inside of topology\(\)"):
+    with pytest.raises(InvalidTopology, match=r"create it inside of topology\(\)"):
         load("ready_made", optimised=True)
 
 

@@ -74,17 +74,17 @@ REFUSED = [
     ("CAST(d AS STRING)", "BIGINT first"),
     ("concat(s, f)", "BIGINT first"),
     ("CAST(i AS DECIMAL(9, 2)) > 1", "cast to one of"),
-    ("s = i", "STRING and INT do not go together; cast one"),
-    ("s > 5", "STRING and INT do not go together; cast one"),
-    ("i = '1'", "INT and STRING do not go together; cast one"),
-    ("b = 1", "BOOLEAN and INT do not go together; cast one"),
+    ("s = i", "STRING and INT cannot be combined; cast one"),
+    ("s > 5", "STRING and INT cannot be combined; cast one"),
+    ("i = '1'", "INT and STRING cannot be combined; cast one"),
+    ("b = 1", "BOOLEAN and INT cannot be combined; cast one"),
     ("i IN ('1', '7')", "cast one"),
     ("s + 1", "not a number; cast it"),
     ("d div 2", "whole numbers"),
     ("round(i, -1)", "cast to DOUBLE"),
     ("round(f)", "cast to DOUBLE"),
     ("s RLIKE '^a'", "not known"),
-    ("s LIKE u", "its pattern as text"),
+    ("s LIKE u", "must be a text literal"),
     ("s LIKE 'a\\\\b'", "before %"),
     ("s LIKE 'a/%' ESCAPE '/'", "not known"),
     ("substring(s, i)", "whole numbers"),
@@ -142,7 +142,7 @@ def test_should_give_what_spark_gives(rows, spark_values, expression):
 
 @pytest.mark.parametrize(("expression", "says"), REFUSED)
 def test_should_refuse_what_the_two_may_see_differently(expression, says):
-    with pytest.raises(InvalidTopology, match="is behind a stateful node: ") as refused:
+    with pytest.raises(InvalidTopology, match="comes after a stateful node: ") as refused:
         a_map(expression)
     assert says in str(refused.value)
     assert "in Spark" in str(refused.value)

@@ -197,7 +197,7 @@ CASES: list[Case] = [
     ("sum of text", lambda t: windowed(t).sum("patient_id"), ["sum", "STRING", "CAST(patient_id AS BIGINT)"]),
     ("max of a decimal", lambda t: windowed(t).max("weight"), ["DECIMAL(5, 2)", "cast it explicitly"]),
     ("min of a timestamp", lambda t: windowed(t).min("at"), ["TIMESTAMP", "cast it explicitly"]),
-    ("sum of the unknown", lambda t: windowed(t).sum("nosuch(ibi_ms)"), ["cannot be told", "cast it explicitly"]),
+    ("sum of the unknown", lambda t: windowed(t).sum("nosuch(ibi_ms)"), ["is unknown before it runs", "cast it explicitly"]),
     ("sum of an aggregate", lambda t: windowed(t).sum("max(ibi_ms)"), ["max()"]),
     ("sum of nothing", lambda t: windowed(t).sum(None), ["needs an expression"]),
     ("no aggregate", lambda t: windowed(t).aggregate(x="ibi_ms"), ["x", "not an aggregate", "count(*)"]),
@@ -213,7 +213,7 @@ CASES: list[Case] = [
     ("loop over two", loop_of_two, ["'a'", "loop"]),
     ("sink is the changelog", lambda t: windowed(t).count(store="s").to("app-s-changelog"), ["store 's'", "another"]),
     ("sink is the commits topic", lambda t: stream(t).to("app-commits"), ["KSTREAM-SINK-" + FIRST, "commit records"]),
-    ("source is the dead letters", lambda t: stream(t, topic="app-dlq").to("x"), [SOURCE, "bad records"]),
+    ("source is the dead letters", lambda t: stream(t, topic="app-dlq").to("x"), [SOURCE, "dead letters"]),
     (
         "an unknown handler of a source",
         lambda t: stream(t, on_error="ignore").to("x"),
@@ -317,7 +317,7 @@ JOINS: list[Case] = [
     (
         "a function behind",
         lambda t: finals(t).to_stream().filter("nosuch(count) > 1"),
-        ["KSTREAM-FILTER-", "behind a stateful node", "in Spark"],
+        ["KSTREAM-FILTER-", "after a stateful node", "in Spark"],
     ),
     (
         "types that do not compare behind",
@@ -453,7 +453,7 @@ STORES: list[Case] = [
     (
         "store twice",
         lambda t: processed(t, store("s", "n INT"), store("S", "n INT")),
-        ["'S'", "exists already", "another store="],
+        ["'S'", "already exists", "another store="],
     ),
     ("store without name", lambda t: processed(t, store("", "n INT")), ["''", "letters"]),
     ("store without types", lambda t: processed(t, store("s", "n")), ["store 's'", "'n'", "no type"]),
@@ -543,7 +543,7 @@ TOPICS: list[Case] = [
     (
         "a repartition's topic read",
         lambda t: repartition_and(t, lambda t: stream(t, topic="app-r-repartition")),
-        ["KSTREAM-SOURCE-" + THIRD, "the application's own", "repartition()"],
+        ["KSTREAM-SOURCE-" + THIRD, "is internal", "repartition()"],
     ),
     (
         "a repartition's topic written",
@@ -591,8 +591,8 @@ TOPICS: list[Case] = [
         lambda t: Topology("b", guarantee="at_least_once", acks="0", survives=1),
         ["acks='0' with survives=1", "leave one of the two out"],
     ),
-    ("survives less than none", lambda t: Topology("b", survives=-1), ["application b", "survives=-1 is no number"]),
-    ("survives yes", lambda t: Topology("b", survives=True), ["application b", "survives=True is no number"]),
+    ("survives less than none", lambda t: Topology("b", survives=-1), ["application b", "survives=-1 is not a number"]),
+    ("survives yes", lambda t: Topology("b", survives=True), ["application b", "survives=True is not a number"]),
 ]
 
 EVERY = CASES + JOINS + WINDOWS + STORES + TOPICS

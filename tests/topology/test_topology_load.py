@@ -52,7 +52,7 @@ def test_an_unknown_name_should_suggest_the_nearest() -> None:
         ("1 +\n", "SyntaxError"),
         ("\nimport nosuch_module\n", "No module named 'nosuch_module'"),
         ("x = 1\n", "define `def topology"),
-        ("def topology():\n    return 3\n", "gave int; return the Topology"),
+        ("def topology():\n    return 3\n", "returned int; return the Topology"),
         ("def topology():\n    return 1 / 0\n", "line 2"),
         (
             "from tidemark.topology.builder import Topology\ndef topology():\n    t = Topology('a')\n"
@@ -61,7 +61,7 @@ def test_an_unknown_name_should_suggest_the_nearest() -> None:
         ),
         (
             "from tidemark.topology.builder import Topology\ndef topology():\n    return Topology('a')\n",
-            "nothing in it",
+            "it is empty",
         ),
     ],
 )

@@ -29,7 +29,7 @@ def test_should_refuse_roads_that_cross():
     beats = a_stream(topology)
     first, between, last = (counted(beats, name) for name in ("first", "between", "last"))
     first.join(last).join(between).to("out")
-    with pytest.raises(InvalidTopology, match=r"roads that cross.*write all that leads to one side before"):
+    with pytest.raises(InvalidTopology, match=r"paths that cross.*write everything that leads to one side before"):
         topology.plan()
 
 
@@ -48,7 +48,7 @@ def test_should_refuse_results_whose_roads_lead_around_their_own_fork():
     pairs = beats.join(other, within="5s")
     around = pairs.select("beat AS x").join(beats.select("beat AS y"), within="5s")
     around.join(pairs.select("beat AS z"), within="5s").to("out")
-    with pytest.raises(InvalidTopology, match=r"comes to KSTREAM-JOIN-.* over roads that cross"):
+    with pytest.raises(InvalidTopology, match=r"reaches KSTREAM-JOIN-.* on paths that cross"):
         topology.plan()
 
 

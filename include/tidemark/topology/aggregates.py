@@ -1,4 +1,4 @@
-"""One aggregate of a record's columns: `count(*)`, `sum(ibi_ms)`, `quantile(ms, 0.99)`, …, checked and typed."""
+"""Aggregates of a record's columns, such as `count(*)`, `sum(ibi_ms)` and `quantile(ms, 0.99)`, checked and typed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _INTEGRAL = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _FLOATING = frozenset(["FLOAT", "DOUBLE"])
 _CALL = re.compile(r"^\s*([A-Za-z_]\w*)\s*\((.*)\)\s*$", re.DOTALL)
 _FOLDS = {fold.value: fold for fold in Fold} | {"avg": Fold.MEAN}
-# sqlglot takes DISTINCT for a keyword and knows another quantile(): it reads these calls as an array's.
+# sqlglot reads DISTINCT as a keyword and knows another quantile(), so these calls are parsed as calls of array().
 _OWN_CALL = re.compile(r"^\s*(distinct|quantile|collect)\s*\(", re.IGNORECASE)
 _EXAMPLES = {Fold.DISTINCT: "distinct(x)", Fold.QUANTILE: "quantile(x, 0.99)", Fold.COLLECT: "collect(x, 10)"}
 _KNOWN = "count(*), count(x), sum(x), min(x), max(x), mean(x), " + ", ".join(_EXAMPLES.values())
-# Types whose values Spark's sketch takes as they are; all others are counted by their text.
+# Types whose values Spark's sketch accepts directly; values of all other types are counted by their text.
 _SKETCHED = frozenset(["BIGINT", "STRING", "BINARY"])
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 MOST_COLLECTED = 10_000
@@ -30,7 +30,7 @@ _LEGAL_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def aggregate_name(name: str, where: str) -> str:
-    """A name that can be a field of the emitted JSON. Raises `InvalidTopology`."""
+    """Check that a name can be a field of the emitted JSON, and return it. Raises `InvalidTopology`."""
     if not isinstance(name, str) or not _LEGAL_NAME.match(name) or name.startswith("__"):
         raise InvalidTopology(
             f"{where}: {name!r} cannot name a result; use letters, digits and underscores, no digit first"
@@ -39,7 +39,7 @@ def aggregate_name(name: str, where: str) -> str:
 
 
 def named_expression(text: str, columns: Sequence[Column], where: str) -> tuple[str, str]:
-    """Split `expr AS name`; a bare column is its own name. Raises `InvalidTopology` where there is no name."""
+    """Split `expr AS name`; a bare column has its own name. Raises `InvalidTopology` if there is no name."""
     from sqlglot import exp
 
     tree = parse(text, where)
@@ -61,10 +61,10 @@ def build_aggregate(
     where: str,
     argument: float | int | None = None,
 ) -> Aggregate:
-    """An aggregate of `text`, None for `count(*)`. The plan's expression yields exactly the type that its fold takes.
+    """Build an aggregate of `text`, which is None for `count(*)`. The plan's expression has exactly the type of its fold.
 
-    `argument`: a quantile's rank, or how many values a collect keeps. Raises `InvalidTopology`: expression, argument, or
-    a type that the fold does not take.
+    `argument` is the rank of a quantile, or the number of values that a collect keeps. Raises `InvalidTopology` if expression
+    or argument is invalid, or if the fold does not accept the type.
     """
     example = _EXAMPLES.get(fold, f"{fold.value}('ibi_ms')")
     if text is None:
@@ -98,7 +98,7 @@ def build_aggregate(
 
 
 def _kind(found: str) -> str:
-    return "a type that cannot be told before it runs" if found == UNKNOWN else f"type {found}"
+    return "a type that is unknown before it runs" if found == UNKNOWN else f"type {found}"
 
 
 def _cast(expression: str, kind: str, columns: Sequence[Column]) -> str:
@@ -110,7 +110,7 @@ def _sketched(expression: str, found: str, columns: Sequence[Column], where: str
     if found == UNKNOWN or found.startswith(_NESTED):
         raise InvalidTopology(
             f"{where}: distinct of {quoted(expression)} has {_kind(found)}; cast it explicitly, "
-            f"e.g. CAST({expression} AS STRING), or use to_json({expression}) where it is nested"
+            f"e.g. CAST({expression} AS STRING), or use to_json({expression}) if it is nested"
         )
     if found in _INTEGRAL:
         return _cast(expression, "BIGINT", columns)
@@ -128,43 +128,43 @@ def _refuse_limit(limit: object, where: str) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MOST_COLLECTED:
         raise InvalidTopology(
             f"{where}: collect with limit {limit!r}; give a whole number from 1 to {MOST_COLLECTED}, "
-            f"as every change writes the whole list to the changelog"
+            f"because every change writes the whole list to the changelog"
         )
 
 
 def parse_aggregate(name: str, text: str, columns: Sequence[Column], where: str) -> Aggregate:
-    """An aggregate from SQL such as `max(ibi_ms)`. Raises `InvalidTopology` unless it is one call of a known one."""
+    """Parse an aggregate such as `max(ibi_ms)`. Raises `InvalidTopology` unless it is one call of a known aggregate."""
     from sqlglot import exp
 
     own = _OWN_CALL.match(text) if isinstance(text, str) else None
     tree = parse(text, where) if own is None else _parse_own(text, own, where)
     call = _CALL.match(text)
     if isinstance(tree, exp.Alias):
-        raise InvalidTopology(f"{where}: {quoted(text)} has a name already: '{name}'; remove AS {tree.alias}")
+        raise InvalidTopology(f"{where}: {quoted(text)} already has a name: '{name}'; remove AS {tree.alias}")
     if isinstance(tree, exp.Filter):
         raise InvalidTopology(f"{where}: {quoted(text)} has FILTER; aggregate CASE WHEN condition THEN x END instead")
     if call is None or not isinstance(tree, exp.Func) or isinstance(tree, exp.Binary):
         if own is not None or any(isinstance(node, exp.AggFunc) for node in tree.walk()):
             raise InvalidTopology(
-                f"{where}: {quoted(text)} computes with an aggregate; keep the aggregates by themselves, "
-                f"one of {_KNOWN}, and compute where the result is read"
+                f"{where}: {quoted(text)} computes with an aggregate; use the aggregates on their own, "
+                f"one of {_KNOWN}, and compute with the results downstream"
             )
         raise InvalidTopology(f"{where}: {quoted(text)} is not an aggregate; use one of {_KNOWN}")
     function, argument = call[1].casefold(), call[2].strip()
     if function not in _FOLDS:
         raise InvalidTopology(
-            f"{where}: {function}() is not an aggregate that stores keep{nearest(function, list(_FOLDS))}; "
+            f"{where}: {function}() is not an aggregate that stores can hold{nearest(function, list(_FOLDS))}; "
             f"use one of {_KNOWN}"
         )
     if next(tree.find_all(exp.Distinct), None) is not None:
         raise InvalidTopology(
-            f"{where}: {quoted(text)} has DISTINCT, whose partial results do not merge; "
+            f"{where}: {quoted(text)} has DISTINCT, but its partial results cannot be merged; "
             f"use distinct(x), which is approximate, or remove it"
         )
     fold = _FOLDS[function]
     if fold in _EXAMPLES:
         return _build_own(fold, name, text, argument, tree.expressions, columns, where)
-    # sqlglot knows avg(), and takes mean(x) for a function of the user's.
+    # sqlglot knows avg(), but reads mean(x) as a user's function.
     if len(tree.args.get("expressions") or ()) > (1 if isinstance(tree, exp.Anonymous) else 0):
         raise InvalidTopology(f"{where}: {quoted(text)} has several arguments; give one")
     if not argument:
@@ -197,7 +197,7 @@ def _build_own(
         )
     if fold is Fold.DISTINCT:
         return build_aggregate(fold, name, inside, columns, where)
-    # Neither a rank nor a limit has a comma in it.
+    # Neither a rank nor a limit contains a comma.
     expression, _, written = inside.rpartition(",")
     return build_aggregate(fold, name, expression, columns, where, _number(written.strip(), fold, where))
 

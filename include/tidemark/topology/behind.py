@@ -1,7 +1,8 @@
-"""SQL behind a stateful node: Spark's expressions in DuckDB's words, for those that both can be made to agree on.
+"""Translation of Spark SQL to DuckDB, for expressions after a stateful node.
 
-Every accepted form gives Spark's value (without ANSI mode) for every input: integers wrap around, what cannot be computed is
-null, casts cut off and saturate as Java's do. `tests/tasks/test_map.py` holds it to Spark. Anything else is refused.
+Only forms are accepted for which both engines can be made to agree. Each gives Spark's value (without ANSI mode) for every
+input: integers wrap around, what cannot be computed is null, casts truncate and saturate as in Java. `tests/tasks/test_map.py`
+compares the results with Spark. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE")
 _FRACTIONS = ("FLOAT", "DOUBLE")
 _NULL, _DECIMAL = "NULL", "DECIMAL"
 _MOST_DIGITS = 10
-# What the forms below look at; another one would change the meaning unseen.
+# The arguments that the forms below handle; ignoring any other would change the meaning unnoticed.
 _ARGUMENTS = {
     "this",
     "expression",
@@ -54,32 +55,32 @@ _BLANKS = "[\\x00-\\x20\\x7f]"
 
 
 class _Unlike(Exception):
-    """What stands in an expression that DuckDB does not do as Spark does, and what to write."""
+    """A part of an expression that DuckDB does not compute as Spark does, and what to write instead."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """DuckDB's SQL, in brackets where needed, and Spark's type of it."""
+    """SQL of DuckDB, in brackets where needed, and the Spark type of its value."""
 
     sql: str
     type: str
 
 
 def duck_sql(text: str, columns: Sequence[Column], where: str) -> str:
-    """A Spark SQL expression over `columns`, already checked by `expression_type`, for DuckDB.
+    """Translate a Spark SQL expression over `columns`, already checked by `expression_type`, for DuckDB.
 
-    Raises `InvalidTopology` for what it cannot be sure of.
+    Raises `InvalidTopology` if the result might differ from Spark's.
     """
     import sqlglot
 
     tokens = [token.token_type.name for token in sqlglot.tokenize(text, read="spark")]
     try:
         if ("STRING", "STRING") in pairwise(tokens):
-            raise _Unlike(r"a quote in a text is written \'")
+            raise _Unlike(r"write a quote in a text as \'")
         return _Translator(columns).of(sqlglot.parse_one(text, dialect="spark")).sql
     except _Unlike as reason:
         raise InvalidTopology(
-            f"{where}: {quoted(text)} is behind a stateful node: {reason}; or compute it before that node, in Spark"
+            f"{where}: {quoted(text)} comes after a stateful node: {reason}; or compute it before that node, in Spark"
         ) from None
 
 
@@ -145,7 +146,7 @@ class _Translator:
         if form is None or any(given for name, given in node.args.items() if name not in _ARGUMENTS):
             name = node.sql("spark")
             raise _Unlike(
-                f"{name if len(name) < 40 else type(node).__name__} is not known to give there what Spark gives"
+                f"{name if len(name) < 40 else type(node).__name__} is not known to give the same result as in Spark"
             )
         return form(node)
 
@@ -173,7 +174,7 @@ class _Translator:
         left, right = self._number(node.left), self._number(node.right)
         kind = _common([left.type, right.type])
         if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
-            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} is computed in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         if kind in _BITS:
             return Typed(_wrapped(f"{_wide(left, kind)} {sign} {_wide(right, kind)}", kind), kind)
         return Typed(f"({_to(left, kind)} {sign} {_to(right, kind)})", kind)
@@ -181,7 +182,7 @@ class _Translator:
     def _division(self, node: exp.Binary) -> Typed:
         left, right = self._number(node.left), self._number(node.right)
         if _DECIMAL in (left.type, right.type) and not {left.type, right.type} & set(_FRACTIONS):
-            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} is computed in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         return Typed(f"({_to(left, 'DOUBLE')} / NULLIF({_to(right, 'DOUBLE')}, 0))", "DOUBLE")
 
     def _whole_division(self, node: exp.Binary) -> Typed:
@@ -192,7 +193,7 @@ class _Translator:
         left, right = self._number(node.left), self._number(node.right)
         kind = _common([left.type, right.type])
         if kind == _DECIMAL or (_DECIMAL in (left.type, right.type) and kind in _BITS):
-            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
+            raise _Unlike(f"{node.sql('spark')} is computed in DECIMAL; write e.g. 1.5D, or CAST(... AS DOUBLE)")
         if kind in _BITS:
             sql = f"{_wide(left, kind)} % NULLIF({_wide(right, kind)}, 0)"
             return Typed(f"CAST({sql} AS {DUCK_TYPE[kind]})", kind)
@@ -215,7 +216,9 @@ class _Translator:
         from sqlglot import exp
 
         if not isinstance(node.expression, exp.Null):
-            raise _Unlike(f"{node.sql('spark')} is not known to give what Spark gives; write IS NULL, = or <=>")
+            raise _Unlike(
+                f"{node.sql('spark')} is not known to give the same result as in Spark; write IS NULL, = or <=>"
+            )
         return Typed(f"({self.of(node.this).sql} IS NULL)", "BOOLEAN")
 
     def _in(self, node: exp.In) -> Typed:
@@ -234,9 +237,9 @@ class _Translator:
 
         pattern = node.expression
         if not isinstance(pattern, exp.Literal) or not pattern.is_string:
-            raise _Unlike("LIKE needs its pattern as text")
+            raise _Unlike("the pattern of LIKE must be a text literal")
         if re.search(r"\\(?![%_\\])", re.sub(r"\\\\", "", pattern.this)):
-            raise _Unlike(r"LIKE has \ before %, _ and \ only")
+            raise _Unlike(r"in a LIKE pattern, \ may only stand before %, _ and \ itself")
         word = "NOT LIKE" if node.args.get("negate") else "LIKE"
         return Typed(f"({self._text(node.this)} {word} {self.of(pattern).sql} ESCAPE '\\')", "BOOLEAN")
 
@@ -276,14 +279,14 @@ class _Translator:
     def _one_type(self, values: Sequence[Typed]) -> str:
         kind = _common([value.type for value in values])
         if kind == _DECIMAL or (kind in _BITS and any(value.type == _DECIMAL for value in values)):
-            raise _Unlike("1.5 beside a whole number counts in DECIMAL; write 1.5D")
+            raise _Unlike("1.5 together with a whole number is computed in DECIMAL; write 1.5D")
         return kind
 
     def _cast(self, node: exp.Cast) -> Typed:
         value = self.of(node.this)
         kind = node.to.sql("spark").upper()
         if kind not in DUCK_TYPE:
-            raise _Unlike(f"there is no {kind}; cast to one of {', '.join(DUCK_TYPE)}")
+            raise _Unlike(f"type {kind} is not supported; cast to one of {', '.join(DUCK_TYPE)}")
         return Typed(_converted(value, kind), kind)
 
     def _concat(self, nodes: Sequence[exp.Expr]) -> Typed:
@@ -293,7 +296,7 @@ class _Translator:
         text = self._text(node.this)
         start, length = _whole_literal(node.args.get("start")), _whole_literal(node.args.get("length"))
         if start is None or (node.args.get("length") is not None and (length is None or length < 0)):
-            raise _Unlike("substring() needs start and length as whole numbers")
+            raise _Unlike("start and length of substring() must be whole numbers")
         if start >= 0:
             rest = "" if length is None else f", {length}"
             return Typed(f"SUBSTRING({text}, {max(start, 1)}{rest})", "STRING")
@@ -304,7 +307,7 @@ class _Translator:
 
     def _trim(self, node: exp.Trim) -> Typed:
         if node.expression is not None:
-            raise _Unlike("trim() takes blanks off, and nothing else")
+            raise _Unlike("trim() removes only blanks")
         side = {"LEADING": "LTRIM", "TRAILING": "RTRIM"}.get((node.args.get("position") or "").upper(), "TRIM")
         return Typed(f"{side}({self._text(node.this)}, ' ')", "STRING")
 
@@ -320,7 +323,7 @@ class _Translator:
     def _whole(self, function: str, node: exp.Func) -> Typed:
         value = self._number(node.this)
         if node.args.get("decimals") is not None or value.type == _DECIMAL:
-            raise _Unlike(f"{node.sql('spark')} counts in DECIMAL; give it one DOUBLE")
+            raise _Unlike(f"{node.sql('spark')} is computed in DECIMAL; give it one DOUBLE")
         if value.type in _BITS:
             return Typed(_to(value, "BIGINT"), "BIGINT")
         return Typed(_cut_off(f"{function}({_to(value, 'DOUBLE')})", "BIGINT"), "BIGINT")
@@ -331,7 +334,7 @@ class _Translator:
         digits = 0 if given is None else _whole_literal(given)
         if value.type != "DOUBLE" or digits is None or not 0 <= digits <= _MOST_DIGITS:
             raise _Unlike(f"round() takes a DOUBLE, and 0 to {_MOST_DIGITS} digits; cast to DOUBLE")
-        # Spark rounds the number that is printed, 2.675 to 2.68, not the binary one.
+        # Spark rounds the printed number, 2.675 to 2.68, not the binary one.
         printed = f"TRY_CAST(CAST({value.sql} AS VARCHAR) AS DECIMAL(38, {digits}))"
         exact = f"CAST(CAST({printed} AS VARCHAR) AS DOUBLE)"
         return Typed(f"(CASE WHEN ABS({value.sql}) < 1e15 THEN {exact} ELSE {value.sql} END)", "DOUBLE")
@@ -368,7 +371,7 @@ class _Translator:
 
 
 def _common(kinds: Sequence[str]) -> str:
-    """The type in which Spark compares or adds values of these types."""
+    """Return the type in which Spark compares or adds values of these types."""
     known = [kind for kind in kinds if kind != _NULL]
     if not known:
         return _NULL
@@ -378,30 +381,30 @@ def _common(kinds: Sequence[str]) -> str:
         return "DOUBLE" if set(known) & set(_FRACTIONS) else _DECIMAL
     if all(kind in _NUMBERS for kind in known):
         return max(known, key=_NUMBERS.index)
-    raise _Unlike(f"{' and '.join(dict.fromkeys(known))} do not go together; cast one of them")
+    raise _Unlike(f"{' and '.join(dict.fromkeys(known))} cannot be combined; cast one of them")
 
 
 def _to(value: Typed, kind: str) -> str:
-    """To a type that holds every value of its own."""
+    """Convert to a type that can hold every value of the original type."""
     if value.type == kind or kind not in DUCK_TYPE:
         return value.sql
     return f"CAST({value.sql} AS {DUCK_TYPE[kind]})"
 
 
 def _wide(value: Typed, kind: str = "") -> str:
-    """As a number in which one operation cannot overflow."""
+    """Convert to a number type in which one operation cannot overflow."""
     return f"CAST({value.sql} AS {'HUGEINT' if 'BIGINT' in (kind, value.type) else 'BIGINT'})"
 
 
 def _wrapped(sql: str, kind: str) -> str:
-    """A wide number's low bits, signed: as Java's integers wrap around."""
+    """Reduce a wide number to its low bits, signed, as Java's integers wrap around."""
     half, wide = 1 << (_BITS[kind] - 1), "HUGEINT" if kind == "BIGINT" else "BIGINT"
     whole = f"CAST({2 * half} AS {wide})"
     return f"CAST((({sql} + {half}) % {whole} + {whole}) % {whole} - {half} AS {DUCK_TYPE[kind]})"
 
 
 def _cut_off(sql: str, kind: str) -> str:
-    """A DOUBLE as a whole number: towards zero, to the nearest that there is, NaN to 0, as Java casts."""
+    """Convert a DOUBLE to an integer as Java casts: truncated, limited to the type's range, NaN to 0."""
     half = 1 << (_BITS[kind] - 1)
     return (
         f"(CASE WHEN ISNAN({sql}) THEN 0 WHEN {sql} >= {half}::DOUBLE THEN {half - 1} "
@@ -410,13 +413,13 @@ def _cut_off(sql: str, kind: str) -> str:
 
 
 def _converted(value: Typed, kind: str) -> str:
-    """Spark's CAST."""
+    """Convert as Spark's CAST does."""
     if value.type in (kind, _NULL) or (kind in _FRACTIONS and value.type == _DECIMAL):
         return f"CAST({value.sql} AS {DUCK_TYPE[kind]})"
     if value.type == "STRING":
         return _parsed(value.sql, kind)
     if value.type == _DECIMAL or (kind == "STRING" and value.type in _FRACTIONS):
-        raise _Unlike(f"{value.type} does not become {kind} as in Spark; cast it to BIGINT first")
+        raise _Unlike(f"{value.type} is not converted to {kind} as in Spark; cast it to BIGINT first")
     if value.type in _FRACTIONS and kind in _BITS:
         if kind in ("TINYINT", "SMALLINT"):
             return _wrapped(f"CAST({_cut_off(_to(value, 'DOUBLE'), 'INT')} AS BIGINT)", kind)
@@ -438,7 +441,7 @@ def _wrapped_wide(value: Typed, kind: str) -> str:
 
 
 def _parsed(text: str, kind: str) -> str:
-    """Text as a value, null where it is none."""
+    """Parse text as a value; null if it is not one."""
     bare = f"regexp_replace({text}, '^{_BLANKS}+|{_BLANKS}+$', '', 'g')"
     if kind == "BOOLEAN":
         small = f"LOWER({bare})"

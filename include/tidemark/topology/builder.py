@@ -1,7 +1,7 @@
 """`Topology`: the start of every topology module.
 
-`Topology("patient-monitoring", version="1").stream("pulse-events", schema="...", key="patient_id")` and so on, in the
-words of `tidemark.topology.stream`.
+Example: `Topology("patient-monitoring", version="1").stream("pulse-events", schema="...", key="patient_id")`, continued with
+the methods of `tidemark.topology.stream`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LONGEST_APPLICATION_ID = 100
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 
 OPTIMISED: ContextVar[bool | None] = ContextVar("OPTIMISED", default=None)
-"""Where it is not None, it decides instead of `Topology(optimised=...)`: the same module planned the other way."""
+"""If not None, overrides `Topology(optimised=...)`, so that the same module can be planned both ways."""
 
 
 class Topology:
-    """An application: sources, stateless steps, stores and sinks, checked as they are written."""
+    """An application: sources, stateless steps, stores and sinks, checked when they are written."""
 
     def __init__(
         self,
@@ -45,15 +45,16 @@ class Topology:
         survives: int = 0,
         acks: str = Acks.ALL.value,
     ) -> None:
-        """Name the application: its consumer group, its topics and its state folder are named after it.
+        """Create the application; its consumer group, topics and state folder are named after it.
 
-        `guarantee`: `exactly_once` or `at_least_once`. `optimised`: equal repartitions share a topic, and a table's topic
-        is its own changelog. `survives`: so many brokers may go at once, and nothing that was acknowledged is lost, and the
-        application goes on. Its own topics are made so, an instance does not start on topics that are not, and the
-        durability check compares. `acks`: what an output waits for until it counts as written. `all` replicas in sync; with
-        `at_least_once` also `1`, its leader, or `0`, nobody. Whatever state stands on always waits for all.
+        `guarantee` is `exactly_once` or `at_least_once`. With `optimised`, equal repartitions share a topic, and a table's
+        topic is its own changelog. `survives` is the number of brokers that may be lost at once, while nothing acknowledged
+        is lost and the application continues. Tidemark creates its own topics accordingly, an instance refuses to start on
+        topics that do not comply, and the durability check compares them. `acks` is what an output waits for until it counts
+        as written: `all` in-sync replicas; with `at_least_once` also `1` (its leader) or `0` (no replica). Topics on which
+        state depends always wait for all.
 
-        Raises `InvalidTopology` for a name Kafka would not take, and for promises that exclude each other.
+        Raises `InvalidTopology` for a name that Kafka does not accept, and for guarantees that exclude each other.
         """
         if not isinstance(application_id, str) or not is_legal_name(application_id):
             raise InvalidTopology(
@@ -63,7 +64,7 @@ class Topology:
         if len(application_id) > _LONGEST_APPLICATION_ID:
             raise InvalidTopology(
                 f"application id {application_id!r} has {len(application_id)} characters; "
-                f"use {_LONGEST_APPLICATION_ID} or less, since topic names are made of it"
+                f"use {_LONGEST_APPLICATION_ID} or less, because topic names contain it"
             )
         if not isinstance(version, str) or not is_legal_name(version) or len(version) > 40:
             raise InvalidTopology(
@@ -80,7 +81,7 @@ class Topology:
         self.guarantee = guarantees[guarantee]
         if isinstance(survives, bool) or not isinstance(survives, int) or survives < 0:
             raise InvalidTopology(
-                f"application {application_id}: survives={survives!r} is no number of brokers; use 0, or 1 with three replicas"
+                f"application {application_id}: survives={survives!r} is not a number of brokers; use 0, or 1 with 3 replicas"
             )
         self.survives = survives
         self.acks = _acks(application_id, acks, self.guarantee, survives)
@@ -89,7 +90,7 @@ class Topology:
 
     @property
     def is_optimised(self) -> bool:
-        """Whether equal repartitions share a topic, and a table's topic is its own changelog."""
+        """True if equal repartitions share a topic, and a table's topic is its own changelog."""
         return self._draft.is_optimised
 
     def stream(
@@ -104,14 +105,13 @@ class Topology:
     ) -> Stream:
         """Read a topic of JSON records.
 
-        `key` is SQL for the record's key and must give the same text as the record's own Kafka key (`_key`, the
-        default), because records are spread over tasks by it. `timestamp` is SQL for the event's time, BIGINT
-        epoch milliseconds or TIMESTAMP; the record's own Kafka timestamp by default. Besides the schema's columns,
-        expressions may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`. `expects`: a contract of
-        `expect(...)` that the audit looks after. `on_error`: a record that cannot be read is a dead letter; with `fail`
-        the instance ends.
+        `key` is SQL for the record's key. It must give the same text as the record's own Kafka key (`_key`, the default),
+        because records are distributed over tasks by that key. `timestamp` is SQL for the event time, BIGINT epoch
+        milliseconds or TIMESTAMP; the default is the record's own Kafka timestamp. Besides the schema's columns, expressions
+        may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`. `expects` is a contract of `expect(...)`, which
+        the audit checks. `on_error`: a record that cannot be read becomes a dead letter; with `fail` the instance ends.
 
-        The same topic with the same arguments again is the same source. Raises `InvalidTopology`.
+        Reading the same topic again with the same arguments returns the same source. Raises `InvalidTopology`.
         """
         return self._source(topic, schema, key, timestamp, expects, on_error, is_table=False)
 
@@ -126,12 +126,11 @@ class Topology:
         expects: Sequence[Expected] = (),
         on_error: str = "dead_letter",
     ) -> Table:
-        """Read a topic as a table: the last record of each key; a record without a value deletes its key.
+        """Read a topic as a table: the last record of each key. A record without a value deletes its key.
 
-        The key is the record's own (`_key`), as a deletion has nothing else; `key` names the column that repeats it, so
-        that a join knows. With `Topology(optimised=True)` the topic
-        itself is the changelog of the store, so it must be compacted. `expects` and `on_error` as in `stream`.
-        Raises `InvalidTopology`.
+        The key is the record's own (`_key`), because a deletion has nothing else; `key` names the column that repeats it, so
+        that joins know its name and type. With `Topology(optimised=True)` the topic itself is the changelog of the store, so
+        it must be compacted. `expects` and `on_error` are as in `stream`. Raises `InvalidTopology`.
         """
         stream = self._source(topic, schema, KEY.name, timestamp, expects, on_error, is_table=True)
         if key is not None:
@@ -141,7 +140,7 @@ class Topology:
                 raise InvalidTopology(f"{stream.node}: key {key!r} is not a column of the table; use one of {known}")
             stream = replace(stream, key_name=named.name, key_type=named.type)
         kept = materialized(store)
-        # Whatever leaves the store by itself is a deletion that the user's topic must not see.
+        # A key that expires or is evicted would be written as a deletion, which the user's topic must not receive.
         shares = self._draft.is_optimised and kept.logging and kept.ttl is None and kept.max_entries is None
         return table_of(stream, store, topic if shares else None)
 
@@ -160,7 +159,7 @@ class Topology:
         node = known.node if known else self._draft.node_name("KSTREAM-SOURCE")
         if topic in self._draft.repartitions.values():
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is the application's own, for a repartition; continue what repartition() gave"
+                f"{node}: topic '{topic}' is internal, for a repartition; continue with the result of repartition()"
             )
         columns = parse_schema(schema, f"{node}: schema")
         available = (*columns, *RESERVED)
@@ -177,8 +176,8 @@ class Topology:
         )
         if known and known.is_table != is_table:
             raise InvalidTopology(
-                f"{node}: topic '{topic}' is read as a stream and as a table; read it as a stream once, and make the table "
-                f"of it with to_table()"
+                f"{node}: topic '{topic}' is read as a stream and as a table; read it once as a stream, and create the table "
+                f"with to_table()"
             )
         if known and known != source:
             raise InvalidTopology(
@@ -192,10 +191,10 @@ class Topology:
         return Stream(self._draft, frozenset([topic]), node, columns, named.name if named else "key", key_type, source)
 
     def plan(self) -> TopologyPlan:
-        """The whole application, frozen. Raises `InvalidTopology` for what only shows in the whole."""
+        """Freeze the whole application. Raises `InvalidTopology` for errors that only the whole shows."""
         draft = self._draft
         if not draft.sources:
-            raise InvalidTopology(f"application {self.application_id}: nothing in it; start with topology.stream(...)")
+            raise InvalidTopology(f"application {self.application_id}: it is empty; start with topology.stream(...)")
         for node, topic in draft.dead_ends.items():
             read = f"what it reads from topic '{topic}'" if topic else "what it emits"
             raise InvalidTopology(
@@ -212,12 +211,12 @@ class Topology:
         return plan
 
     def describe(self) -> str:
-        """The topology as text, in the words of Kafka Streams' `TopologyDescription`. Raises `InvalidTopology`."""
+        """Return the topology as text, in the format of Kafka Streams' `TopologyDescription`. Raises `InvalidTopology`."""
         return describe(self.plan())
 
 
 def _acks(application_id: str, acks: str, guarantee: Guarantee, survives: int) -> Acks:
-    """What outputs wait for, where it can be had together with the rest."""
+    """Parse `acks`. Raises `InvalidTopology` if it contradicts the guarantee or `survives`."""
     known = {member.value: member for member in Acks}
     if not isinstance(acks, str) or acks not in known:
         raise InvalidTopology(
@@ -238,7 +237,7 @@ def _acks(application_id: str, acks: str, guarantee: Guarantee, survives: int) -
 
 
 def _key(text: str, columns: tuple[Column, ...], where: str) -> tuple[str, str]:
-    """The key as STRING, and the type that it had."""
+    """Return the key as an expression of type STRING, and its original type."""
     found = expression_type(text, columns, where)
     if found.startswith(_NESTED):
         raise InvalidTopology(f"{where}: {quoted(text)} is {found}; a key is one value, so pick a field")
@@ -260,12 +259,12 @@ def _timestamp(text: str, columns: tuple[Column, ...], where: str) -> str:
 
 
 def _refuse_internal_topics(plan: TopologyPlan) -> None:
-    """A user's topic must not be one that Tidemark keeps for the application itself."""
+    """Raise `InvalidTopology` if a user's topic has the name of an internal topic of the application."""
     application_id = plan.application_id
     internal: dict[str, str] = {changelog_topic(application_id, s.name): f"store '{s.name}'" for s in plan.stores}
-    internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "bad records"}
+    internal |= {commits_topic(application_id): "commit records", dlq_topic(application_id): "dead letters"}
     internal[events_topic(application_id)] = "its instances' events"
-    internal[topology_topic(application_id)] = "what its state consists of"
+    internal[topology_topic(application_id)] = "the description of its state"
     repartitions = dict.fromkeys(plan.repartition_topics, "a repartition")
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
@@ -278,12 +277,12 @@ def _refuse_internal_topics(plan: TopologyPlan) -> None:
 def _refuse_topic(node: str, topic: str, internal: Mapping[str, str]) -> None:
     if topic in internal:
         raise InvalidTopology(
-            f"{node}: topic '{topic}' is the application's own, for {internal[topic]}; use another topic"
+            f"{node}: topic '{topic}' is internal to the application, for {internal[topic]}; use another topic"
         )
 
 
 def _refuse_loops(plan: TopologyPlan) -> None:
-    """Output that comes back as input would feed itself for ever."""
+    """Raise `InvalidTopology` if output comes back as input, which would feed itself for ever."""
     after = _edges(plan)
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
@@ -297,16 +296,16 @@ def _refuse_loops(plan: TopologyPlan) -> None:
                     f"application, which is a loop; write to another topic"
                 )
         for sink in subtopology.sinks:
-            # Its number of partitions would follow from itself.
+            # Its number of partitions would depend on itself.
             if sink.is_repartition and sink.topic in subtopology.source_topics:
                 raise InvalidTopology(
-                    f"{sink.node}: what goes through the repartition topic '{sink.topic}' is joined with what it comes "
-                    f"from; send it through a topic of your own: to('...'), and stream('...') to read it"
+                    f"{sink.node}: the records of the repartition topic '{sink.topic}' are joined with the records that "
+                    f"they come from; send them through your own topic: to('...'), and read it with stream('...')"
                 )
 
 
 def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:
-    """By node, the nodes that take what it emits, sinks handing it on to the sources that read their topic."""
+    """Return, by node, the nodes that take its output. A sink leads to the source that reads its topic."""
     after: defaultdict[str, set[str]] = defaultdict(set)
     readers = {source.topic: source.node for s in plan.subtopologies for source in s.sources}
     for subtopology in plan.subtopologies:
@@ -322,5 +321,5 @@ def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:
         for sink in subtopology.sinks:
             if sink.topic in readers:
                 after[sink.node].add(readers[sink.topic])
-    # A step may be its branch's end.
+    # A step may be the end of its branch.
     return defaultdict(set, {node: following - {node} for node, following in after.items()})

@@ -1,4 +1,4 @@
-"""Contracts: what the records of a source or sink should look like; the audit looks whether they do (docs/audit.md)."""
+"""Contracts: expectations on the records of a source or sink, which the audit checks (docs/audit.md)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ def expect(
     in_set: Sequence[str | int | float | bool] | None = None,
     matches: str | None = None,
 ) -> Expected:
-    """What each value of a column should be; a null passes every rule but `not_null`.
+    """State what each value of a column should be. A null passes every rule except `not_null`.
 
-    `between`: least and most, both allowed, None for no bound. `in_set`: one of these. `matches`: a regular expression
-    that is found in it. For `expects=` of `stream()`, `table()` and `to()`, which raise `InvalidTopology`, as this does.
+    `between`: minimum and maximum, both included, None for no bound. `in_set`: the allowed values. `matches`: a regular
+    expression that must be found in the value. Use it in `expects=` of `stream()`, `table()` and `to()`. They and this
+    function raise `InvalidTopology`.
     """
     where = f"expect({column!r})"
     if not isinstance(column, str) or not column.strip():
         raise InvalidTopology(f"{where}: name a column; {_EXAMPLE}")
     if not not_null and between is None and in_set is None and matches is None:
-        raise InvalidTopology(f"{where}: nothing is expected of it; {_EXAMPLE}")
+        raise InvalidTopology(f"{where}: there is no rule for it; {_EXAMPLE}")
     low, high = _bounds(between, where)
     if in_set is not None and (isinstance(in_set, str) or not isinstance(in_set, Sequence) or not in_set):
         raise InvalidTopology(f"{where}: in_set={in_set!r}; give a list of values, in_set=['a', 'b']")
@@ -39,7 +40,7 @@ def expect(
         try:
             re.compile(matches)
         except (re.error, TypeError) as error:
-            raise InvalidTopology(f"{where}: matches={matches!r} is no regular expression: {error}") from None
+            raise InvalidTopology(f"{where}: matches={matches!r} is not a regular expression: {error}") from None
     return Expected(column.strip(), bool(not_null), low, high, None if in_set is None else tuple(in_set), matches)
 
 
@@ -48,10 +49,12 @@ def _bounds(between: tuple[float | None, float | None] | None, where: str) -> tu
         return None, None
     pair = tuple(between) if isinstance(between, Sequence) and not isinstance(between, str) else ()
     if len(pair) != 2 or pair == (None, None) or any(not _is_number(bound) for bound in pair if bound is not None):
-        raise InvalidTopology(f"{where}: between={between!r}; give least and most, between=(0, None) for no most")
+        raise InvalidTopology(
+            f"{where}: between={between!r}; give minimum and maximum, e.g. between=(0, None) for no maximum"
+        )
     low, high = pair
     if low is not None and high is not None and low > high:
-        raise InvalidTopology(f"{where}: between={between!r}: {low} is more than {high}, so nothing passes; turn them")
+        raise InvalidTopology(f"{where}: between={between!r}: {low} is more than {high}, so nothing passes; swap them")
     return low, high
 
 
@@ -60,7 +63,7 @@ def _is_number(value: object) -> bool:
 
 
 def checked_expects(expects: Sequence[Expected], columns: Sequence[Column], where: str) -> tuple[Expected, ...]:
-    """The contract of one topic over its columns. Raises `InvalidTopology` naming column and remedy."""
+    """Check the contract of one topic against its columns. Raises `InvalidTopology` naming column and remedy."""
     if isinstance(expects, Expected) or not all(isinstance(one, Expected) for one in expects):
         raise InvalidTopology(f"{where}: expects={expects!r} is not a list of expect(...); {_EXAMPLE}")
     checked = []
@@ -77,9 +80,11 @@ def checked_expects(expects: Sequence[Expected], columns: Sequence[Column], wher
 def _refuse_type(one: Expected, column: Column, where: str) -> None:
     named = f"{where}: expect('{one.column}')"
     if (one.low is not None or one.high is not None) and column.type not in _NUMBERS:
-        raise InvalidTopology(f"{named}: between is for numbers, and it is {column.type}; use in_set or matches")
+        raise InvalidTopology(
+            f"{named}: between is for numbers, but the column is {column.type}; use in_set or matches"
+        )
     if one.pattern is not None and column.type != "STRING":
-        raise InvalidTopology(f"{named}: matches is for STRING, and it is {column.type}; use between or in_set")
+        raise InvalidTopology(f"{named}: matches is for STRING, but the column is {column.type}; use between or in_set")
     for value in one.values or ():
         fits = {
             "STRING": isinstance(value, str),
@@ -89,5 +94,5 @@ def _refuse_type(one: Expected, column: Column, where: str) -> None:
         }
         if not fits.get(column.type, False):
             raise InvalidTopology(
-                f"{named}: in_set has {value!r}, and the column is {column.type}; give values of that type"
+                f"{named}: in_set has {value!r}, but the column is {column.type}; give values of that type"
             )

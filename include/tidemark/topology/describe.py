@@ -1,4 +1,4 @@
-"""A plan as text, laid out as Kafka Streams' `TopologyDescription`, plus where nodes run and what stores keep."""
+"""A plan as text, in the layout of Kafka Streams' `TopologyDescription`, plus where nodes run and what stores keep."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Node:
 
 
 def describe(plan: TopologyPlan) -> str:
-    """Several lines without a newline at the end; the same plan always gives the same text."""
+    """Return several lines without a newline at the end. The same plan always gives the same text."""
     brokers = "1 broker" if plan.survives == 1 else f"{plan.survives} brokers"
     survives = f", survives the loss of {brokers}" if plan.survives else ""
     promises = f"{plan.guarantee.value}, acks={plan.acks.value}{survives}"
@@ -90,12 +90,12 @@ def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
             head = f"Processor: {row_node.node} (stores: [{', '.join(_stores_read(row_node))}])"
         for before in row_node.inputs:
             add(before, row_node.node, head, TASK_LOOP)
-    # In the order in which they were written, as the numbers in their names say.
+    # In the order in which they were written, which the numbers in their names show.
     return dict(sorted(nodes.items(), key=lambda named: named[0].rpartition("-")[2]))
 
 
 def _stores_read(node: TaskNode) -> list[str]:
-    """The stores that a node keeps, and those of other nodes that it reads."""
+    """Return the names of the stores that a node keeps, and of those of other nodes that it reads."""
     names = [store.name for store in node.stores]
     if isinstance(node, StreamTableJoin):
         names.append(node.table_store.name)
@@ -114,7 +114,9 @@ def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation
         ("ttl", "" if store.ttl_ms is None else f"{format_ms(store.ttl_ms)} after the last write"),
         (
             "entries",
-            "" if store.max_entries is None else f"at most {store.max_entries} per task, least recently used go",
+            ""
+            if store.max_entries is None
+            else f"at most {store.max_entries} per task, the least recently used are deleted",
         ),
     ]
     if aggregation is not None:
@@ -130,7 +132,7 @@ def _store_lines(application_id: str, store: StoreSpec, aggregation: Aggregation
 
 def _changelog(application_id: str, store: StoreSpec) -> str:
     if not store.is_logged:
-        return "none: what the store holds is lost with its folder, and cannot be restored"
+        return "none: the store's contents are lost with its folder and cannot be restored"
     if store.source_topic is not None:
         return f"{store.source_topic}, the table's own topic"
     return changelog_topic(application_id, store.name)

@@ -1,4 +1,4 @@
-"""What `optimised=True` changes in a topology: repartition topics that merge, changelogs that are saved (row C2)."""
+"""Effect of `optimised=True` on a topology: repartition topics that are merged, and changelogs that are no longer needed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NUMBERED = re.compile(r"-(?:KSTREAM|KTABLE)-[A-Z-]*(\d{10})")
 
 @dataclass(frozen=True)
 class Difference:
-    """From the plan without to the plan with optimisation, topics by name.
+    """The change from the plan without optimisation to the plan with it. Topics are given by name.
 
     `merged`: a repartition topic, and the one that takes its records. `saved`: a changelog, and the table's topic that
-    serves as one. `renamed`: topics of stores and repartitions without a name, whose numbers move (old, new).
+    replaces it. `renamed` (old, new): topics of unnamed stores and repartitions, whose numbers change.
     """
 
     merged: tuple[tuple[str, str], ...]
@@ -26,7 +26,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether optimising changes nothing."""
+        """True if optimisation changes nothing."""
         return not (self.merged or self.saved)
 
 
@@ -40,7 +40,7 @@ def difference(plain: TopologyPlan, optimised: TopologyPlan) -> Difference:
 
 
 def _merged(plain: TopologyPlan) -> Iterator[tuple[str, str]]:
-    """Repartitions of the same records by the same key, as `Stream.repartition` finds them when it optimises."""
+    """Yield repartitions of the same records by the same key, as `Stream.repartition` finds them when it optimises."""
     first: dict[object, str] = {}
     taken: dict[str, str] = {}
     for what, topic in _repartitions(plain, taken):
@@ -51,7 +51,7 @@ def _merged(plain: TopologyPlan) -> Iterator[tuple[str, str]]:
 
 
 def _repartitions(plain: TopologyPlan, taken: dict[str, str]) -> Iterator[tuple[object, str]]:
-    """Each repartition topic with what makes it: where the records come from, and the key. `taken` grows meanwhile."""
+    """Yield each repartition topic with its origin: the records' source and the key. Sees `taken` change meanwhile."""
     for subtopology in plain.subtopologies:
         for branch in subtopology.branches:
             source = subtopology.sources[branch.source]
@@ -75,7 +75,7 @@ def _saved(plain: TopologyPlan, optimised: TopologyPlan) -> Iterator[tuple[str, 
 
 
 def _table_stores(plan: TopologyPlan) -> dict[str, StoreSpec]:
-    """The store of each table that is read from a topic, by that topic."""
+    """Return the store of each table that is read from a topic, by that topic."""
     sources = {source.node: source.topic for s in plan.subtopologies for source in s.sources}
     return {
         sources[node.inputs[0]]: node.stores[0]
@@ -86,12 +86,12 @@ def _table_stores(plan: TopologyPlan) -> dict[str, StoreSpec]:
 
 
 def _numbered(topics: Iterable[str]) -> list[str]:
-    """Those that are named by a node's number, in the order in which they were written: the same in both plans."""
+    """Return the topics named by a node's number, in the order in which they were written, which both plans share."""
     found = [(numbered[1], topic) for topic in topics if (numbered := _NUMBERED.search(topic))]
     return [topic for _, topic in sorted(found)]
 
 
 def _internal(plan: TopologyPlan) -> list[str]:
-    """Repartition topics and changelogs."""
+    """Return repartition topics and changelogs."""
     stores = [s for s in plan.stores if s.has_changelog]
     return [*plan.repartition_topics, *(changelog_topic(plan.application_id, store.name) for store in stores)]

@@ -1,4 +1,4 @@
-"""What `Topology` and its streams write down while a topology is being described; `Topology.plan()` freezes it."""
+"""The mutable form of a topology while it is being written; `Topology.plan()` freezes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_TOPIC = 249
 
 @dataclass
 class BranchDraft:
-    """A road from a source; `end` is the node that it leads to before aggregation, task loop or sinks."""
+    """A path from a source; `end` is the last node before the aggregation, the task loop or the sinks."""
 
     topic: str
     end: str
@@ -52,13 +52,13 @@ class Draft:
     _groups: dict[str, str] = field(default_factory=dict)
 
     def node_name(self, kind: str) -> str:
-        """The next node's name, numbered as Kafka Streams does: `KSTREAM-FILTER-0000000001`."""
+        """Return the next node's name, numbered as in Kafka Streams: `KSTREAM-FILTER-0000000001`."""
         name = f"{kind}-{self.next_index:010d}"
         self.next_index += 1
         return name
 
     def topic(self, name: str, where: str) -> str:
-        """A topic of the user's. Raises `InvalidTopology` for an illegal name."""
+        """Check the name of a user's topic and return it. Raises `InvalidTopology` for an illegal name."""
         if not isinstance(name, str) or not is_legal_name(name):
             raise InvalidTopology(
                 f"{where}: {name!r} is not a topic name; use 1 to 200 letters, digits, '.', '_' and '-'"
@@ -66,21 +66,21 @@ class Draft:
         return name
 
     def store_name(self, name: str, where: str, argument: str = "store=") -> str:
-        """A new store's name. Raises `InvalidTopology` for an illegal, repeated or too long one."""
+        """Register a new store's name. Raises `InvalidTopology` for an illegal, repeated or too long name."""
         if not isinstance(name, str) or not is_legal_name(name):
             raise InvalidTopology(
                 f"{where}: {name!r} is not a store name; use 1 to 200 letters, digits, '.', '_' and '-'"
             )
         if name.casefold() in self.stores:
             raise InvalidTopology(
-                f"{where}: store '{name}' exists already, at {self.stores[name.casefold()]}; give another {argument} name"
+                f"{where}: store '{name}' already exists, at {self.stores[name.casefold()]}; give another {argument} name"
             )
         self.check_internal_topic(changelog_topic(self.application_id, name), f"{where}: changelog topic")
         self.stores[name.casefold()] = where
         return name
 
     def check_internal_topic(self, topic: str, where: str) -> None:
-        """Raises `InvalidTopology` for a name that Kafka would not take."""
+        """Raise `InvalidTopology` if the name of an internal topic is too long for Kafka."""
         if len(topic) > LONGEST_TOPIC:
             raise InvalidTopology(
                 f"{where} '{topic}' has {len(topic)} characters, Kafka allows {LONGEST_TOPIC}; "
@@ -88,24 +88,24 @@ class Draft:
             )
 
     def add_source(self, source: Source) -> None:
-        """A topic that is read, a group of its own until a join ties it to another."""
+        """Add a topic that is read. It is a group of its own until a join ties it to another topic."""
         self.sources[source.topic] = source
         self._groups[source.topic] = source.topic
 
     def group(self, topic: str) -> str:
-        """The topic that stands for all that `topic` is joined with."""
+        """Return the topic that represents the group of `topic` and all topics that it is joined with."""
         while self._groups[topic] != topic:
             topic = self._groups[topic]
         return topic
 
     def tie(self, topics: Iterable[str]) -> None:
-        """These topics are read by the same tasks. The first one written leads (rule 7)."""
+        """Let the same tasks read these topics. The one written first leads (see invariant: co-partitioning)."""
         roots = {self.group(topic) for topic in topics}
         first = next(topic for topic in self.sources if topic in roots)
         self._groups.update(dict.fromkeys(roots, first))
 
     def branch(self, topic: str, end: str, steps: tuple[Step, ...], columns: tuple[Column, ...]) -> BranchDraft:
-        """The road to `end` that ends in sinks or in the task loop; there is one per node."""
+        """Return the path to `end` that ends in sinks or in the task loop. There is one per node."""
         for known in self.branches:
             if known.aggregation is None and known.end == end:
                 return known
@@ -114,7 +114,7 @@ class Draft:
         return self.branches[-1]
 
     def add_node(self, node: TaskNode, *, is_end: bool = False) -> None:
-        """A node of the task loop; a dead end until something takes what it emits, unless it `is_end`."""
+        """Add a node of the task loop. It is a dead end until another node takes its output, unless it `is_end`."""
         for name in node.inputs:
             self.dead_ends.pop(name, None)
         self.nodes.append(node)
@@ -122,7 +122,7 @@ class Draft:
             self.dead_ends[node.node] = ""
 
     def sub_topologies(self) -> tuple[SubTopology, ...]:
-        """One per group of topics, in the order in which their first topics were written."""
+        """Return one sub-topology per group of topics, in the order in which their first topics were written."""
         found: list[SubTopology] = []
         for lead in self.sources:
             if self.group(lead) != lead:
@@ -145,7 +145,7 @@ class Draft:
 
 
 def check_row_columns(columns: Iterable[Column], where: str, *, are_declared: bool = False) -> None:
-    """Columns that go through the task loop need a type it keeps. `are_declared`: in a schema. Raises `InvalidTopology`."""
+    """Raise `InvalidTopology` for a column type that the task loop cannot hold. `are_declared`: columns of a schema."""
     known = ", ".join(sorted(ROW_TYPE_NAMES))
     for column in columns:
         if column.type not in ROW_TYPE_NAMES:
@@ -153,5 +153,5 @@ def check_row_columns(columns: Iterable[Column], where: str, *, are_declared: bo
             if are_declared:
                 remedy = f"declare it as one of {known}"
             raise InvalidTopology(
-                f"{where}: column '{column.name}' is {column.type}, which the task loop does not keep; {remedy}"
+                f"{where}: column '{column.name}' is {column.type}, which the task loop cannot hold; {remedy}"
             )

@@ -1,4 +1,4 @@
-"""Durations as topologies write them: `"500ms"`, `"60s"`, `"5m"`, `"6h"`, `"1d"`, a timedelta, or int milliseconds."""
+"""Durations as written in topologies: `"500ms"`, `"60s"`, `"5m"`, `"6h"`, `"1d"`, a timedelta, or int milliseconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _LONGEST_MS = 100 * 365 * _UNITS_MS["d"]
 
 
 def duration_ms(value: Duration, where: str) -> int:
-    """Whole milliseconds, not negative.
+    """Convert a duration to whole milliseconds, 0 or more.
 
-    Raises `InvalidTopology` that begins with `where`, on another type, an unknown unit, a negative duration, a part of
-    a millisecond or more than 100 years.
+    Raises `InvalidTopology` with a message that begins with `where` for another type, an unknown unit, a negative duration, a
+    fraction of a millisecond, or more than 100 years.
     """
     if isinstance(value, timedelta):
         milliseconds, rest = divmod(value, timedelta(milliseconds=1))
@@ -41,7 +41,7 @@ def duration_ms(value: Duration, where: str) -> int:
 
 
 def format_ms(milliseconds: int) -> str:
-    """The shortest exact way to write a duration: `60000` is `1m`, `90000` is `90s`."""
+    """Format a duration in the shortest exact form: `60000` is `1m`, `90000` is `90s`."""
     if milliseconds == 0:
         return "0s"
     for unit in ("d", "h", "m", "s"):
@@ -51,7 +51,7 @@ def format_ms(milliseconds: int) -> str:
 
 
 def about_ms(milliseconds: int) -> str:
-    """A measured duration for people, to two digits or so: `95s`, `3.5h`, `12d`."""
+    """Format a measured duration for display, to about two digits: `95s`, `3.5h`, `12d`."""
     for unit in ("d", "h", "m"):
         if milliseconds >= 2 * _UNITS_MS[unit]:
             return f"{milliseconds / _UNITS_MS[unit]:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""Spark's functions that a per-record expression must not use, by the name sqlglot or Spark gives them."""
+"""Spark functions that an expression on one record must not use, under the names that sqlglot or Spark gives them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NON_DETERMINISTIC = frozenset(
 
 GENERATORS = frozenset(["json_tuple", "inline_outer", "explode_outer", "posexplode_outer", "stack", "explode"])
 
-# Aggregates that sqlglot takes for unknown functions; those it knows are instances of its AggFunc.
+# Aggregates that sqlglot treats as unknown functions; those it knows are instances of its AggFunc.
 AGGREGATES = frozenset(
     {
         "every",
@@ -71,7 +71,7 @@ AGGREGATES = frozenset(
     }
 )
 
-# Spark's functions named like a type, and constructors, whose result type sqlglot does not know.
+# Constructors and Spark functions with the name of a type, whose result type sqlglot does not know.
 CAST_FUNCTIONS = {
     "bigint": "BIGINT",
     "smallint": "SMALLINT",

@@ -1,4 +1,4 @@
-"""Grouped streams: what is counted, added up or folded, per key and window."""
+"""Grouped streams: counting, summing and folding per key and window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EMITTED_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE", Number.TEXT: "S
 
 @dataclass(frozen=True)
 class GroupedStream:
-    """A stream grouped by its key, in windows or not. Each aggregation makes one store."""
+    """A stream grouped by its key, with or without windows. Each aggregation creates one store."""
 
     stream: Stream
     windows: AnyWindows | None
@@ -29,7 +29,7 @@ class GroupedStream:
     def windowed_by(self, windows: AnyWindows) -> GroupedStream:
         """Aggregate per key and window: `tumbling`, `hopping`, `session` or `sliding`, with `.grace()`."""
         if self.windows is not None:
-            raise InvalidTopology(f"{self.stream.node}: windowed_by() stands twice; give the windows once")
+            raise InvalidTopology(f"{self.stream.node}: windowed_by() occurs twice; give the windows once")
         if not isinstance(windows, Windows | SessionWindows | SlidingWindows):
             raise InvalidTopology(
                 f"{self.stream.node}: windowed_by({windows!r}): give tumbling('60s') or hopping('60s', '10s'), "
@@ -56,7 +56,7 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """Add up an expression; null values do not count. Raises `InvalidTopology`."""
+        """Sum an expression, ignoring null values. Raises `InvalidTopology`."""
         return self._one(Fold.SUM, expression, name, store, retention)
 
     def min(
@@ -67,7 +67,7 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """The smallest value of an expression. Raises `InvalidTopology`."""
+        """Keep the smallest value of an expression. Raises `InvalidTopology`."""
         return self._one(Fold.MIN, expression, name, store, retention)
 
     def max(
@@ -78,7 +78,7 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """The largest value of an expression. Raises `InvalidTopology`."""
+        """Keep the largest value of an expression. Raises `InvalidTopology`."""
         return self._one(Fold.MAX, expression, name, store, retention)
 
     def mean(
@@ -89,7 +89,7 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """The mean of an expression, kept as sum and count. Raises `InvalidTopology`."""
+        """Compute the mean of an expression, stored as sum and count. Raises `InvalidTopology`."""
         return self._one(Fold.MEAN, expression, name, store, retention)
 
     def distinct(
@@ -100,9 +100,9 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """How many different values an expression had, BIGINT, approximately: 1.6 % standard error.
+        """Count the different values of an expression approximately, as BIGINT with 1.6 % standard error.
 
-        Null values do not count. Raises `InvalidTopology`.
+        Null values are ignored. Raises `InvalidTopology`.
         """
         return self._one(Fold.DISTINCT, expression, name, store, retention)
 
@@ -115,9 +115,9 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """The value that a share `rank`, 0 to 1, of the values do not exceed, DOUBLE, approximately.
+        """Estimate the value that a share `rank` (0 to 1) of the values do not exceed, as DOUBLE.
 
-        The rank of what is given is within 0.007 of `rank`; up to 400 values it is exact. Raises `InvalidTopology`.
+        The rank of the result is within 0.007 of `rank`; with up to 400 values it is exact. Raises `InvalidTopology`.
         """
         return self._one(Fold.QUANTILE, expression, name, store, retention, rank)
 
@@ -130,16 +130,16 @@ class GroupedStream:
         store: str | Materialized | None = None,
         retention: Duration | None = None,
     ) -> Table:
-        """The newest `limit` values of an expression in the order of arrival, oldest first, as a JSON array in a STRING.
+        """Keep the newest `limit` values of an expression as a JSON array in a STRING, in order of arrival, oldest first.
 
-        Null values do not count. Raises `InvalidTopology`.
+        Null values are ignored. Raises `InvalidTopology`.
         """
         return self._one(Fold.COLLECT, expression, name, store, retention, limit)
 
     def aggregate(
         self, *, store: str | Materialized | None = None, retention: Duration | None = None, **aggregates: str
     ) -> Table:
-        """Several results in one store: `aggregate(pulses="count(*)", p99="quantile(ibi_ms, 0.99)")`.
+        """Keep several results in one store: `aggregate(pulses="count(*)", p99="quantile(ibi_ms, 0.99)")`.
 
         Raises `InvalidTopology`.
         """
@@ -160,8 +160,9 @@ class GroupedStream:
     ) -> Table:
         """Fold a key's records into one by your own Python function `(old, new) -> row`, given by import path.
 
-        Rows are dictionaries with the stream's columns. Record by record, so slower than SQL aggregates. `on_error`: a record
-        for which it raises is a dead letter; with `fail` the instance ends. Raises `InvalidTopology`.
+        Rows are dictionaries with the stream's columns. The function runs for each record, so this is slower than SQL
+        aggregates. `on_error`: a record for which it raises becomes a dead letter; with `fail` the instance ends. Raises
+        `InvalidTopology`.
         """
         return self._fold(function, None, None, store, retention, on_error)
 
@@ -175,9 +176,9 @@ class GroupedStream:
         retention: Duration | None = None,
         on_error: str = "dead_letter",
     ) -> Table:
-        """Fold a key's records by Python `function(key, row, aggregate) -> aggregate`, from `initializer()` on.
+        """Fold a key's records by Python `function(key, row, aggregate) -> aggregate`, starting with `initializer()`.
 
-        Both are import paths; aggregates are dictionaries with the columns of `emits`. `on_error` as in `reduce`. Raises
+        Both are import paths; aggregates are dictionaries with the columns of `emits`. `on_error` is as in `reduce`. Raises
         `InvalidTopology`.
         """
         return self._fold(function, initializer, emits, store, retention, on_error)
@@ -199,12 +200,14 @@ class GroupedStream:
         check_row_columns(columns, node, are_declared=initializer is not None)
         window = None if self.windows is None else self.windows.plan()
         if window is not None and not isinstance(window, Window):
-            raise InvalidTopology(f"{node}: a Python fold works in tumbling and hopping windows; use one of these")
+            raise InvalidTopology(
+                f"{node}: a Python fold works with tumbling and hopping windows only; use one of these"
+            )
         taken = {column.name for column in WINDOW_COLUMNS} if window else set[str]()
         for column in columns:
             if column.name.casefold() in taken:
                 raise InvalidTopology(
-                    f"{node}: '{column.name}' is the name of the window in the emitted record; give the column another name"
+                    f"{node}: '{column.name}' is a column of the window in the emitted record; give the column another name"
                 )
         spec = self._store(node, name, kept, retention, columns)
         emitted = _emitted(stream.key_name, columns, window is not None)
@@ -247,7 +250,7 @@ class GroupedStream:
         stream = self.stream
         if stream.source is None:
             raise InvalidTopology(
-                f"{node}: {stream.node} is behind a stateful node, and SQL aggregates run before those, in Spark; "
+                f"{node}: {stream.node} comes after a stateful node, but SQL aggregates run before those, in Spark; "
                 f"go through a topic with repartition('{stream.key_name}'), or use fold() with a Python function"
             )
         if not aggregates:
@@ -286,7 +289,7 @@ class GroupedStream:
         if self.windows is None:
             if retention is not None:
                 raise InvalidTopology(
-                    f"{node}: retention is for windows, and this store keeps every key; remove it or use windowed_by()"
+                    f"{node}: retention is for windows, but this store keeps every key; remove it or use windowed_by()"
                 )
             return key_value_store(kept, name, node, columns)
         spec = window_store(kept, name, node, self.windows.plan(), retention)
@@ -301,6 +304,6 @@ class GroupedStream:
 
 
 def _emitted(key_name: str, values: tuple[Column, ...], windowed: bool) -> tuple[Column, ...]:
-    """The key, the window, the values; the key once, as text."""
+    """Return the emitted columns: key, window, values. The key occurs once, as text."""
     rest = tuple(column for column in values if column.name.casefold() != key_name.casefold())
     return (Column(key_name, "STRING"), *(WINDOW_COLUMNS if windowed else ()), *rest)

@@ -1,4 +1,4 @@
-"""Joins: what is checked when they are written, and the nodes that they become (row C5)."""
+"""Joins: the checks when they are written, and the nodes of the plan that they become."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _KINDS = {
 def join_stream(
     left: Stream, right: Stream | Table, kind: JoinKind, within: Duration | None, grace: Duration, name: str | None
 ) -> Stream:
-    """A stream with a stream, or with a table."""
+    """Join a stream with a stream or with a table."""
     if isinstance(right, Stream):
         return _stream_stream(left, right, kind, within, grace, name)
     node = left.draft.node_name(_KINDS[kind])
     if not isinstance(right, Table):
         raise InvalidTopology(
-            f"{node}: {_shown(right)} is neither a stream nor a table; join what stream() or table() gave"
+            f"{node}: {_shown(right)} is neither a stream nor a table; join the result of stream() or table()"
         )
     if kind is JoinKind.OUTER:
         raise InvalidTopology(
-            f"{node}: {right.node} is a table, whose rows alone are no records of a stream; use left_join()"
+            f"{node}: {right.node} is a table, and a row of a table alone is not a record of a stream; use left_join()"
         )
     for argument, given in (("within", within), ("grace", grace or None), ("name", name)):
         if given is not None:
@@ -67,7 +67,7 @@ def _stream_stream(
     columns = _joined(left.columns, right.columns, left.key_name, right.key_name, node)
     left.enter(node)
     right.enter(node)
-    # As Kafka Streams' JoinWindows: the window's size and the grace.
+    # As in Kafka Streams' JoinWindows: the window's size plus the grace.
     retention_ms = 2 * within_ms + grace_ms
     label = name or node
     stores = [
@@ -103,7 +103,7 @@ def _stream_stream(
 
 
 def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
-    """Two tables by key."""
+    """Join two tables by key."""
     draft = left.draft
     node = draft.node_name("KTABLE-JOINTHIS")
     if not isinstance(right, Table):
@@ -122,7 +122,7 @@ def join_tables(left: Table, right: Table, kind: JoinKind) -> Table:
 
 
 def _shown(given: object) -> str:
-    """What was given instead, in short: handles hold the whole topology."""
+    """Describe an invalid argument briefly, because a handle holds the whole topology."""
     node = getattr(given, "node", None)
     if isinstance(node, str):
         return f"{type(given).__name__} {node}"
@@ -130,7 +130,7 @@ def _shown(given: object) -> str:
 
 
 def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
-    """Same application, same type of key; the same tasks read both from now on."""
+    """Check application and key type of both sides, and let the same tasks read both from now on."""
     for side in (left, right):
         if isinstance(side, Stream):
             side.check_key(node)
@@ -149,7 +149,7 @@ def _check(left: Stream | Table, right: Stream | Table, node: str) -> None:
 def _joined(
     left: tuple[Column, ...], right: tuple[Column, ...], left_key: str, right_key: str, node: str
 ) -> tuple[Column, ...]:
-    """Columns of both sides; the key's once where both call it the same."""
+    """Return the columns of both sides, with the key's column once if it has the same name on both."""
     names = {column.name.casefold() for column in left}
     added: list[Column] = []
     for column in right:

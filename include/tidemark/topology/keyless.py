@@ -1,4 +1,4 @@
-"""What becomes of records without a key: which nodes need one, and where a branch leads (KIP-962)."""
+"""Records without a key: which nodes need a key, and where a branch leads (KIP-962)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tidemark.topology.roads import Roads
 
 
 def needs_key(subtopology: SubTopology, branch: Branch) -> bool:
-    """Whether something that the branch leads to has no use for a record without a key: such a record is a dead letter."""
+    """Return whether a node of the branch cannot use a record without a key; such a record is then a dead letter."""
     return branch.aggregation is not None or any(needs_key_of(*taker) for taker in _takers(subtopology, branch))
 
 
 def takes_keyless(subtopology: SubTopology, branch: Branch) -> bool:
-    """Whether a record without a key does anything: at a sink, a processor, an outer join, to the time of a stream join."""
+    """Return whether a record without a key has an effect: in a sink, processor or outer join, or on a join's stream time."""
     return bool(branch.sinks) or any(
         isinstance(node, StreamStreamJoin) or not needs_key_of(node, side)
         for node, side in _takers(subtopology, branch)
@@ -35,7 +35,7 @@ def takes_keyless(subtopology: SubTopology, branch: Branch) -> bool:
 
 
 def needs_key_of(node: TaskNode, side: int) -> bool:
-    """Whether a node has no use for a row of its input `side` without a key."""
+    """Return whether a node cannot use a row without a key on its input `side`."""
     if isinstance(node, StreamStreamJoin):
         return node.kind is JoinKind.INNER or (node.kind is JoinKind.LEFT and side == 1)
     if isinstance(node, StreamTableJoin):
@@ -44,9 +44,9 @@ def needs_key_of(node: TaskNode, side: int) -> bool:
 
 
 def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, ...]:
-    """The same, with new keys that are null kept where a left or outer join of streams is downstream (KIP-962).
+    """Let repartitions keep null keys if a left or outer join of streams is downstream, and return the result (KIP-962).
 
-    Kafka Streams asks the same of its graph (`NodesWithRelaxedNullKeyJoinDownstream`): whatever lies in between.
+    Kafka Streams applies the same rule to its graph (`NodesWithRelaxedNullKeyJoinDownstream`), whatever is in between.
     """
     kept: set[str] = set()
     while found := {topic for s in subtopologies for topic in _leading_to_relaxed_joins(s, kept)} - kept:
@@ -55,7 +55,7 @@ def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, .
 
 
 def _leading_to_relaxed_joins(subtopology: SubTopology, kept: Collection[str]) -> Iterator[str]:
-    """The sources from which a left or outer join can be reached, also by way of the topics that are known to."""
+    """Yield the sources from which a left or outer join can be reached, directly or through the topics in `kept`."""
     roads = Roads(subtopology)
     found = {branch.source for branch in subtopology.branches if any(sink.topic in kept for sink in branch.sinks)}
     for node in subtopology.nodes:
@@ -88,7 +88,7 @@ def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:
 
 
 def _takers(subtopology: SubTopology, branch: Branch) -> Iterator[tuple[TaskNode, int]]:
-    """The nodes that take the branch's rows, filters and selects aside, and at which input."""
+    """Yield the nodes that take the branch's rows, after filters and selects, and the input at which they do."""
     names = {branch.end} if branch.enters else set()
     for node in subtopology.nodes:
         for side, name in enumerate(node.inputs):

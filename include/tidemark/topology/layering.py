@@ -1,6 +1,6 @@
-"""A layered drawing from left to right: columns by longest path, few crossings, lines that pass between the boxes.
+"""A layered drawing from left to right: columns by longest path, few crossings, and lines that pass between the boxes.
 
-Sugiyama's method in its plain form. Lengths are pixels, y grows downwards; the same input gives the same drawing.
+Uses Sugiyama's method in its plain form. Lengths are pixels, and y grows downwards. The same input gives the same drawing.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import pairwise
 
 _SWEEPS = 8
 _LANE = 12.0
-"""Height kept free where a line passes a column."""
+"""Height reserved where a line passes through a column."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A box that stands in a column."""
+    """A box in a column."""
 
     key: str
     column: int
@@ -27,7 +27,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Line:
-    """From the right of one item to the left of another in a later column, at heights counted from the items' tops."""
+    """A line from the right side of an item to the left side of one in a later column; heights count from their tops."""
 
     start: str
     end: str
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where items stand (left, top), how wide the columns of each, and the corners of each line."""
+    """The positions of items (left, top), the width of each item's column, and the corners of each line."""
 
     places: dict[str, tuple[float, float]]
     widths: dict[str, float]
@@ -48,7 +48,7 @@ class Layout:
 
 @dataclass
 class _Cell:
-    """An item, or the lane of a line that passes the column."""
+    """An item, or the lane of a line that passes through the column."""
 
     column: int
     width: float
@@ -59,7 +59,7 @@ class _Cell:
 
 
 def longest_paths(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """The column of each node: 0 without predecessors, else one behind the last of them. The edges have no loop."""
+    """Return the column of each node: 0 without predecessors, else one after the last of them. Needs edges without loops."""
     before = defaultdict[str, list[str]](list)
     for start, end in edges:
         before[end].append(start)
@@ -74,7 +74,7 @@ def longest_paths(nodes: Iterable[str], edges: Iterable[tuple[str, str]]) -> dic
 
 
 def arrange(items: Sequence[Item], lines: Sequence[Line], gap_x: float, gap_y: float) -> Layout:
-    """Place items so that none overlap, at least `gap_y` apart in a column, columns `gap_x` apart."""
+    """Place items without overlaps, at least `gap_y` apart within a column; columns are `gap_x` apart."""
     cells = {item.key: _Cell(item.column, item.width, item.height) for item in items}
     columns: list[list[_Cell]] = [[] for _ in range(1 + max((item.column for item in items), default=-1))]
     for cell in cells.values():
@@ -102,7 +102,7 @@ def arrange(items: Sequence[Item], lines: Sequence[Line], gap_x: float, gap_y: f
 
 
 def _chain(start: _Cell, end: _Cell, line: Line, columns: list[list[_Cell]]) -> list[_Cell]:
-    """Start, a lane in each column between, end; linked with the heights at which the line meets each."""
+    """Return start, one lane in each column between, and end, linked with the heights at which the line meets each."""
     lanes = [_Cell(column, 0.0, _LANE) for column in range(start.column + 1, end.column)]
     for lane in lanes:
         columns[lane.column].append(lane)
@@ -115,7 +115,7 @@ def _chain(start: _Cell, end: _Cell, line: Line, columns: list[list[_Cell]]) -> 
 
 
 def _ordered(columns: list[list[_Cell]]) -> list[list[_Cell]]:
-    """Each column sorted by where its neighbours stand, to and fro; the order with the fewest crossings is kept."""
+    """Sort each column by the positions of its neighbours, forwards and backwards; keep the order with fewest crossings."""
     best, fewest = columns, _crossings(columns)
     current = [list(column) for column in columns]
     for sweep in range(_SWEEPS):
@@ -129,12 +129,12 @@ def _ordered(columns: list[list[_Cell]]) -> list[list[_Cell]]:
 
 
 def _sort_by_neighbours(column: list[_Cell], near: list[_Cell], forward: bool) -> None:
-    """Sort by the mean place of what each cell is joined to in the column `near`; a cell without such stays about there."""
+    """Sort by the mean position of connected cells in the column `near`. A cell without any stays about where it is."""
     near_places = {id(cell): place / len(near) for place, cell in enumerate(near)}
     own_places = {id(cell): place / len(column) for place, cell in enumerate(column)}
 
     def centre(cell: _Cell) -> float:
-        # Of lines to one item the heights decide; they are small beside the next item's place.
+        # The heights order lines to the same item; they are too small to reach the position of the next item.
         met = [near_places[id(other)] + port * 1e-6 for other, _, port in (cell.before if forward else cell.after)]
         return sum(met) / len(met) if met else own_places[id(cell)]
 
@@ -155,7 +155,7 @@ def _crossings(columns: list[list[_Cell]]) -> int:
 
 
 def _set_heights(columns: list[list[_Cell]], gap_y: float) -> None:
-    """Lines as level as the order and the gaps allow."""
+    """Make lines as level as order and gaps allow."""
     for column in columns:
         _spread(column, [0.0] * len(column), gap_y)
     for sweep in range(_SWEEPS):
@@ -173,11 +173,11 @@ def _set_heights(columns: list[list[_Cell]], gap_y: float) -> None:
 
 
 def _spread(column: list[_Cell], wanted: list[float], gap_y: float) -> None:
-    """The places nearest to the wanted ones (least squares) at which nothing overlaps, in the column's order."""
+    """Find the positions nearest to the wanted ones (least squares) without overlaps, in the column's order."""
     offsets = [0.0]
     for cell in column[:-1]:
         offsets.append(offsets[-1] + cell.height + gap_y)
-    # Without heights and gaps it is a regression that must not fall: neighbours that would are pooled.
+    # Without heights and gaps this is an isotonic regression: neighbours that violate the order are pooled.
     pools: list[tuple[float, int]] = []
     for offset, want in zip(offsets, wanted, strict=False):
         mean, size = want - offset, 1

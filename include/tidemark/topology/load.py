@@ -1,4 +1,4 @@
-"""Find and load topology modules: `include/topologies/<name>.py`, each with `def topology() -> Topology`."""
+"""Finding and loading topology modules: `include/topologies/<name>.py`, each with `def topology() -> Topology`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from tidemark.topology.sql import nearest
 
 
 def names() -> list[str]:
-    """The topology modules that exist, sorted; nothing is imported."""
+    """Return the names of the topology modules, sorted. Nothing is imported."""
     found = (module.name for module in pkgutil.iter_modules(topologies.__path__))
     return sorted(name for name in found if not name.startswith("_"))
 
 
 def load(name: str, *, optimised: bool | None = None) -> Topology:
-    """Import a module and build its topology; the plan is made once, so what is returned can be planned.
+    """Import a module and build its topology. It is planned once here, so a returned topology can be planned.
 
-    `optimised` decides instead of the module's own `Topology(optimised=...)`, unless it is None.
-
-    Raises `InvalidTopology` naming the module, the line and the remedy, whatever the module does.
+    `optimised`, unless None, overrides the module's own `Topology(optimised=...)`. Raises `InvalidTopology` naming the
+    module, the line and the remedy, whatever the module does.
     """
     known = names()
     if name not in known:
@@ -44,11 +43,11 @@ def load(name: str, *, optimised: bool | None = None) -> Topology:
     finally:
         OPTIMISED.reset(before)
     if not isinstance(built, Topology):
-        raise InvalidTopology(f"topology {name}: topology() gave {type(built).__name__}; return the Topology")
+        raise InvalidTopology(f"topology {name}: topology() returned {type(built).__name__}; return the Topology")
     if optimised is not None and built.is_optimised is not optimised:
         raise InvalidTopology(
-            f"topology {name}: its Topology was made while the module was imported, so that it cannot be planned "
-            f"another way; make it inside of topology()"
+            f"topology {name}: its Topology was created while the module was imported, so optimised= cannot be "
+            f"overridden; create it inside of topology()"
         )
     try:
         built.plan()
@@ -65,7 +64,7 @@ def _function(module: ModuleType) -> Callable[[], object]:
 
 
 def _line_of(error: BaseException, name: str) -> str:
-    """` (topologies/<name>.py, line n)`: the last line of the module that the error passed through."""
+    """Format the last line of the module that the error passed through: ` (topologies/<name>.py, line n)`."""
     if isinstance(error, SyntaxError):
         return f" (topologies/{name}.py, line {error.lineno})"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).stem == name]

@@ -1,7 +1,7 @@
-"""A plan as a picture: `picture(plan)` gives one SVG that needs no font, script or file besides itself.
+"""Pictures of plans: `picture(plan)` returns one SVG that needs no other font, script or file.
 
-Topics stand left, right and between the sub-topologies; inside each are its nodes, and under a node its stores with their
-changelogs. The colour of a node says where it runs. Colours follow the reader's light or dark setting.
+Topics are left of, right of and between the sub-topologies. Each sub-topology contains its nodes, and below each node its
+stores with their changelogs. The colour of a node shows where it runs. Colours follow the reader's light or dark setting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STORE_GAP, _INDENT = 8.0, 18.0
 
 @dataclass(frozen=True)
 class Placed:
-    """A box on the paper by its left upper corner. Lengths are pixels, y grows downwards."""
+    """A box with the position of its upper left corner. Lengths are pixels, and y grows downwards."""
 
     box: Box
     x: float
@@ -37,22 +37,22 @@ class Placed:
 
     @property
     def height(self) -> float:
-        """Its box's."""
+        """The height of its box."""
         return self.box.height
 
     @property
     def middle(self) -> float:
-        """The height at which lines meet it."""
+        """The height at which lines reach it."""
         return self.y + self.height / 2
 
     def moved(self, x: float, y: float) -> Placed:
-        """The same elsewhere."""
+        """Return the same box at another position."""
         return Placed(self.box, self.x + x, self.y + y, self.width)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A sub-topology: its border, and what is inside. `lines` lead to the next node, `owns` from a node to its stores."""
+    """A sub-topology: its border and its contents. `lines` lead to the next node, `owns` from a node to its stores."""
 
     index: int
     x: float
@@ -65,7 +65,7 @@ class Frame:
     owns: tuple[Points, ...]
 
     def moved(self, x: float, y: float) -> Frame:
-        """The same elsewhere."""
+        """Return the same frame at another position."""
         return Frame(
             self.index,
             self.x + x,
@@ -81,7 +81,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Everything in its place: what `picture` writes, and what tests measure."""
+    """The complete layout, which `picture` writes and tests measure."""
 
     title: str
     frames: tuple[Frame, ...]
@@ -92,18 +92,18 @@ class Drawing:
 
     @property
     def boxes(self) -> tuple[Placed, ...]:
-        """Topics, nodes, stores and changelogs."""
+        """All topics, nodes, stores and changelogs."""
         inside = ((*frame.nodes.values(), *frame.stores) for frame in self.frames)
         return (*self.topics, *chain.from_iterable(inside))
 
 
 def picture(plan: TopologyPlan) -> str:
-    """SVG of the whole application; the same plan always gives the same text."""
+    """Return the SVG of the whole application. The same plan always gives the same text."""
     return svg(draw(plan))
 
 
 def draw(plan: TopologyPlan) -> Drawing:
-    """Place everything: sub-topologies and topics in columns by turns, and inside each sub-topology its nodes."""
+    """Place everything: topics and sub-topologies in alternating columns, and the nodes inside each sub-topology."""
     title = f"{plan.application_id}, version {plan.version}"
     parts = {s.index: parts_of(plan.application_id, s) for s in plan.subtopologies}
     frames = {s.index: _frame(s, parts[s.index]) for s in plan.subtopologies}
@@ -120,7 +120,7 @@ def draw(plan: TopologyPlan) -> Drawing:
     placed = {i: f.moved(*_plus(layout.places[f"sub {i}"], left, top)) for i, f in frames.items()}
     drawn = []
     for route, (_, index, node) in zip(layout.routes[: len(reads)], reads, strict=True):
-        # On inside the frame, from its border to the node.
+        # Continue inside the frame, from its border to the node.
         corners = _moved(route, left, top)
         drawn.append((*corners, (placed[index].nodes[node].x, corners[-1][1])))
     for route, (_, index, node) in zip(layout.routes[len(reads) :], writes, strict=True):
@@ -142,7 +142,7 @@ def draw(plan: TopologyPlan) -> Drawing:
 
 
 def _topics(plan: TopologyPlan) -> dict[str, Box]:
-    """Every topic that is read or written, once."""
+    """Return every topic that is read or written, once."""
     names = chain.from_iterable((*s.source_topics, *s.sink_topics) for s in plan.subtopologies)
     between = set(plan.repartition_topics)
     return {
@@ -154,22 +154,22 @@ def _topics(plan: TopologyPlan) -> dict[str, Box]:
 def _columns(
     plan: TopologyPlan, reads: Iterable[tuple[str, int, str]], writes: Iterable[tuple[str, int, str]]
 ) -> dict[str, int]:
-    """Topics in the even columns, sub-topologies in the odd ones."""
+    """Put topics in the even columns and sub-topologies in the odd ones."""
     edges = [(f"topic {t}", f"sub {i}") for t, i, _ in reads] + [(f"sub {i}", f"topic {t}") for t, i, _ in writes]
     columns = longest_paths(dict.fromkeys(chain.from_iterable(edges)), edges)
     written = {end for _, end in edges}
     for start in dict.fromkeys(start for start, _ in edges if start not in written):
-        # A source stands beside its first reader, not at the far left.
+        # A source is next to its first reader, not at the far left.
         columns[start] = min(columns[end] for begin, end in edges if begin == start) - 1
     return columns
 
 
 def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
-    """Lay out one sub-topology, its left upper corner at (0, 0)."""
+    """Lay out one sub-topology with its upper left corner at (0, 0)."""
     columns = longest_paths(parts.nodes, parts.edges)
     last = max(columns.values(), default=0)
     for node, _ in parts.writes:
-        # All sinks at the right border, so that their lines to the topics meet nothing.
+        # All sinks are at the right border, so that their lines to the topics cross nothing.
         columns[node] = last
     items = [_cell(name, columns[name], box, parts.stores.get(name, ())) for name, box in parts.nodes.items()]
     lines = [Line(a, b, parts.nodes[a].height / 2, parts.nodes[b].height / 2) for a, b in parts.edges]
@@ -188,7 +188,7 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
             y += _STORE_GAP
             x = owner.x + _INDENT * depth
             stores.append(Placed(box, x, y, owner.width - _INDENT * depth))
-            # A store hangs from its node, a changelog from the store above it; the line begins behind the box.
+            # A store hangs from its node, a changelog from the store above it; the line starts at the parent.
             parent = above if depth == 2 else owner
             trunk = x - _INDENT / 2
             owns.append(((trunk, parent.middle), (trunk, stores[-1].middle), (x, stores[-1].middle)))
@@ -201,7 +201,7 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
 
 
 def _cell(name: str, column: int, node: Box, stores: tuple[Box, ...]) -> Item:
-    """A node with what hangs below it."""
+    """Return a node together with the stores below it as one item."""
     widths = [box.width + _INDENT * (2 if box.kind is Kind.CHANGELOG else 1) for box in stores]
     return Item(name, column, max([node.width, *widths]), node.height + sum(_STORE_GAP + box.height for box in stores))
 

@@ -1,4 +1,4 @@
-"""What a picture of a plan consists of: boxes with their words, and which leads to which. No places yet."""
+"""The parts of a plan's picture: boxes with their text, and the edges between them. Positions are computed elsewhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidemark.topology.plan import (
 )
 
 _CHARACTER = 7.4
-"""Pixels of one character at 12 px, of the widest of the usual monospaced fonts and a little more."""
+"""Width in pixels of one character at 12 px: that of the widest of the usual monospaced fonts, and a little more."""
 _LINE = 15.0
 _PAD_X, _PAD_Y = 10.0, 7.0
 _LID = 6.0
@@ -45,7 +45,7 @@ _LINES_OF_A_DETAIL = 2
 
 
 class Kind(Enum):
-    """What a box stands for, nodes by where they run; the value is its style."""
+    """Kind of a box; nodes are distinguished by where they run. The value is the style."""
 
     SPARK = "spark"
     LOOP = "loop"
@@ -58,7 +58,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Box:
-    """A name, broken into lines, and smaller words under it. Lengths are pixels."""
+    """A name, broken into lines, and smaller text below it. Lengths are pixels."""
 
     kind: Kind
     name: str
@@ -66,33 +66,33 @@ class Box:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The name in pieces that fit."""
+        """The name in pieces that fit a line."""
         return broken(self.name)
 
     @property
     def width(self) -> float:
-        """Enough for its longest line."""
+        """The width that its longest line needs."""
         return max(text_width(line) for line in (*self.lines, *self.details)) + 2 * _PAD_X
 
     @property
     def height(self) -> float:
-        """Enough for its lines."""
+        """The height that its lines need."""
         return _LINE * (len(self.lines) + len(self.details)) + 2 * _PAD_Y + self.lid
 
     @property
     def lid(self) -> float:
-        """What a cylinder's top takes."""
+        """The height of a cylinder's top; 0 for other boxes."""
         return _LID if self.kind is Kind.STORE else 0.0
 
     def baselines(self) -> list[float]:
-        """Where its lines are written, counted from its top."""
+        """Return the baselines of its lines, counted from its top."""
         count = len(self.lines) + len(self.details)
         return [self.lid + _PAD_Y + _LINE * (number + 1) - 4 for number in range(count)]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """One sub-topology: its nodes by name, which leads to which, their stores, and the topics at its ends."""
+    """One sub-topology: its nodes by name, the edges between them, their stores, and the topics that it reads and writes."""
 
     nodes: dict[str, Box]
     edges: tuple[tuple[str, str], ...]
@@ -104,12 +104,12 @@ class Parts:
 
 
 def text_width(text: str) -> float:
-    """Pixels of a line."""
+    """Return the width of a line in pixels."""
     return _CHARACTER * len(text)
 
 
 def broken(name: str) -> tuple[str, ...]:
-    """A name in lines, broken behind its separators where it can be; joined they are the name."""
+    """Break a name into lines, after separators if possible; joined they are the name."""
     lines = [""]
     for piece in re.findall(r"[^-._/:]*[-._/:]?", name):
         for start in range(0, len(piece), _LONGEST_LINE):
@@ -121,10 +121,10 @@ def broken(name: str) -> tuple[str, ...]:
 
 
 def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
-    """Collect boxes and edges; of steps that several branches share there is one."""
+    """Collect boxes and edges. Steps that several branches share appear once."""
     nodes: dict[str, Box] = {}
     edges: dict[tuple[str, str], None] = {}
-    # Where a road ends under a name that is no node's, the last node of the road stands for it.
+    # If a path ends under a name that is not a node, its last node represents it.
     stands_for: dict[str, str] = {}
     writes: dict[tuple[str, str], None] = {}
     for source in subtopology.sources:
@@ -172,12 +172,12 @@ def _node(kind: Kind, name: str, *details: str) -> Box:
 
 
 def _wrapped(details: Iterable[str]) -> tuple[str, ...]:
-    """Each in lines that fit; what is longer than two ends in dots."""
+    """Break each detail into lines that fit; one longer than two lines ends in an ellipsis."""
     return tuple(line for detail in details for line in _lines(detail))
 
 
 def _lines(detail: str) -> list[str]:
-    # An import path is broken as names are.
+    # An import path is broken in the same way as a name.
     lines = wrap(detail, _LONGEST_LINE) if " " in detail else [line for line in broken(detail) if line]
     kept = lines[:_LINES_OF_A_DETAIL]
     return kept if kept == lines else [*kept[:-1], kept[-1][: _LONGEST_LINE - 2] + " …"]
@@ -246,7 +246,7 @@ def _sink(name: str, sink: Sink) -> Box:
 
 
 def _store(application_id: str, store: StoreSpec) -> tuple[Box, ...]:
-    """The store's cylinder, and its changelog topic where it has one of its own."""
+    """Return the store's cylinder, and its changelog topic if it has one of its own."""
     kept = store.custom or ("in memory" if store.in_memory else "RocksDB")
     details = [f"{store.kind.value}, {kept}"]
     if store.retention_ms is not None:

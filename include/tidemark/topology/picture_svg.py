@@ -1,4 +1,4 @@
-"""A placed picture as SVG text: plain shapes, plain colours, one style sheet for light and dark."""
+"""Writing a placed picture as SVG: plain shapes, plain colours, and one style sheet for light and dark mode."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ text { fill: #e6edf3; }
 
 
 def svg(drawing: Drawing) -> str:
-    """The whole file."""
+    """Return the whole file."""
     width, height = _number(drawing.width), _number(drawing.height)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -82,12 +82,12 @@ def svg(drawing: Drawing) -> str:
 
 
 def title_width(text: str) -> float:
-    """Pixels of a heading; bold letters of some fonts are wider."""
+    """Return the width of a heading in pixels; bold letters of some fonts are wider."""
     return 1.1 * text_width(text)
 
 
 def legend(width: float) -> tuple[list[tuple[Kind, str, float, float]], float]:
-    """What each colour means and where that stands, in as many lines as it needs; and the height of all."""
+    """Place the entries of the legend in as many lines as they need. Returns kind, text, x and y of each, and the height."""
     places, x, y = [], 0.0, 0.0
     for kind, words in _LEGEND:
         needed = _SWATCH + 8 + text_width(words)
@@ -107,7 +107,7 @@ def _box(placed: Placed) -> str:
     box = placed.box
     baselines = box.baselines()
     x = placed.x + 10
-    # Pieces of one name are spans of one text, so that it can be searched for and copied whole.
+    # The pieces of one name are spans of one text, so that the whole name can be searched for and copied.
     spans = "".join(
         f'<tspan x="{_number(x)}" y="{_number(placed.y + y)}">{escape(line)}</tspan>'
         for line, y in zip(box.lines, baselines, strict=False)
@@ -135,7 +135,7 @@ def _rect(style: str, x: float, y: float, width: float, height: float, radius: f
 
 
 def _line(points: Points) -> str:
-    """Level along the boxes that it passes, curved between; with a tip at its end."""
+    """Draw a line that is level along the boxes it passes and curved between them, with a tip at its end."""
     (x, y), (end_x, end_y) = points[0], points[-1]
     path = f"M{_number(x)} {_number(y)}"
     for (x, y), (to_x, to_y) in pairwise((*points[:-1], (end_x - 6, end_y))):

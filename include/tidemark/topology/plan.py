@@ -1,7 +1,7 @@
 """The compiled form of a topology: frozen, validated, free of Spark.
 
-`Topology.plan()` builds it; `describe` prints it, `spark_jobs` turns `Source` and `Branch` into DataFrames and the
-task loop runs `Aggregation` on Arrow columns. Durations are milliseconds.
+`Topology.plan()` builds it. `describe` prints it, `spark_jobs` turns `Source` and `Branch` into DataFrames, and the task loop
+runs `Aggregation` on Arrow columns. Durations are milliseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a source's schema; `type` is Spark SQL's name of the type, in capitals."""
+    """A column of a source's schema. `type` is the name of the Spark SQL type, in capitals."""
 
     name: str
     type: str
@@ -20,7 +20,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Expected:
-    """What each value of a topic's column should be; see `tidemark.topology.contracts.expect`. None: no such rule."""
+    """A rule for the values of a topic's column; see `tidemark.topology.contracts.expect`. None means no such rule."""
 
     column: str
     not_null: bool
@@ -31,7 +31,7 @@ class Expected:
 
 
 class OnError(Enum):
-    """What becomes of a record that cannot be read, or that a user's code refuses by raising (rule 28)."""
+    """Reaction to a record that cannot be read or that user code rejects (see invariant: no record stops a stream)."""
 
     DEAD_LETTER = "dead_letter"
     FAIL = "fail"
@@ -41,9 +41,8 @@ class OnError(Enum):
 class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
 
-    `timestamp` yields BIGINT epoch milliseconds. A record without a value keeps its Kafka key and timestamp; in a table's
-    source (`is_table`) it deletes its key.
-    `expects` is its contract.
+    `timestamp` yields BIGINT epoch milliseconds. A record without a value keeps its Kafka key and timestamp; in the source of
+    a table (`is_table`) it deletes its key. `expects` is the contract of the topic.
     """
 
     node: str
@@ -66,7 +65,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Select:
-    """Replaces a record's columns by named expressions; key and timestamp stay."""
+    """Replaces the columns of a record by named expressions. Key and timestamp are kept."""
 
     node: str
     columns: tuple[tuple[str, str], ...]
@@ -74,9 +73,9 @@ class Select:
 
 @dataclass(frozen=True)
 class Rekey:
-    """Gives the records another key; what follows is a repartition topic.
+    """Gives the records another key and is followed by a repartition topic.
 
-    `keeps_null_keys`: records whose new key is null go there too; else they are left out.
+    Records whose new key is null are dropped unless `keeps_null_keys`.
     """
 
     node: str
@@ -89,7 +88,7 @@ Step = Filter | Select | Rekey
 
 @dataclass(frozen=True)
 class Window:
-    """Hopping windows of `size_ms` every `advance_ms`; tumbling where the two are equal."""
+    """Hopping windows of `size_ms` every `advance_ms`; tumbling windows if the two are equal."""
 
     size_ms: int
     advance_ms: int
@@ -98,7 +97,7 @@ class Window:
 
 @dataclass(frozen=True)
 class SessionWindow:
-    """Windows per key that end when nothing came for longer than `gap_ms`. Start and end are its first and last record."""
+    """Windows per key that end after a gap longer than `gap_ms`. They start and end at their first and last record."""
 
     gap_ms: int
     grace_ms: int
@@ -113,7 +112,7 @@ class SlidingWindow:
 
 
 class Fold(Enum):
-    """How partial results of one aggregate merge."""
+    """Rule by which partial results of an aggregate are merged."""
 
     COUNT = "count"
     SUM = "sum"
@@ -126,7 +125,7 @@ class Fold(Enum):
 
 
 class Number(Enum):
-    """What an aggregate gives. LONG and DOUBLE are numpy's names of eight bytes, little-endian, as most folds keep them."""
+    """Type of an aggregate's result. LONG and DOUBLE are numpy names of eight bytes, little-endian, as most folds store."""
 
     LONG = "<i8"
     DOUBLE = "<f8"
@@ -137,7 +136,7 @@ class Number(Enum):
 class Aggregate:
     """One named result. `expression` is SQL over the record's columns, or None for `count(*)`.
 
-    `argument` is the rank of a quantile, 0 to 1, or how many values a collect keeps; None for other folds.
+    `argument` is the rank of a quantile, 0 to 1, or the number of values that a collect keeps; None for other folds.
     """
 
     name: str
@@ -148,7 +147,7 @@ class Aggregate:
 
     @property
     def call(self) -> str:
-        """As it is written: `quantile(ms, 0.99)`."""
+        """The aggregate as it is written: `quantile(ms, 0.99)`."""
         argument = "" if self.argument is None else f", {self.argument}"
         return f"{self.fold.value}({self.expression or '*'}{argument})"
 
@@ -163,12 +162,12 @@ class StoreKind(Enum):
 
 @dataclass(frozen=True)
 class StoreSpec:
-    """A state store. Window stores keep `retention_ms` of stream time, in segments dropped whole when expired.
+    """A state store. Window stores keep `retention_ms` of stream time, in segments that are dropped whole when expired.
 
-    `columns` are those of a store of rows, empty for a store of aggregates. `ttl_ms` deletes a key that was not written
-    for so long (stream time); `max_entries` deletes the keys least recently written. `source_topic`: the topic of a table
-    that is its own changelog. `custom` is the import path of a user's store. `generation` counts how often an upgrade or a
-    rescale has written the contents anew, into another changelog; a topology module knows nothing of it.
+    `columns` are the columns of a store of rows, and empty for a store of aggregates. `ttl_ms` deletes a key that was not
+    written for that long in stream time; `max_entries` deletes the keys that were written least recently. `source_topic` is
+    the topic of a table that serves as its changelog. `custom` is the import path of a user's store. `generation` counts how
+    often an upgrade or a rescale has rewritten the contents into another changelog; topology modules do not set it.
     """
 
     name: str
@@ -188,17 +187,17 @@ class StoreSpec:
 
     @property
     def is_rocksdb(self) -> bool:
-        """Whether RocksDB holds it, so that its folder can be built, copied and linked."""
+        """True if RocksDB holds the store, so that its folder can be built, copied and linked."""
         return not self.in_memory and self.custom is None
 
     @property
     def has_changelog(self) -> bool:
-        """Whether a changelog topic of its own backs it. A table may be kept by its source topic instead."""
+        """True if the store has a changelog topic of its own. A table may use its source topic instead."""
         return self.is_logged and self.source_topic is None
 
     @property
     def uncopied(self) -> str | None:
-        """Why no copy of it outside its instance makes sense, in a few words; None where one does."""
+        """Short reason why a copy of the store outside its instance makes no sense; None if it makes sense."""
         if self.in_memory:
             return "in memory"
         if self.custom is not None:
@@ -209,9 +208,9 @@ class StoreSpec:
 
 
 class WindowedKey(Enum):
-    """How a record's key says its window: the bytes that follow the key, as Kafka Streams' `WindowedSerdes` write them.
+    """Encoding of the window in a record's key: the bytes after the key, as Kafka Streams' `WindowedSerdes` write them.
 
-    The value is their number. Each part is epoch milliseconds, eight bytes big-endian.
+    The value is the number of these bytes. Each part is epoch milliseconds, eight bytes big-endian.
     """
 
     TIME = 8
@@ -222,11 +221,11 @@ class WindowedKey(Enum):
 
 @dataclass(frozen=True)
 class Sink:
-    """A topic that receives JSON records, by murmur2 of the key unless `partitioner` says otherwise.
+    """A topic that receives JSON records, by murmur2 of the key unless `partitioner` is set.
 
-    `partitioner` is `sticky` or the import path of a function. Records carry their event time as Kafka timestamp.
-    `expects` is its contract. With `windowed_key` the record's key says its window, too; the partition goes by the key
-    without it.
+    `partitioner` is `sticky` or the import path of a function. The Kafka timestamp of a record is its event time. `expects`
+    is the contract of the topic. With `windowed_key` the record's key also contains its window; the partition is chosen by
+    the key without the window.
     """
 
     node: str
@@ -239,10 +238,10 @@ class Sink:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A stateful node: partial results that Spark made merge into `store`. It emits each updated result.
+    """A stateful node that merges the partial results of Spark into `store` and emits each updated result.
 
-    Emitted columns: the key under `key_name`, `window_start` and `window_end` (BIGINT, epoch milliseconds) where there are
-    windows, then the aggregates.
+    It emits the key under `key_name`, `window_start` and `window_end` (BIGINT, epoch milliseconds) if there are windows, then
+    the aggregates.
     """
 
     node: str
@@ -260,7 +259,7 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class TaskNode:
-    """A node of the task loop: takes the rows of `inputs` (node names), emits rows with `columns`, keeps `stores`."""
+    """A node of the task loop: takes the rows of the nodes `inputs`, emits rows with `columns`, keeps `stores`."""
 
     node: str
     inputs: tuple[str, ...]
@@ -269,7 +268,7 @@ class TaskNode:
 
 
 class WhenFull(Enum):
-    """What suppress does when its buffer reaches its bound."""
+    """Reaction of suppress when its buffer reaches its bound."""
 
     SHUT_DOWN = "shut_down_when_full"
     EMIT_EARLY = "emit_early_when_full"
@@ -277,7 +276,7 @@ class WhenFull(Enum):
 
 @dataclass(frozen=True)
 class Suppress(TaskNode):
-    """One final result per window and key, once stream time is past `window_end` + `grace_ms`. Store: the open windows."""
+    """Emits one final result per window and key once stream time passes `window_end` + `grace_ms`. Stores open windows."""
 
     grace_ms: int
     max_records: int | None
@@ -287,10 +286,10 @@ class Suppress(TaskNode):
 
 @dataclass(frozen=True)
 class Reduce(TaskNode):
-    """Folds rows into one per key, and per window where there is one, by a Python function given by import path.
+    """Folds rows into one per key, and per window if there are windows, by a Python function given by import path.
 
-    Without `initializer`: `function(old, new) -> row`, the first row of a key is its value. With it:
-    `function(key, row, aggregate) -> aggregate`. Rows are dictionaries. Emits as an `Aggregation` does.
+    Without `initializer` the function is `function(old, new) -> row`, and the first row of a key is its value. With it, the
+    function is `function(key, row, aggregate) -> aggregate`. Rows are dictionaries. Emits the same columns as `Aggregation`.
     """
 
     function: str
@@ -304,15 +303,15 @@ class Reduce(TaskNode):
 class TableSource(TaskNode):
     """Keeps the last row of each key in its store, and emits every update, deletions included.
 
-    `is_view`: the table is another node's, whose rows are kept here for joins; they see an update as soon as that node has
-    made it.
+    `is_view` means that the rows of another node's table are kept here for joins. The joins see an update as soon as that
+    node has made it.
     """
 
     is_view: bool = False
 
 
 class JoinKind(Enum):
-    """Which rows without a partner are emitted, with nulls."""
+    """Kind of a join; it determines which rows without a partner are emitted, padded with nulls."""
 
     INNER = "inner"
     LEFT = "left"
@@ -321,9 +320,9 @@ class JoinKind(Enum):
 
 @dataclass(frozen=True)
 class StreamTableJoin(TaskNode):
-    """Each row of the stream (input 0) with the table's row of its key as it stood then (input 1).
+    """Joins each row of the stream (input 0) with the row that the table (input 1) had for its key at that time.
 
-    Reads the table's store, `table_store`, which the table's own node keeps.
+    Reads `table_store`, which the table's own node writes.
     """
 
     kind: JoinKind
@@ -334,7 +333,7 @@ class StreamTableJoin(TaskNode):
 
 @dataclass(frozen=True)
 class TableTableJoin(TaskNode):
-    """The row of two tables for each key, updated when either is; deleted when what it needs is."""
+    """Joins the rows of two tables by key; emits an update when either changes, a deletion when a needed row is deleted."""
 
     kind: JoinKind
     left_store: StoreSpec
@@ -345,9 +344,10 @@ class TableTableJoin(TaskNode):
 
 @dataclass(frozen=True)
 class StreamStreamJoin(TaskNode):
-    """Pairs of rows of one key with -`before_ms` <= right.ts - left.ts <= `after_ms`.
+    """Pairs the rows of one key with -`before_ms` <= right.ts - left.ts <= `after_ms`.
 
-    Stores: the left rows, the right rows (window stores), and, unless inner, the rows without a partner so far.
+    Its stores are the left rows and the right rows (window stores) and, except for inner joins, the rows without a partner
+    so far.
     """
 
     kind: JoinKind
@@ -359,7 +359,7 @@ class StreamStreamJoin(TaskNode):
 
 
 class Punctuate(Enum):
-    """Which time calls a processor."""
+    """The kind of time by which a processor is called."""
 
     STREAM_TIME = "stream_time"
     WALL_CLOCK = "wall_clock"
@@ -367,9 +367,9 @@ class Punctuate(Enum):
 
 @dataclass(frozen=True)
 class Process(TaskNode):
-    """A user's processor, by import path; `is_batched`: it takes Arrow tables instead of records.
+    """A user's processor, given by import path. With `is_batched` it takes Arrow tables instead of records.
 
-    `keeps_key`: it forwards each record's own key only, which the task loop enforces.
+    With `keeps_key` it forwards only the key of each record; the task loop enforces that.
     """
 
     processor: str
@@ -380,11 +380,10 @@ class Process(TaskNode):
 
 @dataclass(frozen=True)
 class Map(TaskNode):
-    """Stateless SQL behind a stateful node: keep the rows where `condition` is true, compute `selected`, set the key.
+    """Stateless SQL after a stateful node: keeps the rows for which `condition` is true, computes `selected`, sets the key.
 
-    `key` is SQL over the columns, or `_key` for a repartition under the keys that the rows have.
-    `window_columns` say with the key which window's result a row is: a deleted row keeps them. `keeps_null_keys` as in
-    `Rekey`.
+    `key` is SQL over the columns, or `_key` for a repartition by the keys that the rows have. `window_columns` identify,
+    together with the key, the window whose result a row is; a deleted row keeps them. `keeps_null_keys` is as in `Rekey`.
     """
 
     condition: str | None
@@ -396,17 +395,17 @@ class Map(TaskNode):
 
 @dataclass(frozen=True)
 class RowSink(TaskNode):
-    """Writes rows to a topic; a deleted row is a tombstone."""
+    """Writes rows to a topic. A deleted row becomes a tombstone."""
 
     sink: Sink
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A road through Spark: from a source through stateless steps to an aggregation, to the task loop, or to sinks.
+    """A path through Spark: from a source through stateless steps to an aggregation, to the task loop, or to sinks.
 
-    `source` counts in the sub-topology's sources; `end` names the node that the road leads to. `enters` says that the
-    records themselves go on in the task loop under that name.
+    `source` is an index into the sub-topology's sources. `end` names the node at which the path ends. If `enters`, the
+    records themselves continue in the task loop under that name.
     """
 
     source: int
@@ -420,10 +419,10 @@ class Branch:
 
 @dataclass(frozen=True)
 class SubTopology:
-    """What is connected without a topic in between: one query, one task per partition of the sources.
+    """All nodes that are connected without a topic in between: one query, and one task per partition of the sources.
 
-    The first source leads: its partitions are what the group assigns (rule 7). `nodes` are in an order in which each
-    comes behind its inputs.
+    The first source leads: the group assigns its partitions (see invariant: co-partitioning). `nodes` are sorted so that each
+    comes after its inputs.
     """
 
     index: int
@@ -438,43 +437,43 @@ class SubTopology:
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Every topic that this sub-topology reads."""
+        """All topics that this sub-topology reads."""
         return tuple(source.topic for source in self.sources)
 
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
-        """The nodes that merge partial results, in the branches' order."""
+        """The nodes that merge partial results, in the order of the branches."""
         return tuple(branch.aggregation for branch in self.branches if branch.aggregation)
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """Every store of a task, in the order of the nodes."""
+        """All stores of a task, in the order of the nodes."""
         nodes: tuple[Aggregation | TaskNode, ...] = (*self.aggregations, *self.nodes)
         return tuple(store for node in nodes for store in node.stores)
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """Every sink, those of the Spark part first."""
+        """All sinks; those of the Spark part come first."""
         rows = (node.sink for node in self.nodes if isinstance(node, RowSink))
         return (*(sink for branch in self.branches for sink in branch.sinks), *rows)
 
     @property
     def sink_topics(self) -> tuple[str, ...]:
-        """Every topic that this sub-topology writes, without repeats."""
+        """All topics that this sub-topology writes, without repeats."""
         return tuple(dict.fromkeys(sink.topic for sink in self.sinks))
 
 
 class Guarantee(Enum):
-    """What holds after a crash (row A4)."""
+    """The guarantee of processing after a crash."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
 
 
 class Acks(Enum):
-    """What counts as written: a record that was sent, that its leader has, or that every replica in sync has (row A5).
+    """Condition for a record to count as written: it was sent, its leader has it, or all in-sync replicas have it.
 
-    From the weakest to the strongest.
+    Ordered from the weakest to the strongest.
     """
 
     NONE = "0"
@@ -482,17 +481,18 @@ class Acks(Enum):
     ALL = "all"
 
     def is_weaker_than(self, other: Acks) -> bool:
-        """Whether it waits for less."""
+        """Return whether this waits for less than `other`."""
         order = list(Acks)
         return order.index(self) < order.index(other)
 
 
 @dataclass(frozen=True)
 class TopologyPlan:
-    """A whole application. `routed`: topics that a rescale sends through repartition topics, whose partitions may grow.
+    """A whole application.
 
-    `survives`: how many brokers may go at once, nothing acknowledged being lost and every topic still taking records; 0
-    asks for nothing. `acks` is what its outputs wait for; whatever state stands on waits for all replicas in sync.
+    `routed` are source topics that a rescale sends through repartition topics, so their partitions may grow. `survives` is the
+    number of brokers that may be lost at once, while nothing acknowledged is lost and every topic still accepts records; 0
+    requires nothing. `acks` is what outputs wait for; topics on which state depends always wait for all in-sync replicas.
     """
 
     application_id: str
@@ -505,7 +505,7 @@ class TopologyPlan:
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
-        """Every store of the application."""
+        """All stores of the application."""
         return tuple(store for s in self.subtopologies for store in s.stores)
 
     @property
@@ -515,6 +515,6 @@ class TopologyPlan:
 
     @property
     def output_topics(self) -> tuple[str, ...]:
-        """The topics that it writes for others: neither between its sub-topologies nor read by itself."""
+        """The topics that it writes for others: not those between its sub-topologies, and not those that it reads."""
         own = {*self.repartition_topics, *(topic for s in self.subtopologies for topic in s.source_topics)}
         return tuple(dict.fromkeys(t for s in self.subtopologies for t in s.sink_topics if t not in own))

@@ -1,9 +1,10 @@
-"""The roads that one record takes through a sub-topology, and where they meet again.
+"""Paths of one record through a sub-topology, and the order in which they reach a join.
 
-Kafka Streams walks the topology in depth: a record, and each result that it leads to, goes down the first child and all that
-is behind it before the second, children in the order in which they were written. Where two roads of one record end in one
-join, `Met` says which side it reaches first. Nodes that may lead to several results, and behind which roads part that meet
-again, are forks: `tasks.forks` numbers their results. A topology whose roads cross so that neither can tell is refused.
+Kafka Streams walks the topology depth first: a record, and each result derived from it, passes the first child and everything
+downstream of it before the second child. Children are in the order in which they were written. If two paths of one record end
+in the same join, `Met` is the order in which it reaches the two sides. A fork is a node that may emit several results and
+after which paths separate and meet again; `tasks.forks` numbers the results of forks. A topology is refused if its paths cross
+so that the order cannot be determined.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from tidemark.topology.plan import (
 )
 
 Path = tuple[int, ...]
-"""Numbers of the nodes from a source, or from a fork, on; of two paths the smaller is walked first."""
+"""Numbers of the nodes from a source, or from a fork, onwards. Of two paths, the smaller one is walked first."""
 
 _NUMBER = re.compile(r"\d+$")
 
 
 @dataclass(frozen=True)
 class Met:
-    """Where one record has come to both inputs of a join: whose row the other's sees, and whose results come first."""
+    """The order in which one record reaches the inputs of a join: which row sees the other, which results come first."""
 
     left_sees_right: bool
     right_sees_left: bool
@@ -49,7 +50,7 @@ RIGHT_FIRST = Met(left_sees_right=True, right_sees_left=False, right_first=True)
 
 @dataclass(frozen=True)
 class _Span:
-    """Of all paths from one start to one node, that which is walked first and that which is walked last."""
+    """The first-walked and the last-walked of all paths from one start to one node."""
 
     first: Path
     last: Path
@@ -64,11 +65,11 @@ class _Span:
 _HERE = _Span((), ())
 
 Start = int | str
-"""A source's number, or a node."""
+"""The number of a source, or the name of a node."""
 
 
 class Roads:
-    """The roads of one sub-topology."""
+    """The paths of one sub-topology."""
 
     def __init__(self, subtopology: SubTopology) -> None:
         self._subtopology = subtopology
@@ -87,10 +88,10 @@ class Roads:
         }
         self.forks = frozenset(common)
         self._passed: dict[str, dict[int, tuple[str, ...]]] = {}
-        """By node and source: the forks that all rows from that source have passed, itself included."""
+        """By node and source: the forks that all rows from that source have passed, including the node itself."""
         self._chains: dict[str, dict[int, tuple[str, ...]]] = {}
-        """By node and source: the forks by whose numbers the node compares its inputs."""
-        # What no node leads to, the roads into the task loop, comes first.
+        """By node and source: the forks whose numbers are compared at the node's inputs."""
+        # The entries from Spark into the task loop come first: no node leads to them.
         for name in self._spans.keys() - {node.node for node in subtopology.nodes}:
             fork = (name,) if name in self.forks else ()
             self._passed[name] = dict.fromkeys(self.sources(name), fork)
@@ -104,15 +105,15 @@ class Roads:
         }
 
     def sources(self, node: str) -> set[int]:
-        """Numbers of the sources whose records reach a node, a lookup in a table aside."""
+        """Return the numbers of the sources whose records reach a node, not counting lookups in tables."""
         return {start for start in self._spans.get(node, {}) if isinstance(start, int)}
 
     def compared_by(self, node: TaskNode) -> frozenset[str]:
-        """The forks by whose numbers the node compares its inputs."""
+        """Return the forks whose numbers are compared at the node's inputs."""
         return self._compared_by[node.node]
 
     def source_ranks(self) -> list[int]:
-        """The rank of each source among equal times: those that feed only tables first, then in the plan's order."""
+        """Return the rank of each source among equal times: sources that feed only tables first, then the plan's order."""
         streams: set[int] = set()
         tables = {i for i, source in enumerate(self._subtopology.sources) if source.is_table}
         for node in self._subtopology.nodes:
@@ -123,9 +124,9 @@ class Roads:
         return [order.index(i) for i in range(len(order))]
 
     def met(self, node: TaskNode) -> Met:
-        """For a node of two inputs. Where no record reaches both, whatever it says has no meaning.
+        """Return the order in which a record reaches the inputs of a node with two inputs.
 
-        Raises `InvalidTopology` where the order in which a record reaches them cannot be told.
+        The result has no meaning if no record reaches both. Raises `InvalidTopology` if the order cannot be determined.
         """
         found = {self._met(node, source) for source in self._shared(node)}
         if not found:
@@ -136,7 +137,7 @@ class Roads:
         return found.pop()
 
     def check(self) -> None:
-        """Raises `InvalidTopology` for a join to which roads cross."""
+        """Raise `InvalidTopology` if paths to a join cross."""
         for node in self._subtopology.nodes:
             if len(node.inputs) > 1:
                 self.met(node)
@@ -166,13 +167,13 @@ class Roads:
         left, right = node.inputs
         topics = sorted(self._subtopology.sources[source].topic for source in self._shared(node))
         return InvalidTopology(
-            f"{node.node}: a record of {' or '.join(map(repr, topics))} comes to {left} and to {right} over roads that "
-            f"cross, so that the order in which Kafka Streams joins them cannot be kept; write all that leads to one side "
+            f"{node.node}: a record of {' or '.join(map(repr, topics))} reaches {left} and {right} on paths that "
+            f"cross, so the order in which Kafka Streams joins them cannot be kept; write everything that leads to one side "
             f"before what leads to the other, or put repartition() on one side"
         )
 
     def _from(self, start: Start, node: str, spans: Mapping[str, Mapping[Start, _Span]]) -> _Span:
-        # What is shown above the start was there before anything went down from it.
+        # Changes above the start became visible before anything was passed down from it.
         return _HERE if node == start else spans[node].get(start, _HERE)
 
     def _shared(self, node: TaskNode) -> list[int]:
@@ -190,7 +191,7 @@ class Roads:
             for source in sorted({source for passed in given for source in passed})
         }
         while True:
-            # A fork counts for every source that comes by it, or for none: its numbers do not tell the source.
+            # A fork counts for all sources that pass through it, or for none: its numbers do not identify the source.
             lost = {
                 fork
                 for passed in given
@@ -207,7 +208,7 @@ class Roads:
             chains = kept
 
     def _may_lead_to_several(self, name: str) -> bool:
-        """Whether one row of its inputs may make the node emit several, or one record reach it more than once."""
+        """Return whether one input row may make the node emit several rows, or one record may reach it more than once."""
         node = self._nodes.get(name)
         if isinstance(node, Aggregation | Reduce):
             window = node.window
@@ -218,7 +219,7 @@ class Roads:
 
 
 def _spans(subtopology: SubTopology) -> dict[str, dict[Start, _Span]]:
-    """By node, from each source and each node that leads to it."""
+    """Return, by node, the spans of paths from each source and from each node that leads to it."""
     spans: dict[str, dict[Start, _Span]] = {}
     for branch in subtopology.branches:
         end = branch.aggregation.node if branch.aggregation else branch.end
@@ -235,10 +236,10 @@ def _spans(subtopology: SubTopology) -> dict[str, dict[Start, _Span]]:
 
 
 def _shown(subtopology: SubTopology, spans: Mapping[str, Mapping[Start, _Span]]) -> Mapping[str, Mapping[Start, _Span]]:
-    """By node, the paths behind which a join that looks its rows up sees what a record has changed.
+    """Return, by node, the paths after which a join that looks up its rows sees what a record has changed.
 
-    The rows of a table that nobody asked to keep are stored behind its node, by another; Kafka Streams' own store, where it
-    is told to keep them, is that of the node.
+    If the user did not ask for a table's rows to be stored, another node stores them after the table's own node. In Kafka
+    Streams, when it has to store them, the store belongs to the table's own node.
     """
     shown = dict(spans)
     for node in subtopology.nodes:
@@ -248,16 +249,16 @@ def _shown(subtopology: SubTopology, spans: Mapping[str, Mapping[Start, _Span]])
 
 
 def _parents(node: TaskNode) -> Iterator[str]:
-    """The inputs whose rows lead to the node's own: a table that a stream looks into is none."""
+    """Yield the inputs whose rows lead to the node's own rows; a table in which a stream looks up is not one."""
     yield from node.inputs[:1] if isinstance(node, StreamTableJoin) else node.inputs
 
 
 def _common(chains: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """What all of them begin with."""
+    """Return the common prefix of all chains."""
     return tuple(forks[0] for forks in takewhile(lambda forks: len(set(forks)) == 1, zip(*chains, strict=False)))
 
 
 def _number(node: str) -> int:
-    """When the node was written: names end with it, as in Kafka Streams."""
+    """Return the number at the end of a node's name. It grows in the order of writing, as in Kafka Streams."""
     found = _NUMBER.search(node)
     return int(found.group()) if found else 0

@@ -1,4 +1,4 @@
-"""A stream's schema in Spark's DDL, `"patient_id STRING, beat_ms BIGINT"`, and the columns that every record has."""
+"""Schemas of streams in Spark's DDL, `"patient_id STRING, beat_ms BIGINT"`, and the columns that every record has."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
 from tidemark.topology.sql import quoted, syntax_error
 
-# What Kafka says of a record; usable in every expression on a source. `_key` is the key's bytes as UTF-8.
+# Kafka's own data of a record, usable in every expression on a source. `_key` is the key's bytes as UTF-8.
 KEY = Column("_key", "STRING")
 TIMESTAMP = Column("_timestamp", "BIGINT")
 RESERVED = (KEY, Column("_topic", "STRING"), Column("_partition", "INT"), Column("_offset", "BIGINT"), TIMESTAMP)
 
 ROW_TYPE_NAMES = frozenset(["BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING"])
-"""Types that a column may have behind Spark, in the task loop; `tasks.rows.ROW_TYPES` gives Arrow's."""
+"""Types that a column may have in the task loop, after Spark; `tasks.rows.ROW_TYPES` maps them to Arrow's."""
 
 _TYPES = frozenset(
     {
@@ -41,16 +41,16 @@ _SYNONYM = re.compile(r"(?<=[\s<:,])(LONG|SHORT|BYTE)(?=\s*(?:[,>)]|$))", re.IGN
 
 
 def parse_schema(text: str, where: str) -> tuple[Column, ...]:
-    """The columns, types in capitals as Spark prints them.
+    """Parse a schema; the types are in capitals as Spark prints them.
 
-    Raises `InvalidTopology` naming the column: syntax, unknown type, repeated or reserved name, a constraint.
+    Raises `InvalidTopology` naming the column: invalid syntax, unknown type, repeated or reserved name, a constraint.
     """
     columns = tuple(_column(definition, text, where) for definition in _definitions(text, where))
     seen: set[str] = set()
     for column in columns:
         name = column.name.casefold()
         if name in seen:
-            raise InvalidTopology(f"{where}: column '{column.name}' stands twice (case does not matter); rename one")
+            raise InvalidTopology(f"{where}: column '{column.name}' occurs twice (case does not matter); rename one")
         if name in {reserved.name for reserved in RESERVED} or name.startswith("__"):
             raise InvalidTopology(
                 f"{where}: column name '{column.name}' is reserved for what Tidemark adds to a record; "
@@ -92,9 +92,11 @@ def _column(definition: object, text: str, where: str) -> Column:
     name = definition.name
     if definition.constraints:
         constraint = definition.constraints[0].sql("spark")
-        raise InvalidTopology(f"{where}: column '{name}' has '{constraint}', which JSON cannot keep; remove it")
+        raise InvalidTopology(f"{where}: column '{name}' has '{constraint}', which JSON cannot express; remove it")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise InvalidTopology(f"{where}: column name '{name}' needs letters, digits and underscores only; rename it")
+        raise InvalidTopology(
+            f"{where}: column name '{name}' may contain only letters, digits and underscores; rename it"
+        )
     for kind in definition.kind.find_all(exp.DataType):
         written = kind.sql("spark").upper()
         if (base := re.split(r"[(<]", written)[0]) not in _TYPES:
@@ -103,5 +105,5 @@ def _column(definition: object, text: str, where: str) -> Column:
 
 
 def _capitals(kind: str) -> str:
-    """Scalar types are in capitals already; the names of a struct's fields stay as written."""
+    """Convert a type to capitals, except that the names of a struct's fields stay as written."""
     return kind if "STRUCT" in kind.upper() else kind.upper()

@@ -1,7 +1,7 @@
-"""SQL expressions of a topology, checked when they are written: syntax, columns, determinism, type.
+"""Checks of a topology's SQL expressions when they are written: syntax, columns, determinism, type.
 
-The text itself goes to Spark unchanged; sqlglot only reads it. sqlglot takes a third of a second to import, so this
-module and `schema` import it when first used.
+The text is passed to Spark unchanged; sqlglot only parses it. Importing sqlglot takes a third of a second, so this module and
+`schema` import it when it is first used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def expression_type(text: str, columns: Sequence[Column], where: str, *, aggregate: bool = False) -> str:
-    """The Spark type of an expression over `columns`, or `UNKNOWN` where it cannot be told without Spark.
+    """Return the Spark type of an expression over `columns`, or `UNKNOWN` if it cannot be determined without Spark.
 
-    `where` names node and argument. `aggregate` allows aggregate functions. Raises `InvalidTopology` for anything that
-    is not one deterministic expression per record over known columns.
+    `where` names node and argument for messages. `aggregate` allows aggregate functions. Raises `InvalidTopology` for
+    anything that is not one deterministic expression per record over known columns.
     """
     tree = parse(text, where)
     _refuse_what_is_not_a_record_expression(tree, text, where, aggregate)
@@ -34,7 +34,7 @@ def expression_type(text: str, columns: Sequence[Column], where: str, *, aggrega
 
 
 def parse(text: str, where: str) -> exp.Expr:
-    """The syntax tree of one expression. Raises `InvalidTopology` with line, column and the text found there."""
+    """Return the syntax tree of one expression. Raises `InvalidTopology` with line, column and the text found there."""
     import sqlglot
     from sqlglot.errors import ParseError, SqlglotError
 
@@ -55,7 +55,7 @@ def parse(text: str, where: str) -> exp.Expr:
 
 
 def syntax_error(errors: list[dict[str, Any]], lines_before: int = 0) -> str:
-    """` at line 1, column 8 (near '>'): reason; remedy`, from the parser's list of errors."""
+    """Format the parser's errors as ` at line 1, column 8 (near '>'): reason; remedy`."""
     if not errors:
         return "; correct the SQL"
     first = errors[0]
@@ -65,19 +65,19 @@ def syntax_error(errors: list[dict[str, Any]], lines_before: int = 0) -> str:
 
 
 def bare_column(text: str, columns: Sequence[Column]) -> Column | None:
-    """The column that the whole expression names, if it is nothing else."""
+    """Return the column if the whole expression is just its name, else None."""
     name = text.strip().strip("`").casefold()
     return next((column for column in columns if column.name.casefold() == name), None)
 
 
 def quoted(text: str) -> str:
-    """The expression in one line, cut to a readable length."""
+    """Return the expression on one line, in quotes, cut to a readable length."""
     line = " ".join(text.split())
     return f'"{line if len(line) <= 120 else line[:117] + "..."}"'
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """`; did you mean x?` or `; known are …`, for names that do not exist."""
+    """Return `; did you mean 'x'?` or `; known are …` for a name that does not exist."""
     by_folded = {other.casefold(): other for other in known}
     close = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.5)
     return f"; did you mean '{by_folded[close[0]]}'?" if close else f"; known are {', '.join(known) or 'none'}"
@@ -88,23 +88,23 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
 
     found = f"{where}: {quoted(text)}"
     if isinstance(tree, exp.Alias):
-        raise InvalidTopology(f"{found} has a name ({tree.alias}) where only an expression may stand; remove AS")
+        raise InvalidTopology(f"{found} has a name ({tree.alias}), but only an expression is allowed; remove AS")
     if not isinstance(tree, exp.Condition):
         raise InvalidTopology(f"{found} is not an expression but {type(tree).__name__.upper()}; write one expression")
     for node in tree.walk():
         name = _function_name(node)
         if node.comments:
-            raise InvalidTopology(f"{found} holds a comment; remove it")
+            raise InvalidTopology(f"{found} contains a comment; remove it")
         if isinstance(node, exp.Query):
-            raise InvalidTopology(f"{found} holds a subquery; an expression sees one record only, so join instead")
+            raise InvalidTopology(f"{found} contains a subquery; an expression sees one record only, so join instead")
         if isinstance(node, exp.Window):
-            raise InvalidTopology(f"{found} holds OVER (...); use windowed_by() and an aggregation")
+            raise InvalidTopology(f"{found} contains OVER (...); use windowed_by() and an aggregation")
         if isinstance(node, exp.Star) and not isinstance(node.parent, exp.Count):
-            raise InvalidTopology(f"{found} holds *; name the columns")
+            raise InvalidTopology(f"{found} contains *; name the columns")
         if isinstance(node, exp.Placeholder | exp.Parameter):
-            raise InvalidTopology(f"{found} holds a placeholder; write the value itself")
+            raise InvalidTopology(f"{found} contains a placeholder; write the value itself")
         if isinstance(node, exp.UDTF) or name in GENERATORS:
-            raise InvalidTopology(f"{found} makes several rows of one ({name}()); give one value per record")
+            raise InvalidTopology(f"{found} makes several rows from one ({name}()); give one value per record")
         if name in NON_DETERMINISTIC or (name == "str_to_unix" and not node.this):
             raise InvalidTopology(
                 f"{found} uses {name}(), which gives another result when a batch is computed again; "
@@ -112,13 +112,12 @@ def _refuse_what_is_not_a_record_expression(tree: exp.Expr, text: str, where: st
             )
         if not aggregate and (isinstance(node, exp.AggFunc) or name in AGGREGATES):
             raise InvalidTopology(
-                f"{found} uses the aggregate {name}() where there is one record only; "
-                f"use group_by_key() and aggregate()"
+                f"{found} uses the aggregate {name}(), but there is only one record; use group_by_key() and aggregate()"
             )
 
 
 def _function_name(node: exp.Expr) -> str:
-    """The function's name in small letters with underscores, empty for what is not a function."""
+    """Return a function's name in lower case with underscores, or "" if the node is not a function."""
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous):
@@ -129,7 +128,7 @@ def _function_name(node: exp.Expr) -> str:
 
 
 def _resolve(tree: exp.Expr, columns: Sequence[Column], where: str) -> exp.Expr:
-    """The tree with every column bound to the one table, fields of structs as dots."""
+    """Bind every column of the tree to the one table; fields of structs become dots."""
     from sqlglot import exp
 
     known = {column.name.casefold(): column.name for column in columns}

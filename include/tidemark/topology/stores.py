@@ -23,9 +23,9 @@ from tidemark.topology.sql import nearest
 DEFAULT_RETENTION = "1d"
 PROFILES = ("default", "aggressive_compaction")
 ORDER_SUFFIX = "-order"
-# Topic settings that would lose a store's contents, and where to say what they are for.
+# Topic settings that would lose a store's contents, and the argument to use instead.
 _DECIDED = {
-    "cleanup.policy": "ttl= or windows to let keys go",
+    "cleanup.policy": "ttl= or windows to let keys expire",
     "retention.ms": "retention= of a windowed aggregation",
     "retention.bytes": "retention= of a windowed aggregation, or max_entries=",
     "message.timestamp.type": "timestamp= where the topic is read",
@@ -35,12 +35,13 @@ _IMPORT_PATH = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
 
 @dataclass(frozen=True)
 class Materialized:
-    """How a store is kept. `name` None: numbered as Kafka Streams does.
+    """Storage options of a store. If `name` is None, the store is numbered as in Kafka Streams.
 
-    `in_memory`: rebuilt from its changelog at every start. `logging=False`: no changelog, so its contents are lost with
-    its folder. `ttl`: a key not written for so long (stream time) is deleted. `max_entries`: the keys least recently
-    written are deleted beyond so many. `profile`: topic settings by name, `default` or `aggressive_compaction`;
-    `topic_config`: single topic settings over it. `custom`: import path `package.module:Class` of your own store.
+    `in_memory`: the store is rebuilt from its changelog at every start. `logging=False`: there is no changelog, so the
+    contents are lost with the store's folder. `ttl`: a key that was not written for that long (stream time) is deleted.
+    `max_entries`: beyond this number of keys, the least recently written are deleted. `profile`: a named set of topic settings,
+    `default` or `aggressive_compaction`. `topic_config`: single topic settings that override the profile. `custom`: the
+    import path `package.module:Class` of your own store.
     """
 
     name: str | None = None
@@ -62,9 +63,9 @@ class DeclaredStore:
 
 
 def store(name: str, schema: str, **kept: object) -> DeclaredStore:
-    """A store for `process(stores=[...])`: rows with the columns of `schema`; `kept` as in `Materialized`.
+    """Declare a store for `process(stores=[...])`: rows with the columns of `schema`. `kept` is as in `Materialized`.
 
-    Raises `InvalidTopology` for what `Materialized` does not know.
+    Raises `InvalidTopology` for an argument that `Materialized` does not have.
     """
     known = [each.name for each in fields(Materialized) if each.name != "name"]
     for given in kept:
@@ -74,19 +75,19 @@ def store(name: str, schema: str, **kept: object) -> DeclaredStore:
 
 
 def materialized(given: str | Materialized | None) -> Materialized:
-    """A bare name is a store kept in the usual way."""
+    """Convert a bare name to a store with the default settings."""
     return given if isinstance(given, Materialized) else Materialized(given)
 
 
 def import_path(text: str, where: str) -> str:
-    """`package.module:name`. Raises `InvalidTopology`."""
+    """Check `package.module:name` and return it. Raises `InvalidTopology`."""
     if not isinstance(text, str) or not _IMPORT_PATH.match(text):
         raise InvalidTopology(f"{where}: {text!r} is not an import path; write 'package.module:name'")
     return text
 
 
 def window_store(kept: Materialized, name: str, where: str, window: AnyWindow, retention: Duration | None) -> StoreSpec:
-    """A window or session store; segments of half the retention, a minute at least, as in Kafka Streams."""
+    """Return a window or session store. Segments are half the retention, at least a minute, as in Kafka Streams."""
     if kept.ttl is not None or kept.max_entries is not None:
         raise InvalidTopology(
             f"{where}: ttl and max_entries are for key-value stores; a window store has its retention"
@@ -103,13 +104,13 @@ def key_value_store(
     columns: Sequence[Column] = (),
     source_topic: str | None = None,
 ) -> StoreSpec:
-    """A key-value store; of aggregates where `columns` is empty, else of rows."""
+    """Return a key-value store: of aggregates if `columns` is empty, else of rows."""
     check_row_columns(columns, where)
     return _spec(kept, name, where, StoreKind.KEY_VALUE, None, tuple(columns), source_topic)
 
 
 def declared_store(draft: Draft, declared: DeclaredStore, where: str) -> StoreSpec:
-    """A processor's own store. Raises `InvalidTopology`."""
+    """Return a processor's own store. Raises `InvalidTopology`."""
     if not isinstance(declared, DeclaredStore):
         raise InvalidTopology(f"{where}: {declared!r} is not a store; write store('name', 'column TYPE, …')")
     name = draft.store_name(declared.materialized.name or "", where)
@@ -119,7 +120,7 @@ def declared_store(draft: Draft, declared: DeclaredStore, where: str) -> StoreSp
 
 
 def with_order(spec: StoreSpec, draft: Draft, where: str) -> tuple[StoreSpec, ...]:
-    """The store, and the one that keeps its order where keys leave it by age or number."""
+    """Return the store and, if keys leave it by age or number, the store that keeps their order."""
     if spec.ttl_ms is None and spec.max_entries is None:
         return (spec,)
     order = StoreSpec(
@@ -139,7 +140,7 @@ AnyWindow = Window | SessionWindow | SlidingWindow
 
 
 def window_span_ms(window: AnyWindow) -> int:
-    """How far behind stream time a window may begin and still change: size, gap or difference, and grace."""
+    """Return how long before stream time a window may begin and still change: size, gap or difference, plus grace."""
     if isinstance(window, Window):
         return window.size_ms + window.grace_ms
     if isinstance(window, SessionWindow):
@@ -164,16 +165,16 @@ def _spec(
     if not kept.logging and (kept.topic_config or kept.profile != "default"):
         raise InvalidTopology(f"{where}: store '{name}' has no changelog to configure; remove topic_config and profile")
     if kept.ttl is not None and kept.max_entries is not None:
-        raise InvalidTopology(f"{where}: store '{name}' has ttl and max_entries; choose one")
+        raise InvalidTopology(f"{where}: store '{name}' has both ttl and max_entries; choose one")
     if kept.max_entries is not None and (
         not isinstance(kept.max_entries, int) or isinstance(kept.max_entries, bool) or kept.max_entries < 1
     ):
         raise InvalidTopology(f"{where}: max_entries {kept.max_entries!r} of store '{name}'; use 1 or more")
     ttl_ms = None if kept.ttl is None else duration_ms(kept.ttl, f"{where}: ttl of store '{name}'")
     if ttl_ms == 0:
-        raise InvalidTopology(f"{where}: ttl of store '{name}' is zero, so nothing would stay; give it a length")
+        raise InvalidTopology(f"{where}: ttl of store '{name}' is zero, so it would keep nothing; give it a length")
     if kept.custom is not None and kept.in_memory:
-        raise InvalidTopology(f"{where}: store '{name}' is custom and in_memory; choose one")
+        raise InvalidTopology(f"{where}: store '{name}' is both custom and in_memory; choose one")
     return StoreSpec(
         name,
         kind,
@@ -192,14 +193,14 @@ def _spec(
 
 
 def _check_topic_config(config: Mapping[str, str], where: str) -> None:
-    example = "write texts, e.g. {'segment.ms': '600000'}"
+    example = "write strings, e.g. {'segment.ms': '600000'}"
     if not isinstance(config, Mapping):
         raise InvalidTopology(f"{where}: {config!r} is not a dictionary; {example}")
     for key, value in config.items():
         if not isinstance(key, str) or not isinstance(value, str) or "." not in key:
             raise InvalidTopology(f"{where}: {key!r}: {value!r}; {example}")
         if key in _DECIDED:
-            raise InvalidTopology(f"{where}: {key} follows from the store; remove it, and use {_DECIDED[key]}")
+            raise InvalidTopology(f"{where}: {key} is derived from the store; remove it, and use {_DECIDED[key]}")
         if key.endswith((".ms", ".bytes")) and not re.fullmatch(r"-?\d+", value):
             raise InvalidTopology(f"{where}: {key} is {value!r}, not a whole number; {example}")
 

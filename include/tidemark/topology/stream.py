@@ -1,7 +1,7 @@
-"""Streams and grouped streams: the words in which a topology is written after `Topology.stream()`.
+"""Streams: the methods with which a topology is written after `Topology.stream()`.
 
-Every word returns a new handle, so a stream can be continued more than once: two aggregations of one stream are two
-branches of one sub-topology. Steps before the first stateful node run in Spark, those behind it in the task loop.
+Every method returns a new handle, so a stream can be continued more than once: two aggregations of one stream are two
+branches of one sub-topology. Steps before the first stateful node run in Spark, later steps in the task loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Stream:
     """Records after some stateless steps.
 
-    `source` is None behind a stateful node. `columns` are the record's fields; on a source, until a `select`, expressions
+    `source` is None after a stateful node. `columns` are the fields of a record. On a source, until a `select`, expressions
     may also name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`.
     """
 
@@ -61,13 +61,13 @@ class Stream:
     source: Source | None = None
     steps: tuple[Step, ...] = ()
     rekeyed_by: str | None = None
-    """The `process()` node that may have forwarded other keys than its records'."""
+    """The `process()` node that may have forwarded keys other than those of its records."""
     window: AnyWindow | None = None
-    """The windows of the results, as far as their columns are there."""
+    """The windows of the results, as long as their columns are still there."""
 
     @property
     def available(self) -> tuple[Column, ...]:
-        """What the next expression may name."""
+        """The columns that the next expression may name."""
         if self.source is None or any(isinstance(step, Select) for step in self.steps):
             return self.columns
         return (*self.columns, *RESERVED)
@@ -87,7 +87,7 @@ class Stream:
         return self._then(Filter(node, condition.strip()), self.columns)
 
     def select(self, *columns: str, **named: str) -> Stream:
-        """Replace the columns by `"expr AS name"`, plain column names, or `name="expr"`; key and timestamp stay.
+        """Replace the columns by `"expr AS name"`, plain column names, or `name="expr"`; key and timestamp are kept.
 
         Raises `InvalidTopology`.
         """
@@ -99,15 +99,15 @@ class Stream:
         selected: dict[str, Column] = {}
         for name, text in pairs:
             if name.casefold() in selected:
-                raise InvalidTopology(f"{node}: select: column '{name}' stands twice; rename one")
+                raise InvalidTopology(f"{node}: select: column '{name}' occurs twice; rename one")
             if name.casefold() in {reserved.name for reserved in RESERVED}:
                 raise InvalidTopology(
-                    f"{node}: select: '{name}' is reserved for the record's own; write '{name} AS another_name'"
+                    f"{node}: select: '{name}' is reserved for the record's own field; write '{name} AS another_name'"
                 )
             found = expression_type(text, self.available, f"{node}: select {name}")
             if found in (UNKNOWN, "NULL"):
                 raise InvalidTopology(
-                    f"{node}: select {name}: the type of {quoted(text)} cannot be told before it runs; "
+                    f"{node}: select {name}: the type of {quoted(text)} is unknown before it runs; "
                     f"cast it explicitly, e.g. CAST({text.strip()} AS STRING)"
                 )
             selected[name.casefold()] = Column(name, found)
@@ -123,19 +123,19 @@ class Stream:
         return self._then(Select(node, chosen), emitted)
 
     def _keeps_window(self, chosen: Sequence[tuple[str, str]]) -> bool:
-        """Whether a select leaves the columns of the window as they are."""
+        """Return whether a select leaves the columns of the window unchanged."""
         left = {name for name, text in chosen if (bare := bare_column(text, self.columns)) and bare.name == name}
         return set(self._window_columns) <= left
 
     @property
     def _window_columns(self) -> tuple[str, ...]:
-        """The columns that a windowed key is made of."""
+        """The columns that form a windowed key."""
         if self.window is None:
             return ()
         return ("window_start", "window_end") if isinstance(self.window, SessionWindow) else ("window_start",)
 
     def group_by_key(self) -> GroupedStream:
-        """Group by the records' key; what follows is stateful. Raises `InvalidTopology` after `process()`, see there."""
+        """Group by the records' key for a stateful step. Raises `InvalidTopology`, also after `process()` (see there)."""
         from tidemark.topology.grouped import GroupedStream
 
         self.check_key("group_by_key()")
@@ -148,17 +148,17 @@ class Stream:
     def repartition(self, key: str | None = None, name: str | None = None) -> Stream:
         """Give the records another key, SQL over the columns, through the topic `<app>-<name>-repartition`.
 
-        Without `key` they keep the keys that they have, such as those a processor forwarded; only for a stream out of the
-        task loop. Records whose new key is null are left out, unless a left or outer join of streams is downstream; a
-        record without a value stays one. What follows is a sub-topology of its own, in which `_timestamp` is the event's
-        time. Raises `InvalidTopology`.
+        Without `key`, which is allowed only for a stream from the task loop, the records keep their keys, for example those
+        that a processor forwarded. Records whose new key is null are dropped, unless a left or outer join of streams is
+        downstream. A record without a value stays without one. The topic starts a new sub-topology, in which `_timestamp` is
+        the event time. Raises `InvalidTopology`.
         """
         draft = self.draft
         node = draft.node_name("KSTREAM-REPARTITION")
         if key is None:
             if self.source is not None:
                 raise InvalidTopology(
-                    f"{node}: the records come from topic '{self._topic}' and lie where their keys say; name another key"
+                    f"{node}: the records come from topic '{self._topic}', partitioned by their keys already; name another key"
                 )
             named = ("key", "STRING") if self.rekeyed_by else (self.key_name, self.key_type)
             expression = KEY.name
@@ -186,7 +186,7 @@ class Stream:
         draft.check_internal_topic(topic, f"{node}: repartition topic")
         if topic in draft.sources:
             raise InvalidTopology(
-                f"{node}: repartition '{name}' exists already: {draft.sources[topic].node} reads topic '{topic}'; "
+                f"{node}: repartition '{name}' already exists: {draft.sources[topic].node} reads topic '{topic}'; "
                 f"give another name="
             )
         sink = Sink(draft.node_name("KSTREAM-SINK"), topic, is_repartition=True)
@@ -205,7 +205,7 @@ class Stream:
         return topic
 
     def to_table(self, store: str | Materialized | None = None) -> Table:
-        """The last record of each key as a table. Raises `InvalidTopology`, also after `process()`, see there."""
+        """Return the last record of each key as a table. Raises `InvalidTopology`, also after `process()` (see there)."""
         from tidemark.topology.table import table_of
 
         self.check_key("to_table()")
@@ -214,9 +214,9 @@ class Stream:
     def join(
         self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
     ) -> Stream:
-        """Each pair of records of one key: at most `within` apart (streams), or with the table's row of then.
+        """Join with a stream (each pair of one key at most `within` apart) or with the row of a table at that time.
 
-        The columns of both; a name that stands on both sides must be the key's. Raises `InvalidTopology`.
+        The result has the columns of both sides; only the key may have the same name on both. Raises `InvalidTopology`.
         """
         from tidemark.topology.joins import join_stream
         from tidemark.topology.plan import JoinKind
@@ -226,7 +226,7 @@ class Stream:
     def left_join(
         self, other: Stream | Table, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
     ) -> Stream:
-        """As `join`, and records of this stream without a partner, with nulls: once no partner can come any more."""
+        """Join as `join` does; also emit records of this stream without a partner, with nulls, once none can come any more."""
         from tidemark.topology.joins import join_stream
         from tidemark.topology.plan import JoinKind
 
@@ -235,7 +235,7 @@ class Stream:
     def outer_join(
         self, other: Stream, *, within: Duration | None = None, grace: Duration = 0, name: str | None = None
     ) -> Stream:
-        """As `left_join`, for both sides."""
+        """Join as `left_join` does, for the records of both sides."""
         from tidemark.topology.joins import join_stream
         from tidemark.topology.plan import JoinKind
 
@@ -251,13 +251,13 @@ class Stream:
         keeps_key: bool = False,
         on_error: str = "dead_letter",
     ) -> Stream:
-        """Run your own `tidemark.processors.Processor`, given by import path, on the task loop.
+        """Run your own `tidemark.processors.Processor`, given by import path, in the task loop.
 
-        `emits` is the schema of what it forwards. `batched`: it is an `ArrowProcessor`. `keeps_key` promises that it
-        forwards under each record's own key only, as Kafka Streams' `processValues`; another key then stops the instance
-        with an error. Without the promise, what is stateful downstream needs `repartition()` first, because a record
-        under another key belongs to another task. `on_error`: a record for which it raises is a dead letter, and what it
-        did for that record is undone; with `fail` the instance ends. Raises `InvalidTopology`.
+        `emits` is the schema of the forwarded rows. With `batched` the class is an `ArrowProcessor`. `keeps_key` promises
+        that it forwards only under each record's own key, as Kafka Streams' `processValues`; another key then stops the
+        instance with an error. Without this promise, stateful steps downstream need `repartition()` first, because a record
+        with another key belongs to another task. `on_error`: if it raises for a record, the record becomes a dead letter and
+        what it did for that record is undone; with `fail` the instance ends. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-PROCESSOR")
         handler = checked_on_error(on_error, node)
@@ -288,10 +288,10 @@ class Stream:
     ) -> Stream:
         """Write each record as JSON to a topic, under its key.
 
-        `partitioner`: `sticky`, or the import path of a function `(key, value, partitions) -> partition`; murmur2 of the
-        key otherwise, as Java clients do. `expects`: a contract of `expect(...)` that the audit looks after.
-        `windowed_key`: the record's key is the key and its window, as Kafka Streams' `WindowedSerdes` write it, so that a
-        compacted topic keeps every window; the partition still goes by the key alone. Raises `InvalidTopology`.
+        `partitioner` is `sticky`, or the import path of a function `(key, value, partitions) -> partition`; by default the
+        partition is murmur2 of the key, as in Java clients. `expects` is a contract of `expect(...)`, which the audit checks.
+        With `windowed_key` the record's key consists of key and window, as Kafka Streams' `WindowedSerdes` write it, so that
+        a compacted topic keeps every window; the partition is still chosen by the key alone. Raises `InvalidTopology`.
         """
         node = self.draft.node_name("KSTREAM-SINK")
         sink = Sink(
@@ -310,21 +310,21 @@ class Stream:
     def _windowed_key(self, node: str) -> WindowedKey:
         if self.window is None:
             raise InvalidTopology(
-                f"{node}: windowed_key=True: the records of {self.node} have no windows in them; use windowed_by() before "
-                f"the aggregation, and let every select() keep window_start and window_end as they are, or leave it out"
+                f"{node}: windowed_key=True: the records of {self.node} contain no windows; use windowed_by() before "
+                f"the aggregation, and let every select() keep window_start and window_end unchanged, or leave it out"
             )
         return WindowedKey.SESSION if isinstance(self.window, SessionWindow) else WindowedKey.TIME
 
     def check_key(self, what: str) -> None:
-        """Raises `InvalidTopology` where the records may lie in another task than their keys say."""
+        """Raise `InvalidTopology` if the records may be in another task than the one that owns their keys."""
         if self.rekeyed_by is not None:
             raise InvalidTopology(
-                f"{self.node}: {what} keeps state by key, and {self.rekeyed_by} may forward records under keys of other "
+                f"{self.node}: {what} keeps state by key, but {self.rekeyed_by} may forward records with keys of other "
                 f"tasks; put repartition() in between, or promise process(..., keeps_key=True)"
             )
 
     def enter(self, where: str) -> None:
-        """The records themselves go on in the task loop, under the name of this node. Raises `InvalidTopology`."""
+        """Let the records themselves continue in the task loop, under the name of this node. Raises `InvalidTopology`."""
         check_row_columns(self.columns, where)
         if self.source is not None:
             self.draft.branch(self._topic, self.node, self.steps, self.columns).enters = True
@@ -345,7 +345,7 @@ class Stream:
 
 
 def checked_on_error(on_error: str, node: str) -> OnError:
-    """`dead_letter` or `fail`. Raises `InvalidTopology`."""
+    """Parse `dead_letter` or `fail`. Raises `InvalidTopology` on anything else."""
     try:
         return OnError(on_error)
     except ValueError:
@@ -354,7 +354,7 @@ def checked_on_error(on_error: str, node: str) -> OnError:
 
 
 def checked_partitioner(partitioner: str | None, node: str) -> str | None:
-    """None, `sticky` or an import path. Raises `InvalidTopology`."""
+    """Check that a partitioner is None, `sticky` or an import path, and return it. Raises `InvalidTopology`."""
     if partitioner is None or partitioner == "sticky":
         return partitioner
     try:

@@ -1,4 +1,4 @@
-"""Tables: the last value of each key, or of each key and window; every commit emits what has changed."""
+"""Tables: the last value of each key, or of each key and window. Every commit emits what has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidemark.topology.stream import Stream
 
 @dataclass(frozen=True)
 class UntilWindowCloses:
-    """Emit a window's result once, when no record can change it any more. Bounds of the buffer are None for none."""
+    """Emits a window's result once, when no record can change it any more. A bound of the buffer is None if there is none."""
 
     max_records: int | None = None
     max_bytes: int | None = None
@@ -36,7 +36,7 @@ def until_window_closes(
     max_bytes: int | None = None,
     when_full: str = WhenFull.SHUT_DOWN.value,
 ) -> UntilWindowCloses:
-    """For `Table.suppress`. `when_full`: `shut_down_when_full` or `emit_early_when_full`. Raises `InvalidTopology`."""
+    """Argument of `Table.suppress`. `when_full`: `shut_down_when_full` or `emit_early_when_full`. Raises `InvalidTopology`."""
     known = {member.value: member for member in WhenFull}
     if not isinstance(when_full, str) or when_full not in known:
         raise InvalidTopology(f"until_window_closes: when_full={when_full!r} is unknown; use {' or '.join(known)}")
@@ -45,14 +45,14 @@ def until_window_closes(
             raise InvalidTopology(f"until_window_closes: {name}={bound!r}; use a number above 0, or leave it out")
     if known[when_full] is WhenFull.EMIT_EARLY and max_records is None and max_bytes is None:
         raise InvalidTopology(
-            "until_window_closes: emit_early_when_full has no bound to be full at; give max_records or max_bytes"
+            "until_window_closes: emit_early_when_full has no bound at which it is full; give max_records or max_bytes"
         )
     return UntilWindowCloses(max_records, max_bytes, known[when_full])
 
 
 @dataclass(frozen=True)
 class Table:
-    """Results per key (and window). `store` is where they are kept."""
+    """Results per key, or per key and window. `store` is the store that keeps them."""
 
     draft: Draft
     topics: frozenset[str]
@@ -72,23 +72,23 @@ class Table:
         expects: Sequence[Expected] = (),
         windowed_key: bool = False,
     ) -> Table:
-        """Write each updated result as JSON to a topic, under its key; a deleted one as a tombstone.
+        """Write each updated result as JSON to a topic, under its key, and a deleted one as a tombstone.
 
-        `partitioner`, `expects` and `windowed_key` as in `Stream.to`. Raises `InvalidTopology`.
+        `partitioner`, `expects` and `windowed_key` are as in `Stream.to`. Raises `InvalidTopology`.
         """
         self.to_stream().to(topic, partitioner=partitioner, expects=expects, windowed_key=windowed_key)
         return self
 
     def to_stream(self) -> Stream:
-        """Every update as a record."""
+        """Return every update as a record."""
         return Stream(
             self.draft, self.topics, self.node, self.columns, self.key_name, self.key_type, window=self.window
         )
 
     def suppress(self, until: UntilWindowCloses, *, store: str | Materialized | None = None) -> Table:
-        """Hold a window's result back until the window closes: one final result per window and key.
+        """Hold back the results of a window until it closes, so that there is one final result per window and key.
 
-        A session closes a gap and its grace behind its end. Raises `InvalidTopology` for a table without windows.
+        A session closes one gap plus its grace after its end. Raises `InvalidTopology` for a table without windows.
         """
         node = self.draft.node_name("KTABLE-SUPPRESS")
         if not isinstance(until, UntilWindowCloses):
@@ -98,17 +98,17 @@ class Table:
                 f"{node}: {self.node} has no windows, so nothing ever closes; use windowed_by() before the aggregation"
             )
         if self.is_final:
-            raise InvalidTopology(f"{node}: {self.node} gives final results already; remove one suppress()")
+            raise InvalidTopology(f"{node}: {self.node} already gives final results; remove one suppress()")
         kept = materialized(store)
         if kept.ttl is not None or kept.max_entries is not None:
             raise InvalidTopology(
-                f"{node}: ttl and max_entries would lose windows that wait; bound the buffer with "
+                f"{node}: ttl and max_entries would lose windows that are still waiting; bound the buffer with "
                 f"until_window_closes(max_records=...)"
             )
         name = self.draft.store_name(kept.name or f"{node}-STATE-STORE", node)
         spec = key_value_store(kept, name, node, self.columns)
         grace_ms = self.window.grace_ms
-        # A session may still grow by a record that comes a gap behind its end.
+        # A session may still grow by a record that arrives one gap after its end.
         grace_ms += getattr(self.window, "gap_ms", 0)
         suppress = Suppress(
             node, (self.node,), self.columns, (spec,), grace_ms, until.max_records, until.max_bytes, until.when_full
@@ -117,19 +117,19 @@ class Table:
         return replace(self, node=node, is_final=True)
 
     def join(self, other: Table) -> Table:
-        """The rows of both tables for each key, where both have one. Raises `InvalidTopology`."""
+        """Join the rows of both tables by key, for keys that both have. Raises `InvalidTopology`."""
         from tidemark.topology.joins import join_tables
 
         return join_tables(self, other, JoinKind.INNER)
 
     def left_join(self, other: Table) -> Table:
-        """This table's rows with the other's, nulls where it has none. Raises `InvalidTopology`."""
+        """Join this table's rows with the other's, with nulls for keys that it does not have. Raises `InvalidTopology`."""
         from tidemark.topology.joins import join_tables
 
         return join_tables(self, other, JoinKind.LEFT)
 
     def outer_join(self, other: Table) -> Table:
-        """The rows of either table. Raises `InvalidTopology`."""
+        """Join the rows of both tables, for keys that either has. Raises `InvalidTopology`."""
         from tidemark.topology.joins import join_tables
 
         return join_tables(self, other, JoinKind.OUTER)
@@ -143,7 +143,7 @@ def table_of(
     *,
     is_view: bool = False,
 ) -> Table:
-    """Keep the last record of each key; `is_view` as in `TableSource`."""
+    """Keep the last record of each key as a table. `is_view` is as in `TableSource`."""
     kept = materialized(store)
     draft = stream.draft
     node = draft.node_name(kind)
@@ -156,10 +156,10 @@ def table_of(
 
 
 def as_row_table(table: Table, where: str) -> Table:
-    """The table itself where its store holds rows, else its rows in a store of their own. Raises `InvalidTopology`."""
+    """Return the table if its store holds rows, else a table of its rows in a store of their own. Raises `InvalidTopology`."""
     if table.window is not None:
         raise InvalidTopology(
-            f"{where}: {table.node} has windows, and a table join is by key alone; join its stream instead: to_stream()"
+            f"{where}: {table.node} has windows, but tables are joined by key alone; join its stream instead: to_stream()"
         )
     if table.store.kind is StoreKind.KEY_VALUE and table.store.columns == table.columns:
         return table

@@ -23,27 +23,27 @@ class Windows:
     grace_ms: int = 0
 
     def grace(self, duration: Duration) -> Windows:
-        """Accept records that come up to `duration` (in stream time) after their window has ended; none by default."""
+        """Accept records that arrive up to `duration` (in stream time) after their window has ended. The default is 0."""
         return replace(self, grace_ms=duration_ms(duration, "window grace"))
 
     def plan(self) -> Window:
-        """The compiled form."""
+        """Return the compiled form."""
         return Window(self.size_ms, self.advance_ms, self.grace_ms)
 
 
 @dataclass(frozen=True)
 class SessionWindows:
-    """Windows that end when a key was silent for longer than `gap_ms`."""
+    """Windows that end when a key had no record for longer than `gap_ms`."""
 
     gap_ms: int
     grace_ms: int = 0
 
     def grace(self, duration: Duration) -> SessionWindows:
-        """Accept records that come up to `duration` (in stream time) after their session has ended; none by default."""
+        """Accept records that arrive up to `duration` (in stream time) after their session has ended. The default is 0."""
         return replace(self, grace_ms=duration_ms(duration, "window grace"))
 
     def plan(self) -> SessionWindow:
-        """The compiled form."""
+        """Return the compiled form."""
         return SessionWindow(self.gap_ms, self.grace_ms)
 
 
@@ -55,11 +55,11 @@ class SlidingWindows:
     grace_ms: int = 0
 
     def grace(self, duration: Duration) -> SlidingWindows:
-        """Accept records that come up to `duration` (in stream time) after their window has ended; none by default."""
+        """Accept records that arrive up to `duration` (in stream time) after their window has ended. The default is 0."""
         return replace(self, grace_ms=duration_ms(duration, "window grace"))
 
     def plan(self) -> SlidingWindow:
-        """The compiled form."""
+        """Return the compiled form."""
         return SlidingWindow(self.difference_ms, self.grace_ms)
 
 
@@ -67,23 +67,23 @@ AnyWindows = Windows | SessionWindows | SlidingWindows
 
 
 def session(inactivity_gap: Duration) -> SessionWindows:
-    """A key's records belong together until none came for longer than the gap. Raises `InvalidTopology`."""
+    """Put records of a key into one window until none arrives for longer than the gap. Raises `InvalidTopology`."""
     return SessionWindows(_positive(inactivity_gap, "session gap"))
 
 
 def sliding(time_difference: Duration) -> SlidingWindows:
-    """Windows that end at each record, and begin right behind it: records at most so far apart. Raises `InvalidTopology`."""
+    """Windows that end at each record or start just after it; their length is the difference. Raises `InvalidTopology`."""
     return SlidingWindows(_positive(time_difference, "time difference"))
 
 
 def tumbling(size: Duration) -> Windows:
-    """Windows side by side: each record is in exactly one. Raises `InvalidTopology`."""
+    """Adjacent windows: each record is in exactly one. Raises `InvalidTopology`."""
     size_ms = _positive(size, "window size")
     return Windows(size_ms, size_ms)
 
 
 def hopping(size: Duration, advance: Duration) -> Windows:
-    """Windows that overlap: a record is in about `size / advance` of them. Raises `InvalidTopology`."""
+    """Overlapping windows: each record is in about `size / advance` of them. Raises `InvalidTopology`."""
     size_ms, advance_ms = _positive(size, "window size"), _positive(advance, "window advance")
     if advance_ms > size_ms:
         raise InvalidTopology(
