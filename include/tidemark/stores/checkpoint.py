@@ -1,6 +1,7 @@
-"""`.checkpoint`: a readable mirror of a task's changelog offsets, in the text form Kafka Streams uses.
+"""The `.checkpoint` file: a readable copy of a task's changelog offsets, in the text format of Kafka Streams.
 
-RocksDB's marker is the truth; this file is for people and tools. It is written to a temporary file, fsynced and renamed.
+The source of truth is the marker in RocksDB; this file is for users and tools. It is written to a temporary file, fsynced and
+renamed.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ VERSION = 0
 
 
 def write_checkpoint(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    """Replace the file: version, number of entries, then `topic partition offset` a line."""
+    """Replace the file: version, number of entries, then one `topic partition offset` per line."""
     lines = [str(VERSION), str(len(offsets))]
     lines += [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     replace_file(path, "\n".join(lines) + "\n", synced=True)
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
-    """Offsets by changelog partition; empty when there is no file. Raises `TaskCorrupted` when it does not add up."""
+    """Read the offsets by changelog partition; {} if there is no file. Raises `TaskCorrupted` if it is inconsistent."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:

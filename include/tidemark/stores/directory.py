@@ -1,8 +1,8 @@
-"""Folders of tasks: `<state_dir>/<holder>/<application_id>/<subtopology>_<partition>/` (rule 21).
+"""Folders of tasks: `<state_dir>/<holder>/<application_id>/<subtopology>_<partition>/`.
 
-A holder is an instance's number or `standby-<n>`. A folder belongs to one process: a `.lock` in a holder's folder of the
-application for all of its tasks, and one in each task's folder. Locks are the kernel's (`flock`), so a dead process holds
-none.
+A holder is an instance's number or `standby-<n>`. A folder belongs to one process. There is one `.lock` in a holder's folder of
+the application, for all of its tasks, and one in each task's folder. The locks are those of the kernel (`flock`), so a dead
+process holds none (see invariant: one process per state folder).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _held: dict[int, Path] = {}
 
 
 def locks_around(path: Path) -> list[int]:
-    """Descriptors of this process's locks on the folders that `path` is in: a child that inherits them holds them, too."""
+    """Return the descriptors of this process's locks on folders that contain `path`. A child that inherits one holds it."""
     return [descriptor for descriptor, folder in list(_held.items()) if path.is_relative_to(folder)]
 
 
 class FolderLock:
-    """An exclusive lock on a folder, held until `release` or the end of the process and of those that inherited it."""
+    """An exclusive lock on a folder, held until `release`, or until this process and those that inherited it have ended."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the lock or raise `TaskLocked`, which names the holder; never blocks.
+        """Take the lock, or raise `TaskLocked`, which names the holder. Never blocks.
 
-        Raises `StoreFailed` where the disk is full, `PreflightFailed` where the folder cannot be written for another reason.
+        Raises `StoreFailed` if the disk is full, `PreflightFailed` if the folder cannot be written for another reason.
         """
         self.folder = folder
         try:
@@ -50,7 +50,7 @@ class FolderLock:
             if full := as_full_disk(error):
                 raise full from error
             raise PreflightFailed(
-                f"state folder {folder} cannot be written ({error.strerror}): give this user the right to, "
+                f"state folder {folder} cannot be written ({error.strerror}): give this user write permission, "
                 "or set TIDEMARK_STATE_DIR to another folder"
             ) from error
         try:
@@ -80,7 +80,7 @@ class FolderLock:
         self.release()
 
     def release(self) -> None:
-        """Give the lock back. May be called twice."""
+        """Release the lock. May be called twice."""
         if self._descriptor >= 0:
             del _held[self._descriptor]
             os.close(self._descriptor)
@@ -88,12 +88,12 @@ class FolderLock:
 
 
 def folder_of(base: Path, task: TaskId, store: str) -> Path:
-    """A store's folder in a holder's folder of the application, or in whatever is laid out like one."""
+    """Return the folder of a store within a holder's folder of the application, or a folder of the same structure."""
     return base / str(task) / STORES_FOLDER / store
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a live process holds the lock on a folder; takes nothing, never blocks."""
+    """Return whether a live process holds the lock on a folder. Takes no lasting lock and never blocks."""
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:
@@ -119,11 +119,11 @@ class TaskDirectory:
         return self.folder / CHECKPOINT_FILE
 
     def store_path(self, store: str) -> Path:
-        """Folder of one store; it may not exist yet."""
+        """Return the folder of one store, which may not exist yet."""
         return self.folder / STORES_FOLDER / store
 
     def restoring_path(self, store: str) -> Path:
-        """Where a store is built before it is renamed into `store_path`; emptied first."""
+        """Return the emptied folder in which a store is built before it is renamed to `store_path`."""
         path = self.folder / STORES_FOLDER / f"{store}.restoring"
         shutil.rmtree(path, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class TaskDirectory:
 
 
 class InstanceDirectory:
-    """All task folders of one holder of one application; the process lock (rule 21)."""
+    """All task folders of one holder of one application, and their lock (see invariant: one process per state folder)."""
 
     def __init__(self, state_dir: Path, application_id: str, holder: int | str) -> None:
         """Take the process lock; `holder` is an instance's number or `standby-<n>`. Raises `TaskLocked`, `PreflightFailed`."""
@@ -146,20 +146,20 @@ class InstanceDirectory:
         self._lock = FolderLock(self.folder)
 
     def task_ids(self) -> list[TaskId]:
-        """Tasks that have a folder here."""
+        """Return the tasks that have a folder here."""
         return _task_ids(self.folder)
 
     def open_task(self, task: TaskId, *, adopts: bool = True) -> TaskDirectory:
-        """Lock a task's folder; one who `adopts` takes a dead peer's over when it has none itself."""
+        """Lock a task's folder. With `adopts`, the folder of a dead peer is taken over if there is none here yet."""
         folder = self.folder / str(task)
         if adopts and not (folder / STORES_FOLDER).exists():
-            # One at a time: a peer's lock that another thread of ours holds is no sign that the peer lives.
+            # One at a time: if another thread of this process holds a peer's lock, that does not mean that the peer is alive.
             with self._adopting:
                 self._adopt(task, folder)
         return TaskDirectory(folder)
 
     def _adopt(self, task: TaskId, folder: Path) -> None:
-        """Lock, then rename: a peer's folder is taken only while its process lock is free."""
+        """Lock the peer, then rename: a peer's folder is taken over only while its process lock is free."""
         for peer in self._state_dir.glob(f"*/{self._application_id}/{task}/{STORES_FOLDER}"):
             peer_root = peer.parent.parent
             if peer_root == self.folder:

@@ -1,16 +1,16 @@
-"""Bytes of keys and values, alike in the store and in its changelog.
+"""Bytes of keys and values, which are the same in the store and in its changelog.
 
-Value: one schema byte, a validity bit mask, the newest timestamp of the records in it (epoch milliseconds, eight bytes
-little-endian, -1: none), then eight little-endian bytes per fixed field; numpy reads and writes whole columns of them.
-Where a store has fields of variable length, the schema byte is another, and behind the fixed fields comes, for each
-variable field in order, its length, four bytes little-endian, and its bytes; a null has length 0. Those bytes are, by fold:
+A value is one schema byte, a validity bit mask, the newest timestamp of its records (epoch milliseconds, eight bytes
+little-endian, -1: none), then eight little-endian bytes per fixed field; numpy reads and writes whole columns of them. In a
+store with fields of variable length, the schema byte differs, and the fixed fields are followed, for each variable field in
+order, by its length, four bytes little-endian, and its bytes; a null has length 0. These bytes depend on the fold:
 
     DISTINCT   a HyperLogLog sketch of 2^`HLL_LG_K` registers, compact
     QUANTILE   a KLL sketch of doubles with k = `KLL_K`
     COLLECT    JSON values separated by newlines, oldest first
 
-both sketches in the format of Apache DataSketches. Window key: the key's bytes followed by the window's start, eight bytes
-big-endian, so that a store's order is key, then time.
+Both sketches are in the format of Apache DataSketches. A window key is the key's bytes followed by the window's start, eight
+bytes big-endian, so that a store is ordered by key, then time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SCHEMA_VERSION = 3
 VARIABLE_SCHEMA_VERSION = 4
 NO_TIMESTAMP = -1
 HLL_LG_K = 12
-"""Relative standard error 1.6 %, 4 KiB per key at the most; few values are kept as they are."""
+"""Relative standard error 1.6 %, at most 4 KiB per key; a few values are kept exactly."""
 KLL_K = 400
-"""Rank error 0.7 % at 99 % confidence, some 6 KiB per key; up to 400 values the quantile is exact."""
+"""Rank error 0.7 % at 99 % confidence, about 6 KiB per key; up to 400 values the quantile is exact."""
 _LENGTH_BYTES = 4
 _VARIABLE = {Fold.DISTINCT: f"hll{HLL_LG_K}", Fold.QUANTILE: f"kll{KLL_K}", Fold.COLLECT: "lines"}
 WINDOW_START_BYTES = 8
@@ -44,9 +44,9 @@ Records = npt.NDArray[np.void]
 
 @dataclass(frozen=True)
 class Slot:
-    """One stored field: `column` is its name in the partial results, `fold` how two of them merge.
+    """One stored field. `column` is its name in the partial results, `fold` the rule by which two values are merged.
 
-    `limit`: how many values a collect keeps.
+    `limit` is the number of values that a collect keeps.
     """
 
     column: str
@@ -56,18 +56,18 @@ class Slot:
 
     @property
     def is_variable(self) -> bool:
-        """Whether its bytes have no fixed length."""
+        """True if its bytes have no fixed length."""
         return self.fold in _VARIABLE
 
     @property
     def signature(self) -> str:
-        """`pulses=count<i8`, `visitors=distinct:hll12`. Neither a quantile's rank nor a limit changes what is kept."""
+        """For example `pulses=count<i8` or `visitors=distinct:hll12`. A quantile's rank and a limit are not part of it."""
         kept = f":{_VARIABLE[self.fold]}" if self.is_variable else self.number.value
         return f"{self.column}={self.fold.value}{kept}"
 
 
 def slots_of(aggregates: Sequence[Aggregate]) -> tuple[Slot, ...]:
-    """The stored fields of aggregates, in order; a mean is kept as its sum and its count."""
+    """Return the stored fields of aggregates, in order. A mean is stored as its sum and its count."""
     slots: list[Slot] = []
     for aggregate in aggregates:
         if aggregate.fold is Fold.MEAN:
@@ -88,10 +88,10 @@ def _mask_type(slots: int) -> str:
 
 @dataclass(frozen=True)
 class ValueLayout:
-    """Records of one store. Field `f<i>` belongs to `slots[i]`; bit i of `valid` says it is not null.
+    """Layout of one store's values. Field `f<i>` belongs to `slots[i]`; bit i of `valid` is set if it is not null.
 
-    `ts` is the newest timestamp of the records behind a value, as Kafka Streams keeps it with each aggregate.
-    `dtype` is that of `Records`, `fixed` that of a value's fixed part; the same where no field is variable.
+    `ts` is the newest timestamp of the records in a value, as Kafka Streams keeps it with each aggregate. `dtype` is the type
+    of `Records`, `fixed` the type of the fixed part of a value; the two are equal if no field is variable.
     """
 
     slots: tuple[Slot, ...]
@@ -106,7 +106,7 @@ class ValueLayout:
 
     @property
     def variable_fields(self) -> tuple[str, ...]:
-        """The fields that hold bytes, in order."""
+        """The names of the fields that hold bytes, in order."""
         return tuple(f"f{i}" for i, slot in enumerate(self.slots) if slot.is_variable)
 
     @property
@@ -116,16 +116,16 @@ class ValueLayout:
 
     @property
     def value_bytes(self) -> int | None:
-        """The width of every value, None where it varies."""
+        """The width of every value; None if it varies."""
         return None if self.variable_fields else self.fixed.itemsize
 
     @property
     def signature(self) -> str:
-        """What a marker says of the values, so that a changed layout is noticed: `3:pulses=count<i8`."""
+        """A description of the layout, which the marker keeps so that a change is noticed: `3:pulses=count<i8`."""
         return f"{self.schema_version}:" + ",".join(slot.signature for slot in self.slots)
 
     def empty(self, rows: int) -> Records:
-        """`rows` records in which every field is null, and no timestamp is known."""
+        """Return `rows` records in which every field is null and no timestamp is known."""
         records = np.zeros(rows, dtype=self.dtype)
         records["schema"] = self.schema_version
         records["ts"] = NO_TIMESTAMP
@@ -134,7 +134,7 @@ class ValueLayout:
         return records
 
     def encode(self, records: Records) -> list[bytes]:
-        """One value per row."""
+        """Return one value per row."""
         variable = self.variable_fields
         if not variable:
             return _row_bytes(records)
@@ -145,7 +145,7 @@ class ValueLayout:
         return [b"".join(parts) for parts in zip(*columns, strict=True)]
 
     def decode(self, values: Sequence[bytes | None]) -> Records:
-        """One row per value; None reads as nulls. Raises `TaskCorrupted` on a value of another width or schema."""
+        """Return one row per value; None becomes nulls. Raises `TaskCorrupted` on a value of another width or schema."""
         if self.variable_fields:
             return self._decode_variable(values)
         absent = self._absent
@@ -196,7 +196,7 @@ def _with_length(value: bytes | None) -> bytes:
 
 
 def window_keys(keys: pa.Array, starts: npt.NDArray[np.int64]) -> list[bytes]:
-    """Store keys of (key, window) rows: `keys` binary, `starts` epoch milliseconds, both of the same length."""
+    """Return the store keys of (key, window) rows. `keys` is binary, `starts` epoch milliseconds, of the same length."""
     big_endian = starts.astype(">i8").tobytes()
     fixed = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(WINDOW_START_BYTES), len(starts), [None, pa.py_buffer(big_endian)]
@@ -206,11 +206,11 @@ def window_keys(keys: pa.Array, starts: npt.NDArray[np.int64]) -> list[bytes]:
 
 
 def split_window_key(key: bytes) -> tuple[bytes, int]:
-    """A window store's key as (key bytes, window start in epoch milliseconds)."""
+    """Split a window store's key into (key bytes, window start in epoch milliseconds)."""
     return key[:-WINDOW_START_BYTES], int.from_bytes(key[-WINDOW_START_BYTES:], "big", signed=True)
 
 
 def bytes_list(array: pa.Array | pa.ChunkedArray) -> list[bytes]:
-    """A binary or string Arrow array as Python bytes, one each; through numpy, which is the fast road."""
+    """Convert a binary or string Arrow array to a list of Python bytes; through numpy, which is the fastest conversion."""
     listed: Any = array.cast(pa.binary()).to_numpy(zero_copy_only=False).tolist()
     return list(listed)

@@ -1,4 +1,4 @@
-"""The marker: what a store says of itself, written atomically with its contents (rule 12)."""
+"""The marker of a store: its position, written atomically with its contents (see invariant: store checkpoint)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidemark.errors import TaskCorrupted
 
 @dataclass(frozen=True)
 class Marker:
-    """A store's place in the history of its task.
+    """The position of a store in the history of its task.
 
-    `source_offsets` are next offsets by source topic; `changelog_offset` is the changelog's read_uncommitted end after
-    the batch's records were flushed and before they were committed: it may be too low, never too high. `stream_time_ms`
-    is that of the node which keeps the store.
+    `source_offsets` are next offsets by source topic. `changelog_offset` is the changelog's read_uncommitted end after the
+    batch's records were flushed and before they were committed; it may be too low but never too high. `stream_time_ms` is the
+    stream time of the node that keeps the store.
     """
 
     application_id: str
@@ -29,12 +29,12 @@ class Marker:
     changelog_offset: int
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the marker as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Marker:
-        """Read what `to_bytes` wrote; raises `TaskCorrupted`."""
+        """Read what `to_bytes` wrote. Raises `TaskCorrupted`."""
         try:
             return cls(**json.loads(data))
         except (ValueError, TypeError) as error:

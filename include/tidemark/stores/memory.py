@@ -1,4 +1,4 @@
-"""A store in memory: rebuilt from its changelog at every start."""
+"""A store in memory, which is rebuilt from its changelog at every start."""
 
 from __future__ import annotations
 

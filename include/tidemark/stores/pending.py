@@ -1,7 +1,7 @@
-"""A store as a batch sees it: what is committed, under what the batch has changed so far. The record cache (row B10).
+"""The record cache: a store as a batch sees it, with the batch's own changes on top of the committed values.
 
-Nodes of a task read and write through it, so a node sees what another wrote before it in the same batch. Only the last
-value of a key leaves it, once per commit, to the changelog and to the store.
+The nodes of a task read and write through it, so a node sees what another node has written before it in the same batch. Only
+the last value of a key is passed on, once per commit, to the changelog and to the store.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from sortedcontainers import SortedList
 from tidemark.stores.protocol import Store, Writes
 
 Undo = list[tuple[int, bytes, list[bytes | None]]]
-"""Segment and key of each put, and the value that the batch had put before, if any."""
+"""For each put: segment, key, and a list with the value that the batch had put before, if any."""
 
 
 class PendingStore:
-    """Reads `store`, changes nothing in it. `writes()` is what the batch adds up to."""
+    """Reads `store` and never changes it. `writes()` returns the combined changes of the batch."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pending: dict[int, dict[bytes, bytes | None]] = {}
-        # Aggregations write hundreds of thousands of keys and never scan them: keys are sorted for the first scan only.
+        # Aggregations write hundreds of thousands of keys and never scan them, so keys are sorted only for the first scan.
         self._ordered: dict[int, SortedList[bytes]] = {}
         self._reads: dict[bytes, None] = {}
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values in the keys' order; None where there is none."""
+        """Return the values in the keys' order; None for a key that does not exist."""
         pending = self._pending.get(segment)
         if not pending:
             return self._store.get_many(segment, keys)
@@ -37,13 +37,13 @@ class PendingStore:
         return [pending.get(key, value) for key, value in zip(keys, found, strict=True)]
 
     def get_committed_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values as they stood before the batch, in the keys' order; None where there was none."""
+        """Return the values from before the batch, in the keys' order; None for a key that did not exist."""
         return self._store.get_many(segment, keys)
 
     def put_many(
         self, segment: int, keys: Sequence[bytes], values: Sequence[bytes | None], undo: Undo | None = None
     ) -> None:
-        """Set values; None deletes. Of a key that stands twice the last counts. `undo` is given what `take_back` needs."""
+        """Set values; None deletes. If a key occurs twice, its last value counts. Fills `undo` for `take_back`."""
         pending = self._pending.setdefault(segment, {})
         if undo is not None:
             undo += [(segment, key, [pending[key]] if key in pending else []) for key in keys]
@@ -52,7 +52,7 @@ class PendingStore:
         pending.update(zip(keys, values, strict=True))
 
     def take_back(self, undo: Undo) -> None:
-        """Undo what was put since `undo` was empty."""
+        """Undo everything that was put since `undo` was empty."""
         for segment, key, before in reversed(undo):
             self._ordered.pop(segment, None)
             if before:
@@ -61,9 +61,10 @@ class PendingStore:
                 self._pending[segment].pop(key, None)
 
     def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys from `start` on, before `end` (None: to the last), ascending, with their values.
+        """Yield the keys from `start` to before `end` (None: to the last), ascending, with their values.
 
-        What is put while the iterator runs: of keys known when it began the newest value is given, new keys may be missed.
+        If values are put while the iterator runs, keys that it knew at the start have the newest value, and new keys may be
+        missed.
         """
         pending = self._pending.get(segment)
         stored = self._store.range(segment, start, end)
@@ -88,19 +89,19 @@ class PendingStore:
                 yield key, newer
 
     def note_reads(self, keys: Iterable[bytes]) -> None:
-        """Remember that keys were used without being written, for a store that keeps its most recently used keys."""
+        """Record that keys were used without being written, for a store that keeps its most recently used keys."""
         self._reads.update(dict.fromkeys(keys))
 
     def reads(self) -> list[bytes]:
-        """The keys that were noted, each once."""
+        """Return the recorded keys, each once."""
         return list(self._reads)
 
     def segments(self) -> list[int]:
-        """Segments that may hold something, ascending."""
+        """Return the numbers of the segments that may hold something, ascending."""
         return sorted({*self._store.segments(), *self._pending})
 
     def writes(self) -> tuple[Writes, ...]:
-        """The batch's changes by segment, each key once, in the order in which the keys were first put."""
+        """Return the batch's changes by segment, each key once, in the order in which the keys were first put."""
         return tuple(
             Writes(segment, list(pending.keys()), list(pending.values()))
             for segment, pending in sorted(self._pending.items())

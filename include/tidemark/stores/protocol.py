@@ -1,7 +1,7 @@
-"""What a store must do. RocksDB and the in-memory store both do it; a custom one may.
+"""The protocol of a state store, implemented by the RocksDB store, the in-memory store and custom stores.
 
-A window store keeps its keys in segments of stream time, numbered `window_start // segment_ms`; a key-value store has
-the one segment `WHOLE`. Everything is batched.
+A window store keeps its keys in segments of stream time, numbered `window_start // segment_ms`. A key-value store has only
+the segment `WHOLE`. All methods work on batches.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ class Store(Protocol):
 
     @property
     def marker(self) -> Marker | None:
-        """Where the contents stand; None in a new store."""
+        """The position of the contents in the history of the task; None in a new store."""
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Values in the keys' order; None where there is none."""
+        """Return the values in the keys' order; None for a key that does not exist."""
 
     def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
-        """Write all, and the marker, atomically; then drop segments before `first_live_segment`."""
+        """Write everything and the marker atomically, then drop the segments before `first_live_segment`."""
 
     def segments(self) -> list[int]:
-        """Segments that exist, ascending."""
+        """Return the numbers of the existing segments, ascending."""
 
     def items(self, segment: int) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in one segment, in the keys' order."""
+        """Yield all keys and values of one segment, in the keys' order."""
 
     def range(self, segment: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Keys of one segment from `start` on, before `end` (None: to the last), ascending, with their values."""
+        """Yield the keys of one segment from `start` to before `end` (None: to the last), ascending, with their values."""
 
     def close(self) -> None:
-        """Flush and release. May be called twice."""
+        """Flush and release the store. May be called twice."""
 
 
 def in_chunks(store: Store, segment: int, most: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """A segment's keys and values in the keys' order, at most so many at a time."""
+    """Yield a segment's keys and values in the keys' order, at most `most` at a time."""
     keys: list[bytes] = []
     values: list[bytes] = []
     for key, value in store.items(segment):

@@ -1,7 +1,7 @@
-"""A store on RocksDB: one column family per segment, so that an expired one is dropped whole.
+"""A store on RocksDB, with one column family per segment, so that an expired segment is dropped as a whole.
 
-The marker lies in the default column family and is written in the same batch as the values. The write-ahead log is on
-and not synced: after power loss a store is merely behind, and its changelog's tail is replayed.
+The marker is in the default column family and is written in the same batch as the values. The write-ahead log is on but not
+synced: after power loss a store is only behind its changelog, and the changelog's tail is replayed.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
 
 
 class RocksStore:
-    """Implements `Store`. One process at a time may hold a folder open; RocksDB's own lock sees to it."""
+    """Implements `Store`. Only one process at a time can have a folder open; RocksDB's own lock ensures that."""
 
     def __init__(
         self, folder: Path, *, write_buffer_bytes: int, cache: Cache | None = None, bulk: bool = False
     ) -> None:
-        """Open or create. Raises `TaskCorrupted` naming the folder when RocksDB cannot read it, `StoreFailed` without room.
+        """Open or create the store. Raises `TaskCorrupted` naming a folder that RocksDB cannot read.
 
-        `bulk` is for a store that is loaded (`load_many`, `finish_load`), closed, and read by the next that opens it.
+        Raises `StoreFailed` if the disk is full. `bulk` is for a store that is loaded (`load_many`, `finish_load`) and closed,
+        and is read only after it was opened again.
         """
         self.folder = folder
         self._options = _options(write_buffer_bytes, cache)
         if bulk:
             _for_loading(self._options)
         self._bulk = WriteOptions()
-        self._bulk.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, whatever the stub says
+        self._bulk.disable_wal = True  # type: ignore[method-assign,assignment]  # a property, although the stub differs
         try:
             existing = Rdict.list_cf(str(folder), self._options) if (folder / "CURRENT").exists() else []
             families = {name: self._options for name in existing if name != "default"}
@@ -64,7 +65,7 @@ class RocksStore:
             }
             stored = self._db.get(MARKER_KEY)
         except Exception as error:
-            # An open writes, too. What is there is whole, so it must not be thrown away.
+            # Opening also writes. The contents are intact, so they must not be discarded.
             if any(words in str(error) for words in _NO_ROOM):
                 raise StoreFailed(f"cannot open the store in {folder}: {error}; free its disk") from error
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
@@ -104,14 +105,14 @@ class RocksStore:
             self._drop_before(first_live_segment)
 
     def load_many(self, writes: Sequence[Writes]) -> None:
-        """Bulk load without the write-ahead log; nothing counts until `finish_load`."""
+        """Bulk load without the write-ahead log. The data is not valid before `finish_load`."""
         batch = WriteBatch(raw_mode=True)
         with self._writing():
             self._fill(batch, writes, None)
             self._db.write(batch, self._bulk)
 
     def finish_load(self, marker: Marker) -> None:
-        """Flush what `load_many` wrote, then write the marker: its presence says that the load is whole."""
+        """Flush what `load_many` wrote, then write the marker: its presence means that the load is complete."""
         batch = WriteBatch(raw_mode=True)
         batch.put(MARKER_KEY, marker.to_bytes())
         with self._writing():
@@ -146,7 +147,7 @@ class RocksStore:
 
     def _drop_before(self, first_live_segment: int) -> None:
         for segment in [s for s in self._segments if s < first_live_segment]:
-            # The handles must go before the family does.
+            # The handles must be released before the family is dropped.
             del self._segments[segment]
             self._db.drop_column_family(f"{_SEGMENT_PREFIX}{segment}")
 
@@ -172,7 +173,7 @@ class RocksStore:
             family.flush(True)
 
     def begin_flush(self) -> None:
-        """Let RocksDB write what is only in memory to files; returns at once. Raises `SavepointFailed`."""
+        """Start writing the contents of memory to files, and return at once. Raises `SavepointFailed`."""
         try:
             for family in self._families():
                 family.flush(False)
@@ -181,17 +182,17 @@ class RocksStore:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether something is still being written out."""
+        """True while RocksDB is still writing memory to files."""
         return any(family.property_int_value(_BEING_FLUSHED) for family in self._families())
 
     def _families(self) -> list[Rdict]:
         return [self._db, *(family for family, _ in self._segments.values())]
 
     def checkpoint(self, folder: Path) -> None:
-        """Make `folder`, which does not exist, a copy of this store as it stands, by hard links on the same file system.
+        """Make `folder`, which must not exist, a copy of this store's current state, by hard links on the same file system.
 
-        Flushes first, so the copy opens with the same contents and marker. Blocks for tens of milliseconds, longer where
-        much was only in memory (see `begin_flush`). Raises `SavepointFailed`.
+        Flushes first, so the copy opens with the same contents and marker. Blocks for tens of milliseconds, longer if much
+        was only in memory (see `begin_flush`). Raises `SavepointFailed`.
         """
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -200,10 +201,10 @@ class RocksStore:
             raise SavepointFailed(f"the store in {self.folder} cannot be checkpointed to {folder}: {error}") from error
 
     def close(self) -> None:
-        """Write what is in memory, and let go. Raises `StoreFailed`; nobody has it open then, either."""
+        """Write the contents of memory, and close the store. Raises `StoreFailed`; the store is closed even then."""
         if not self._closed:
             self._closed = True
-            # A column family keeps the database open while any handle to it lives.
+            # A column family keeps the database open as long as a handle to it exists.
             self._segments.clear()
             with self._writing():
                 self._db.close()
@@ -228,7 +229,7 @@ def _options(write_buffer_bytes: int, cache: Cache | None) -> Options:
 
 
 def _for_loading(options: Options) -> None:
-    """Writes are appended, and sorted as they go to files, in RocksDB's own threads; what is too small merges later."""
+    """Set options under which writes are appended and sorted in RocksDB's own threads; small files are merged later."""
     options.set_memtable_factory(MemtableFactory.vector())
     options.set_allow_concurrent_memtable_write(False)
     options.set_disable_auto_compactions(True)
@@ -236,7 +237,7 @@ def _for_loading(options: Options) -> None:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[RocksStore]:
-    """A store that is only read, by itself. Raises `TaskCorrupted`."""
+    """Open a store only to read it, outside of a task. Raises `TaskCorrupted`."""
     store = RocksStore(folder, write_buffer_bytes=_READ_BUFFER_BYTES)
     try:
         yield store

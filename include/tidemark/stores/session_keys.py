@@ -1,7 +1,7 @@
 """Keys of a session store: the key's bytes, then the session's end and its start, eight bytes big-endian each.
 
-The end comes first, so that of one key the sessions that a record may still reach are what a scan from
-`record - gap` on finds, and because the end decides a session's segment. Times are epoch milliseconds, not negative.
+The end comes first because it decides a session's segment, and because a scan of one key from `record - gap` then finds exactly
+the sessions that a record may still reach. Times are epoch milliseconds and not negative.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PAST_ALL_TIMES = b"\x80"
 
 
 def session_keys(keys: pa.Array, ends: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> list[bytes]:
-    """Store keys of sessions, all three of the same length."""
+    """Return the store keys of sessions. All three arrays have the same length."""
     return window_keys(pa.array(window_keys(keys, ends), pa.binary()), starts)
 
 
 def split_session_key(key: bytes) -> tuple[bytes, int, int]:
-    """A session store's key as (key bytes, first record's time, last record's time)."""
+    """Split a session store's key into (key bytes, time of the first record, time of the last record)."""
     times = key[-SESSION_BYTES:]
     return (
         key[:-SESSION_BYTES],
@@ -37,10 +37,10 @@ def split_session_key(key: bytes) -> tuple[bytes, int, int]:
 def sessions_between(
     store: PendingStore, segment: int, key: bytes, least_end_ms: int, most_start_ms: int
 ) -> Iterator[tuple[int, int, bytes]]:
-    """(start, end, value) of the key's sessions in a segment that end at `least_end_ms` or later and start in time.
+    """Yield (start, end, value) of a key's sessions that end at `least_end_ms` or later and start by `most_start_ms`.
 
-    Ascending. Ends at the first session that starts after `most_start_ms`: a key's sessions do not overlap, so all behind
-    it start later still.
+    They are in ascending order and from one segment. The scan stops at the first session that starts after `most_start_ms`:
+    sessions of a key do not overlap, so all later ones start even later.
     """
     first = key + max(least_end_ms, 0).to_bytes(WINDOW_START_BYTES, "big")
     for found, value in store.range(segment, first, key + _PAST_ALL_TIMES):
