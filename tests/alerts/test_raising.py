@@ -67,7 +67,7 @@ def test_should_be_given_to_the_callback_once_and_to_the_log(tmp_path, monkeypat
     [
         (f"{HERE}:fails", "no way to tell app"),
         (f"{HERE}:leaves", "3"),
-        ("nowhere.at_all:note", "module nowhere.at_all does not import"),
+        ("nowhere.at_all:note", "module nowhere.at_all cannot be imported"),
     ],
 )
 def test_should_only_log_what_goes_wrong_with_the_callback(path, said, caplog):
@@ -90,7 +90,7 @@ def test_should_not_wait_for_a_callback_that_hangs(caplog, monkeypatch):
     ("path", "said"),
     [
         ("no-path", "'no-path' is not an import path; write 'package.module:name'"),
-        ("nowhere.at_all:note", "module nowhere.at_all does not import"),
+        ("nowhere.at_all:note", "module nowhere.at_all cannot be imported"),
         (f"{HERE}:absent", "has no such name"),
         (f"{HERE}:HERE", "has it as str, which cannot be called"),
     ],

@@ -150,9 +150,9 @@ def test_should_raise_what_went_wrong_in_the_process(job, restorer, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "lengths", "said"),
     [
-        (StoreKind.WINDOW, (9, 7), "keys too short to be those of a window store, the shortest 0x" + "6b" * 7),
-        (StoreKind.WINDOW, (9, 4, 4), "the shortest 0x6b6b6b6b"),
-        (StoreKind.SESSION, (17, 15), "keys too short to be those of a session store"),
+        (StoreKind.WINDOW, (9, 7), "keys are too short to belong to a window store, the shortest is 0x" + "6b" * 7),
+        (StoreKind.WINDOW, (9, 4, 4), "the shortest is 0x6b6b6b6b"),
+        (StoreKind.SESSION, (17, 15), "keys are too short to belong to a session store"),
         (StoreKind.WINDOW, (8, 9), None),
         (StoreKind.SESSION, (16, 17), None),
     ],

@@ -223,7 +223,7 @@ def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_
     if raised is not None:
         said = str(raised.value)
         assert raised.value.exit_code == 30
-        for told in ("store counts", "308 bytes", f"takes {limit};", "max.message.bytes=", "app-counts-changelog"):
+        for told in ("store counts", "308 bytes", f"accepts {limit};", "max.message.bytes=", "app-counts-changelog"):
             assert told in said
     task.close()
     directory.close()

@@ -197,7 +197,11 @@ CASES: list[Case] = [
     ("sum of text", lambda t: windowed(t).sum("patient_id"), ["sum", "STRING", "CAST(patient_id AS BIGINT)"]),
     ("max of a decimal", lambda t: windowed(t).max("weight"), ["DECIMAL(5, 2)", "cast it explicitly"]),
     ("min of a timestamp", lambda t: windowed(t).min("at"), ["TIMESTAMP", "cast it explicitly"]),
-    ("sum of the unknown", lambda t: windowed(t).sum("nosuch(ibi_ms)"), ["is unknown before it runs", "cast it explicitly"]),
+    (
+        "sum of the unknown",
+        lambda t: windowed(t).sum("nosuch(ibi_ms)"),
+        ["is unknown before it runs", "cast it explicitly"],
+    ),
     ("sum of an aggregate", lambda t: windowed(t).sum("max(ibi_ms)"), ["max()"]),
     ("sum of nothing", lambda t: windowed(t).sum(None), ["needs an expression"]),
     ("no aggregate", lambda t: windowed(t).aggregate(x="ibi_ms"), ["x", "not an aggregate", "count(*)"]),

@@ -1,4 +1,4 @@
-"""A user's own functions and classes, named in a topology by import path."""
+"""Loading users' functions and classes, which a topology names by import path."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidemark.errors import InvalidTopology
 
 
 def load_code(path: str, where: str) -> Any:
-    """What `package.module:name` names, imported; `where` says in messages which node wants it.
+    """Import `package.module:name` and return it. `where` names the node in messages.
 
-    Raises `InvalidTopology` when the path has another form, the module does not import, or the name is not in it.
+    Raises `InvalidTopology` if the path has another form, the module cannot be imported, or the name is not in it.
     """
     module_name, colon, name = path.partition(":")
     if not (colon and module_name and name.isidentifier()):
@@ -20,8 +20,8 @@ def load_code(path: str, where: str) -> Any:
         module = importlib.import_module(module_name)
     except Exception as error:
         raise InvalidTopology(
-            f"{where}: {path}: module {module_name} does not import: {type(error).__name__}: {error}; "
-            f"correct it, or put it where the instance's Python finds it"
+            f"{where}: {path}: module {module_name} cannot be imported: {type(error).__name__}: {error}; "
+            f"correct it, or put it on the path of the instance's Python"
         ) from error
     found = getattr(module, name, None)
     if not callable(found):

@@ -1,8 +1,8 @@
 """Merging partial results into stored values, whole columns at a time.
 
-Partials are Arrow columns named after the layout's slots, and `max_ts`; a null partial changes nothing. LONG sums wrap
-around as Java's do. NaN is greater than every other number, as in Spark, and of the two zeros only the positive is kept
-as a least or greatest value: otherwise results would depend on where batches are cut. Variable slots merge key by key
+Partials are Arrow columns named after the layout's slots, and `max_ts`; a null partial changes nothing. LONG sums wrap around
+as in Java. NaN is larger than every other number, as in Spark, and of the two zeros only the positive one is kept as a
+minimum or maximum: otherwise results would depend on where batches are cut. Variable slots are merged key by key
 (`tasks.sketches`).
 """
 
@@ -20,7 +20,7 @@ from tidemark.topology.plan import Aggregate, Fold, Number
 
 
 def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
-    """New values: `old` merged with `partials`, row by row. Both have the same number of rows; `old` is not changed."""
+    """Return `old` merged with `partials`, row by row. Both have the same number of rows; `old` is not changed."""
     new: Records = old.copy()
     new["schema"] = layout.schema_version
     new["ts"] = np.maximum(old["ts"], partials.column("max_ts").to_numpy())
@@ -38,10 +38,10 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
         update = pc.fill_null(column, zero).to_numpy().astype(slot.number.value, copy=False)
         both = has_old & has_new
         if slot.fold in (Fold.COUNT, Fold.SUM):
-            # Absent fields are zero, so that adding is right whichever of the two is there.
+            # Missing fields are zero, so adding is correct whichever of the two is present.
             new[name] = old[name] + update
         else:
-            # fmin takes the number where one of the two is NaN, maximum the NaN. Adding zero makes -0.0 to 0.0.
+            # fmin takes the number if one of the two is NaN, maximum takes the NaN. Adding zero turns -0.0 into 0.0.
             merge = np.fmin if slot.fold is Fold.MIN else np.maximum
             update = update + zero
             new[name] = np.where(both, merge(old[name], update), np.where(has_new, update, old[name]))
@@ -52,7 +52,7 @@ def fold_into(layout: ValueLayout, old: Records, partials: pa.Table) -> Records:
 def result_columns(
     layout: ValueLayout, aggregates: Sequence[Aggregate], records: Records
 ) -> list[tuple[str, pa.Array]]:
-    """What a reader sees of stored values: one nullable Arrow column per aggregate, means divided out."""
+    """Return stored values as readers see them: one nullable Arrow column per aggregate, with means divided."""
     columns: list[tuple[str, pa.Array]] = []
     index = 0
     for aggregate in aggregates:

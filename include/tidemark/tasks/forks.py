@@ -1,8 +1,8 @@
-"""The numbers of results behind which roads part and meet again; see `tidemark.topology.roads`.
+"""Numbers of results after which paths separate and meet again; see `tidemark.topology.roads`.
 
-Of two results of one record, both roads of the first come to the join before those of the second. `__seq`, the place of the
-record, is the same for all of them. So the results of a fork are numbered: `__seq` is then the record's place and the
-result's number, and `record_of` tells the place. A node compares its inputs by the forks that their rows have in common.
+Of two results of one record, the first reaches a join on both paths before the second does. `__seq`, the position of the
+record, is the same for all of them. So the results of a fork are numbered: `__seq` then contains the record's position and the
+result's number, and `record_of` extracts the position. A node compares its inputs by the forks that their rows have in common.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from tidemark.topology.roads import Roads
 
 _BITS = 32
 _NUMBERS = (1 << _BITS) - 1
-"""A numbered `__seq` has one more than the record's place above these bits, and in them the result's number, from 1 on."""
+"""Low bits of `__seq` for the result's number, from 1. If numbered, the bits above hold the record's position plus one."""
 
 
 def record_of(sequence: Numbers) -> Numbers:
-    """The places of the records, whether or not results are numbered."""
+    """Return the positions of the records, whether or not results are numbered."""
     places: Numbers = np.where(sequence > _NUMBERS, (sequence >> _BITS) - 1, sequence)
     return places
 
 
 def behind(sequence: int) -> int:
-    """The first `__seq` behind all results of that record."""
+    """Return the first `__seq` after all results of that record."""
     return sequence + 1 if sequence <= _NUMBERS else ((sequence >> _BITS) + 1) << _BITS
 
 
 class ForkNumbers:
-    """The numbers that the results of one batch are given."""
+    """Assigns numbers to the results of one batch."""
 
     def __init__(self, roads: Roads) -> None:
         self._roads = roads
         self._next = 1
         self._before: dict[str, tuple[int, Numbers]] = {}
-        """By fork, its first number, and the `__seq` that each result had before it was numbered."""
+        """By fork, its first number, and the `__seq` of each result before it was numbered."""
 
     def left(self, node: str, rows: Rows) -> Rows:
-        """What a node has given, numbered if it is a fork."""
+        """Return the output of a node, numbered if the node is a fork."""
         if node not in self._roads.forks:
             return rows
         rows = in_sequence(rows)
@@ -53,7 +53,7 @@ class ForkNumbers:
         return with_sequence(rows, ((record_of(before) + 1) << _BITS) + own)
 
     def compared(self, node: TaskNode, inputs: Sequence[Rows]) -> list[Rows]:
-        """A node's inputs, by the numbers of those forks that it compares by."""
+        """Return a node's inputs, numbered only by the forks that it compares."""
         forks = self._roads.compared_by(node)
         return [self._by(forks, rows) if self._before and rows.num_rows else rows for rows in inputs]
 
@@ -66,5 +66,5 @@ class ForkNumbers:
                 sequence[is_own] = before[number[is_own]]
         if not forks:
             return with_sequence(rows, record_of(sequence))
-        # What passed no fork, and what a callback gave, comes before the results of its record.
+        # Rows that passed no fork, and rows from a callback, come before the results of their record.
         return with_sequence(rows, np.where(sequence > _NUMBERS, sequence, (sequence + 1) << _BITS))

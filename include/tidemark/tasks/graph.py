@@ -1,4 +1,4 @@
-"""The nodes of one task and their order: which operator each node of the plan is, and what feeds it."""
+"""The graph of nodes in one task: the operator of each node of the plan, and the rows that it receives."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tidemark.topology.roads import Roads
 
 @dataclass(frozen=True)
 class SinkRecords:
-    """The records for one sink, and the `__seq` of each one's row."""
+    """The records for one sink, and the `__seq` of each record's row."""
 
     sink: Sink
     messages: list[Message]
@@ -63,9 +63,9 @@ class SinkRecords:
 
 @dataclass(frozen=True)
 class GraphResult:
-    """What a batch comes to: records by sink, records that were too late, and the stream times that it leaves.
+    """The result of a batch: records by sink, the number of late records, and the stream times after it.
 
-    `origins` tells which record is behind a row. `refused` are rows of the nodes beside them.
+    `origins` finds the record from which a row comes. `refused` are rows with the nodes that refused them.
     """
 
     sinks: list[SinkRecords]
@@ -76,12 +76,12 @@ class GraphResult:
 
 
 class TaskGraph:
-    """Runs one batch through a sub-topology's stateful nodes. Holds no state of its own."""
+    """Runs one batch through the stateful nodes of a sub-topology. Holds no state of its own."""
 
     def __init__(self, subtopology: SubTopology, wall_ms: int, sql_memory_bytes: int) -> None:
-        """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is that of each node's SQL.
+        """`wall_ms` is the clock when the task is opened; `sql_memory_bytes` is the memory for the SQL of each node.
 
-        Raises `InvalidTopology` where a user's code cannot be imported.
+        Raises `InvalidTopology` if user code cannot be imported.
         """
         self._subtopology = subtopology
         self._roads = Roads(subtopology)
@@ -110,8 +110,8 @@ class TaskGraph:
     ) -> GraphResult:
         """Run the batch through every node. `tables` are the good rows of each branch, `before` the times at its start.
 
-        `task_time` is that of the task; no node's time is left below `least_ms`. Changes `stores`. Raises `InvalidTopology`
-        and `UserCodeFailed` for what is wrong with a user's code, whatever the row.
+        `task_time` is the time of the task; every node's time becomes at least `least_ms`. Changes `stores`. Raises
+        `InvalidTopology` and `UserCodeFailed` for errors of user code that do not depend on the row.
         """
         times = _Times(before, task_time.wall_ms, least_ms, self._subtopology)
         forks = ForkNumbers(self._roads)
@@ -139,7 +139,7 @@ class TaskGraph:
             if isinstance(node, RowSink):
                 sinks.append(SinkRecords(node.sink, records_of(node, inputs[0]), inputs[0].column(SEQUENCE)))
                 continue
-            # A stream join's time is moved by rows without a key, too.
+            # A stream join's time also advances by rows without a key.
             if not isinstance(node, StreamStreamJoin):
                 inputs = [_with_keys(rows) if needs_key_of(node, side) else rows for side, rows in enumerate(inputs)]
             at = times.advance(node, [rows.column(TIMESTAMP) for rows in inputs])
@@ -152,24 +152,24 @@ class TaskGraph:
         return GraphResult(sinks, origins, late_rows, times.after(task_time.after_ms), refused)
 
     def _expire(self, stores: Mapping[str, PendingStore], times: _Times) -> None:
-        """Age and number bounds, once all nodes have written."""
+        """Apply the bounds on age and number once all nodes have written."""
         specs = self._subtopology.stores
         for spec, order in itertools.pairwise(specs):
             if spec.ttl_ms is not None or spec.max_entries is not None:
                 expire(spec, stores[spec.name], stores[order.name], times.of(spec.name))
 
     def is_due(self, wall_ms: int) -> bool:
-        """Whether the clock alone makes a node act (rule 25)."""
+        """Return whether the clock alone makes a node act (see invariant: ticks)."""
         return any(processor.is_due(wall_ms) for processor in self._processors)
 
     def committed(self, wall_ms: int) -> None:
-        """What was run with this clock is committed."""
+        """Record that the batch that ran at this clock is committed."""
         for processor in self._processors:
             processor.committed(wall_ms)
 
 
 class _Times:
-    """The stream times of a batch: each node's moves on as rows reach it."""
+    """The stream times during a batch: the time of a node advances as rows reach it."""
 
     def __init__(self, before: StreamTimes, wall_ms: int, least_ms: int, subtopology: SubTopology) -> None:
         self._before = before
@@ -178,7 +178,7 @@ class _Times:
         self._marks = dict(before.marks)
 
     def advance(self, node: Aggregation | TaskNode, arriving: Sequence[pa.ChunkedArray]) -> BatchTime:
-        """The node's times, once rows with these timestamps have reached it. A node without stores judges no time."""
+        """Advance the node's time by these timestamps and return its times. A node without stores judges no time."""
         if not node.stores:
             return BatchTime(NO_STREAM_TIME, NO_STREAM_TIME, self._wall_ms)
         newest = [pc.max(column).as_py() for column in arriving if len(column)]
@@ -187,15 +187,15 @@ class _Times:
         return self.of(node.stores[0].name)
 
     def of(self, store: str) -> BatchTime:
-        """Stream times of the node that keeps `store`."""
+        """Return the times of the node that keeps `store`."""
         return BatchTime(self._before.node(store), self._nodes[store], self._wall_ms, self._before.marks)
 
     def mark(self, marks_ms: Mapping[str, int]) -> None:
-        """Take over the times that a node keeps of single stores."""
+        """Record the times that a node keeps of single stores."""
         self._marks |= marks_ms
 
     def after(self, task_ms: int) -> StreamTimes:
-        """The times to commit."""
+        """Return the times to commit."""
         nodes = {store: time_ms for store, time_ms in self._nodes.items() if time_ms != NO_STREAM_TIME}
         return StreamTimes(task_ms, nodes, self._marks)
 

@@ -1,4 +1,4 @@
-"""Merging many stored values into one per group: what sessions and sliding windows need, whole columns at a time."""
+"""Merging many stored values into one per group, as sessions and sliding windows need it, whole columns at a time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidemark.topology.plan import Fold, Number
 
 
 def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[np.intp]) -> Records:
-    """One record per group; group i is `records[first_rows[i]:first_rows[i + 1]]`, never empty, the last to the end.
+    """Merge each group to one record. Group i is `records[first_rows[i]:first_rows[i + 1]]`; the last goes to the end.
 
-    A field is null only where it is null in the whole group. Sums add in the rows' order.
+    No group may be empty. A field is null only if it is null in the whole group. Sums add in the rows' order.
     """
     merged = layout.empty(len(first_rows))
     if not len(first_rows):
@@ -28,12 +28,12 @@ def merge_groups(layout: ValueLayout, records: Records, first_rows: npt.NDArray[
             merged[name] = _objects([merge_group(slot, rows) for rows in np.split(values, first_rows[1:])])
             continue
         if slot.fold in (Fold.COUNT, Fold.SUM):
-            # Absent fields are zero, as in `fold_into`.
+            # Missing fields are zero, as in `fold_into`.
             merged[name] = np.add.reduceat(values, first_rows)
             continue
         is_least = slot.fold is Fold.MIN
         present = np.where((records["valid"] & bit) != 0, values, _neutral(slot.number, is_least))
-        # NaN is the greatest number, as in `fold_into`.
+        # NaN is the largest number, as in `fold_into`.
         found = (np.fmin if is_least else np.maximum).reduceat(present, first_rows)
         merged[name] = np.where((merged["valid"] & bit) != 0, found, 0)
     return merged
@@ -46,7 +46,7 @@ def _objects(values: list[bytes | None]) -> npt.NDArray[np.object_]:
 
 
 def _neutral(number: Number, is_least: bool) -> float | int:
-    """What changes nothing when it is merged."""
+    """Return the neutral element of the merge."""
     if number is Number.DOUBLE:
         return np.nan if is_least else -np.inf
     limits = np.iinfo(np.int64)

@@ -1,4 +1,4 @@
-"""What a node of the task loop does with a batch. One module in `tasks/nodes/` per kind of node."""
+"""The operator protocol: processing of a batch by one node of the task loop. `tasks/nodes/` has one module per kind of node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tidemark.tasks.rows import Rows
 
 @dataclass(frozen=True)
 class BatchTime:
-    """Times of one node in one batch, epoch milliseconds; `NO_STREAM_TIME` before the first record.
+    """Times of one node in one batch, in epoch milliseconds; `NO_STREAM_TIME` before the first record.
 
-    `before_ms` is the node's stream time at the batch's start: what is late is judged against it (rule 3). `after_ms` is
-    its stream time with the rows of this batch that have reached it: windows close by it (rule 2). `wall_ms` is the
-    clock. A processor has the task's stream times instead. `marks_ms` is what the last commit has of `Emitted.marks_ms`.
+    `before_ms` is the node's stream time at the start of the batch, against which rows are judged late (see invariant: late
+    rows). `after_ms` is its stream time including the rows of this batch that have reached it, by which windows close (see
+    invariant: stream time per node). `wall_ms` is the clock. A processor has the stream times of the task instead. `marks_ms`
+    are the `Emitted.marks_ms` of the last commit.
     """
 
     before_ms: int
@@ -28,11 +29,11 @@ class BatchTime:
 
 @dataclass(frozen=True)
 class Emitted:
-    """What a node gives to the nodes behind it, in the order of `__seq`; `late_rows` were dropped as too late.
+    """Output of a node for the nodes downstream, in the order of `__seq`. `late_rows` is the number of rows dropped as late.
 
-    `marks_ms` are times that belong to single stores of the node, by the store's name: they are committed beside the
-    node's stream time and take the place of those before. Those of a window store say how far its segments are dropped.
-    `refused` are rows for which a user's code raised: nothing that it did for them is left.
+    `marks_ms` are times of single stores of the node, by the store's name. They are committed beside the node's stream time
+    and replace earlier ones. The mark of a window store determines which of its segments are dropped. `refused` are rows for
+    which user code raised; everything that it did for them is undone.
     """
 
     rows: Rows
@@ -42,10 +43,10 @@ class Emitted:
 
 
 class Operator(Protocol):
-    """One node of one task. Holds nothing from one batch to the next: all state is in `stores`."""
+    """One node of one task. It keeps nothing from one batch to the next: all state is in `stores`."""
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Process one batch; `inputs` are in the order of the node's inputs.
+        """Process one batch. `inputs` are in the order of the node's inputs.
 
-        Called for every batch and every tick, also with nothing in `inputs`: time may have passed.
+        Called for every batch and every tick, also with empty `inputs`, because time may have passed.
         """

@@ -1,12 +1,12 @@
-"""The order in which a task takes the records of a batch (rule 20).
+"""The order in which a task processes the records of a batch (see invariant: order in a batch).
 
-Kafka Streams takes, of the topics' next records, the oldest. So a record's place is by the newest timestamp of its topic up
-to it, then by topic, then by offset: one topic's records stay in the order of their offsets. Of topics with equal times, one
-that feeds the table of a join goes before one that feeds its stream, then the one that the plan names first. Records that
-Spark filtered out are not known here, so that they have no part in it.
+Kafka Streams takes the oldest among the next records of all topics. A record's position is therefore determined by the newest
+timestamp of its topic up to it, then by topic, then by offset: records of one topic stay in the order of their offsets. Among
+topics with equal times, one that feeds the table of a join comes before one that feeds its stream, then the plan's order
+decides. Records that Spark filtered out are not known here, so they do not count.
 
-Every row of the task loop carries the place of the record behind it as `__seq`. Rows of two roads that one record has taken
-carry the same; which of them comes first is in `topology.roads`.
+Every row of the task loop carries the position of its record as `__seq`. Rows that one record produced on two paths carry the
+same `__seq`; `topology.roads` decides which of them comes first.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ class RecordOrder:
     def number(
         self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
     ) -> tuple[list[Rows], list[pa.Table], Origins]:
-        """Each path's rows, whose `__seq` are their offsets, by their places; and for what goes into an aggregation, with
-        columns `last_offset` and `max_ts`, the place of each offset: columns `offset` and `place`. And the way back.
+        """Return each path's rows with positions as `__seq` (until now their offsets), and tables of positions.
+
+        There is one such table for each of `partials`, which have the columns `last_offset` and `max_ts`: it maps each offset
+        to its position, in the columns `offset` and `place`. The last result maps positions back to records.
         """
         taken = [(b.source, numbers(rows, SEQUENCE), numbers(rows, TIMESTAMP)) for b, rows in entered]
         taken += [(b.source, numbers(table, "last_offset"), numbers(table, "max_ts")) for b, table in partials]
@@ -52,16 +54,16 @@ class RecordOrder:
 
 
 class Origins:
-    """Which record is behind a row of the batch: looked up only for what cannot be processed."""
+    """Finds the record from which a row of the batch comes; used only for rows that cannot be processed."""
 
     def __init__(self, taken: Sequence[tuple[int, Numbers]], places: Sequence[Numbers]) -> None:
-        """`taken` are sources by number with offsets, `places` those of these offsets."""
+        """`taken` are sources by number, with offsets; `places` are the positions of these offsets."""
         self._taken = taken
         self._places = places
         self._found: dict[int, tuple[int, int]] | None = None
 
     def of(self, sequence: int) -> tuple[int, int] | None:
-        """The number of its source and the offset; None for a row that no record of the batch has led to."""
+        """Return the number of the row's source and the offset; None for a row that comes from no record of the batch."""
         if self._found is None:
             self._found = {
                 place: (source, offset)
@@ -72,7 +74,7 @@ class Origins:
 
 
 def placed(rows: Rows, places: pa.Table) -> Rows:
-    """Results of an aggregation, whose `__seq` are the offsets of their last records, by the places of these."""
+    """Order the results of an aggregation by the positions of their last records, whose offsets are now their `__seq`."""
     if not rows.num_rows:
         return rows
     offsets, own = numbers(places, "offset"), numbers(places, "place")
@@ -82,13 +84,13 @@ def placed(rows: Rows, places: pa.Table) -> Rows:
 
 @dataclass(frozen=True)
 class _Walked:
-    """One source's records in the order of their offsets, with the newest timestamp up to each."""
+    """The records of one source in the order of their offsets, with the newest timestamp up to each."""
 
     offsets: Numbers
     newest_ms: Numbers
 
     def keys(self, offsets: Numbers, rank: int) -> Numbers:
-        """What the places of these offsets go by, least first: a row for each of offset, rank and newest timestamp."""
+        """Return the sort keys of these offsets, least significant first: rows of offset, rank and newest timestamp."""
         newest_ms = self.newest_ms[np.searchsorted(self.offsets, offsets)]
         return np.stack([offsets, np.full(len(offsets), rank), newest_ms])
 
@@ -99,13 +101,13 @@ def _walk(taken: Sequence[tuple[Numbers, Numbers]]) -> _Walked:
     order = np.argsort(offsets, kind="stable")
     newest_ms = np.maximum.accumulate(times[order])
     distinct, first = np.unique(offsets[order], return_index=True)
-    # Of equal offsets the last has the newest time of all.
+    # Among equal offsets, the last one has the newest time of all.
     last = np.append(first[1:], len(order)) - 1
     return _Walked(distinct, newest_ms[last])
 
 
 def _dense(keys: Sequence[Numbers]) -> list[Numbers]:
-    """Keys as numbers from 0 on, equal where the keys are."""
+    """Convert sort keys to numbers from 0 onwards; equal keys have equal numbers."""
     if not keys:
         return []
     joined = np.concatenate(keys, axis=1)

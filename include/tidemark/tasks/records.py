@@ -1,4 +1,4 @@
-"""Rows as dictionaries, for users' functions: out of Arrow columns and back into them."""
+"""Conversion between rows as dictionaries, for users' functions, and Arrow columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def to_dicts(table: pa.Table) -> list[Row]:
-    """One dictionary a row, of the value columns: hidden columns are left out."""
+    """Return one dictionary per row with its value columns; hidden columns are left out."""
     names = [name for name in table.column_names if name not in HIDDEN]
     if not names:
         return [{} for _ in range(table.num_rows)]
@@ -31,10 +31,10 @@ def to_dicts(table: pa.Table) -> list[Row]:
 
 
 def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Column], where: str) -> pa.Table:
-    """Value columns of rows that a user's code made; a missing field is null, None is a row of nulls.
+    """Return the value columns of rows that user code returned. A missing field is null, and None is a row of nulls.
 
-    Raises, with a message that begins with `where`, `InvalidTopology` for what is not a dictionary and for a field that is
-    not a column, and `UnusableValue` for a value that its column cannot hold.
+    All messages begin with `where`. Raises `InvalidTopology` for a row that is not a dictionary and for a field that is not a
+    column, and `UnusableValue` for a value that its column cannot hold.
     """
     schema = value_schema(columns)
     names = set(schema.names)
@@ -42,7 +42,7 @@ def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Colum
         if row is None:
             continue
         if not isinstance(row, Mapping):
-            raise InvalidTopology(f"{where}: gave {type(row).__name__} {row!r}; give a dictionary of columns")
+            raise InvalidTopology(f"{where}: returned {type(row).__name__} {row!r}; return a dictionary of columns")
         if not row.keys() <= names:
             unknown = ", ".join(sorted(map(str, row.keys() - names)))
             raise InvalidTopology(f"{where}: no column {unknown}; the columns are {', '.join(schema.names)}")
@@ -56,15 +56,15 @@ def from_dicts(rows: Sequence[Mapping[str, Any] | None], columns: Sequence[Colum
 
 
 def _held(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """The values as they are. Arrow alone would cut 1.5 to 1 for a column of whole numbers."""
+    """Return the values unchanged as an array. Arrow alone would cut 1.5 to 1 for a column of whole numbers."""
     array = pa.array(values, kind)
     if pa.types.is_integer(kind) and not _WHOLE.issuperset(map(type, values)) and array.to_pylist() != values:
         cut = next(value for value, kept in zip(values, array.to_pylist(), strict=True) if value != kept)
-        raise ValueError(f"{cut!r} is no whole number")
+        raise ValueError(f"{cut!r} is not a whole number")
     return array
 
 
 def rows_of(keys: pa.Array, timestamps: pa.Array, deleted: pa.Array, values: pa.Table) -> Rows:
-    """Rows in the order given, numbered from 0; `values` holds the value columns."""
+    """Return rows in the given order, numbered from 0. `values` holds the value columns."""
     hidden = {KEY: keys, TIMESTAMP: timestamps, SEQUENCE: pa.array(np.arange(len(keys))), DELETED: deleted}
     return pa.table({**hidden, **dict(zip(values.column_names, values.columns, strict=True))})

@@ -13,7 +13,7 @@ _CONTROL = r"[\x00-\x1f]"
 
 
 def json_records(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
-    """One JSON object a row, fields in the columns' order. Numbers, booleans and strings; null as `null`.
+    """Return one JSON object per row, with fields in the columns' order: numbers, booleans, strings, and null as `null`.
 
     Floating-point NaN and infinities, which JSON does not have, are written as null.
     """
@@ -27,7 +27,7 @@ def json_records(columns: Sequence[tuple[str, pa.Array]]) -> pa.Array:
 
 
 def json_values(column: pa.Array) -> pa.Array:
-    """Each value as JSON text, in one line; null as `null`."""
+    """Return each value as JSON text on one line; null as `null`."""
     if pa.types.is_floating(column.type):
         column = pc.if_else(pc.is_finite(column), column, None)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -41,7 +41,7 @@ def _escaped(column: pa.Array) -> pa.Array:
     for plain, escaped in _ESCAPES:
         column = pc.replace_substring(column, plain, escaped)
     if pc.any(pc.match_substring_regex(column, _CONTROL)).as_py():
-        # Control characters are rare in keys: only then is it worth visiting each.
+        # Control characters are rare in keys, so the values are visited one by one only if there are any.
         column = pa.array(
             [
                 None if v is None else "".join(c if c >= " " else f"\\u{ord(c):04x}" for c in v)

@@ -1,15 +1,15 @@
-"""Records inside the task loop: an Arrow table of hidden columns and value columns, and its bytes in a store.
+"""Rows of the task loop: an Arrow table of hidden columns and value columns, and its encoding in a store.
 
-Hidden columns: `__k` STRING, the key, which may be null; `__ts` BIGINT, the record's timestamp in epoch milliseconds;
-`__seq` BIGINT, the place in the batch of the record that is behind the row (rule 20, `tasks.order`); `__deleted` BOOLEAN,
-the record has no value, so that it deletes its key, and the value columns are null. Value columns have the names that the
-topology gives them.
+The hidden columns are `__k` STRING, the key, which may be null; `__ts` BIGINT, the record's timestamp in epoch milliseconds;
+`__seq` BIGINT, the position within the batch of the record from which the row comes (see invariant: order in a batch, and
+`tasks.order`); `__deleted` BOOLEAN, true if the record has no value, so that it deletes its key and the value columns are null.
+The value columns have the names that the topology gives them.
 
-The results that one record leads to have the same `__seq`, so that a node downstream of an aggregation knows the results of
-one record from those of several; their order among each other is that of the rows.
+All results of one record have the same `__seq`, so that a node downstream of an aggregation can distinguish several results of
+one record from results of several records. Their order among each other is that of the rows.
 
-A stored row is its value columns as one JSON object, UTF-8, the columns in order: readable in a changelog, and what a
-table's source topic may hold already. In tables `STORED_TIME` stands behind them. The columns' types are in `ROW_TYPES`.
+A stored row is one JSON object, UTF-8, of its value columns in order. It is readable in a changelog, and a table's source topic
+may already contain it. In tables it ends with `STORED_TIME`. The types of columns are in `ROW_TYPES`.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ ROW_TYPES = {
     "DOUBLE": pa.float64(),
     "STRING": pa.string(),
 }
-"""Spark's names of the types that a value column may have in the task loop."""
+"""Arrow types by Spark's names of the types that a value column may have in the task loop."""
 
 STORED_TIME = Column(TIMESTAMP, "BIGINT")
-"""Last field of a row in a table's store: the timestamp of the row. A source topic that is a changelog has none."""
+"""Last field of a row in a table's store: the timestamp of the row. A source topic used as changelog does not have it."""
 
 UNKNOWN_MS = -1
-"""Timestamp of a stored row that has none."""
+"""Timestamp of a stored row without a timestamp."""
 
 Rows: TypeAlias = pa.Table
 """A table with the schema of `rows_schema`."""
 
 
 def value_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Arrow's schema of the value columns alone."""
+    """Return the Arrow schema of the value columns only."""
     return pa.schema([(column.name, ROW_TYPES[column.type]) for column in columns])
 
 
 def rows_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Hidden columns first, then the value columns in order."""
+    """Return the Arrow schema of the hidden columns followed by the value columns in order."""
     return pa.schema([*_HIDDEN, *value_schema(columns)])
 
 
 def no_rows(columns: Sequence[Column]) -> Rows:
-    """An empty table of that schema."""
+    """Return an empty table with the schema of `rows_schema`."""
     return rows_schema(columns).empty_table()
 
 
 def encode_rows(rows: Rows, columns: Sequence[Column]) -> list[bytes | None]:
-    """The stored value of each row, None for one that deletes its key. More columns than `columns` are left out."""
+    """Return the stored value of each row, None for one that deletes its key. Columns not in `columns` are left out."""
     if not rows.num_rows:
         return []
     values = bytes_list(json_records([(column.name, rows.column(column.name).combine_chunks()) for column in columns]))
@@ -75,7 +75,7 @@ def encode_rows(rows: Rows, columns: Sequence[Column]) -> list[bytes | None]:
 
 
 def decode_rows(values: Sequence[bytes | None], columns: Sequence[Column]) -> pa.Table:
-    """Value columns of stored rows, in order; None gives nulls. Raises `TaskCorrupted` on what is not such a row."""
+    """Return the value columns of stored rows, in order; None becomes nulls. Raises `TaskCorrupted` on an invalid row."""
     schema = value_schema(columns)
     if not values:
         return schema.empty_table()
@@ -89,5 +89,7 @@ def decode_rows(values: Sequence[bytes | None], columns: Sequence[Column]) -> pa
     except pa.ArrowInvalid as error:
         raise TaskCorrupted(f"a stored row is not JSON of {', '.join(schema.names)}: {error}") from error
     if table.num_rows != len(values):
-        raise TaskCorrupted(f"{len(values)} stored rows read as {table.num_rows}: one of them is not one JSON object")
+        raise TaskCorrupted(
+            f"{len(values)} stored rows read as {table.num_rows}: one of them is not a single JSON object"
+        )
     return table.select(schema.names)

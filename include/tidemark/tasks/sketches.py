@@ -1,8 +1,8 @@
-"""Aggregates whose stored values have no fixed length: distinct counts, quantiles and lists, one key at a time.
+"""Aggregates with stored values of variable length: distinct counts, quantiles and lists, merged one key at a time.
 
-Their bytes are described in `stores.layout`. Partials come from Spark as BINARY sketches or as arrays of values. Merging
-is associative: exactly for lists, within the sketches' errors for these. A KLL sketch drops values at random, so the same
-records give quantiles that differ within its error.
+Their bytes are described in `stores.layout`. Partials come from Spark as BINARY sketches or as arrays of values. Merging is
+associative: exactly for lists, within the error of the sketch for the others. A KLL sketch drops values at random, so quantiles
+of the same records may differ within its error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEPARATOR = b"\n"
 
 
 def partial_values(slot: Slot, column: pa.ChunkedArray) -> list[bytes | None]:
-    """Spark's partial results as they are stored; None where nothing came."""
+    """Convert Spark's partial results to their stored form; None if there is none."""
     if slot.fold is not Fold.COLLECT:
         return [_compact(slot, value) for value in column.to_pylist()]
     whole = column.combine_chunks()
@@ -41,7 +41,7 @@ def partial_values(slot: Slot, column: pa.ChunkedArray) -> list[bytes | None]:
 
 
 def merge_pairs(slot: Slot, old: Iterable[bytes | None], new: Sequence[bytes | None]) -> Values:
-    """`old` merged with `new`, key by key. Raises `TaskCorrupted` on bytes that are not what the slot keeps."""
+    """Merge `old` with `new`, key by key. Raises `TaskCorrupted` on bytes that do not fit the slot."""
     merge = _MERGES[slot.fold]
     merged = np.empty(len(new), dtype=object)
     for i, (before, update) in enumerate(zip(old, new, strict=True)):
@@ -51,14 +51,14 @@ def merge_pairs(slot: Slot, old: Iterable[bytes | None], new: Sequence[bytes | N
 
 
 def merge_group(slot: Slot, values: Iterable[bytes | None]) -> bytes | None:
-    """All of them merged, in their order; None where all are. Raises `TaskCorrupted`."""
+    """Merge all values in their order; None if all are None. Raises `TaskCorrupted`."""
     return _merged(slot, _MERGES[slot.fold], [value for value in values if value is not None])
 
 
 def results(aggregate: Aggregate, values: Iterable[bytes | None]) -> pa.Array:
-    """What a reader sees: BIGINT for a distinct count, DOUBLE for a quantile, a JSON array as STRING for a list.
+    """Return the results: BIGINT for a distinct count, DOUBLE for a quantile, a JSON array as STRING for a list.
 
-    Null where nothing came, or no value that counts. Raises `TaskCorrupted`.
+    Null if there was no value, or none that counts. Raises `TaskCorrupted`.
     """
     kinds = {Fold.DISTINCT: pa.int64(), Fold.QUANTILE: pa.float64(), Fold.COLLECT: pa.string()}
     return pa.array(
@@ -69,13 +69,13 @@ def results(aggregate: Aggregate, values: Iterable[bytes | None]) -> pa.Array:
 def _merged(slot: Slot, merge: Callable[[Slot, list[bytes]], bytes], known: list[bytes]) -> bytes | None:
     if not known:
         return None
-    # One alone is merged, too, where it is a list: the limit may be a smaller one than when it was stored.
+    # A single list is merged, too: its limit may have become smaller since it was stored.
     if len(known) == 1 and slot.fold is not Fold.COLLECT:
         return known[0]
     try:
         return merge(slot, known)
     except (RuntimeError, ValueError) as error:
-        raise TaskCorrupted(f"a stored {slot.signature} does not read: {error}") from error
+        raise TaskCorrupted(f"a stored {slot.signature} cannot be read: {error}") from error
 
 
 def _union(_slot: Slot, sketches: list[bytes]) -> bytes:
@@ -107,7 +107,7 @@ _MERGES: dict[Fold, Callable[[Slot, list[bytes]], bytes]] = {
 
 
 def _compact(slot: Slot, value: bytes | None) -> bytes | None:
-    """Spark's HyperLogLog leaves room for more values, which a store need not keep."""
+    """Compact Spark's HyperLogLog, which reserves room for more values that a store need not keep."""
     if value is None or slot.fold is not Fold.DISTINCT:
         return value
     compact: bytes = hll_sketch.deserialize(value).serialize_compact()
@@ -122,5 +122,5 @@ def _result(aggregate: Aggregate, value: bytes) -> int | float | str | None:
             sketch = kll_doubles_sketch.deserialize(value)
             return None if sketch.is_empty() else float(sketch.get_quantile(aggregate.argument, True))
     except (RuntimeError, ValueError) as error:
-        raise TaskCorrupted(f"a stored {aggregate.call} does not read: {error}") from error
+        raise TaskCorrupted(f"a stored {aggregate.call} cannot be read: {error}") from error
     return f"[{value.replace(_SEPARATOR, b',').decode()}]"

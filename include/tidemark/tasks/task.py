@@ -31,33 +31,33 @@ from tidemark.topology.keyless import takes_keyless
 from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
 
 Origin = tuple[str, int | None]
-"""Topic and offset of the record behind an output; None where there is none."""
+"""Topic and offset of the record from which an output comes; the offset is None if there is no such record."""
 
 Place = int | InvalidTopology | None
-"""The partition of an output, how a user's partitioner failed for it, or None where murmur2 of the key is the client's."""
+"""The partition of an output; the error of a user's partitioner; None if the client chooses by murmur2 of the key."""
 
 _FAILS = (
     '{}: the record at {}[{}] offset {} cannot be processed, and on_error="fail" ends the instance: {}; correct the code, '
-    'or declare on_error="dead_letter", or go past the record with `tidemark offsets reset --to offsets`; nothing of its batch '
+    'or declare on_error="dead_letter", or skip the record with `tidemark offsets reset --to offsets`; nothing of its batch '
     "was committed"
 )
 
 
 class Status:
-    """What Spark found a record to be; the `status` column of a partial result."""
+    """Spark's classification of a record; the `status` column of a partial result."""
 
     GOOD = 0
     BAD = 1
     FILTERED = 2
     NO_KEY = 3
-    """Good, but for the key that something needs which the branch leads to: what needs none takes it."""
+    """Good, but without the key that some node of the branch needs; nodes that need no key process it."""
 
 
 @dataclass(frozen=True)
 class TaskInput:
-    """One batch of one task: next offsets by source topic, and a table per branch (see `spark_jobs/compile.py`).
+    """One batch of one task: next offsets by source topic, and one table per branch (see `spark_jobs/compile.py`).
 
-    No tables at all is a tick: only time has passed.
+    Without any tables it is a tick: only time has passed.
     """
 
     ends: Mapping[str, int]
@@ -66,7 +66,7 @@ class TaskInput:
 
 
 class Task:
-    """Prepares updates from a batch and applies them once they are committed. One thread at a time."""
+    """Prepares updates from a batch and applies them once they are committed. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -86,11 +86,10 @@ class Task:
         sql_memory_bytes: int = SQL_MEMORY_BYTES,
         limits: SizeLimits = NO_LIMITS,
     ) -> None:
-        """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock, from which wall-clock schedules count.
+        """`next_offsets` and `sink_partitions` are by topic; `wall_ms` is the clock from which wall-clock schedules count.
 
-        `sql_memory_bytes` is the memory of each node's SQL, as `Settings` has it; `limits` are those of sinks and changelogs.
-
-        Raises `InvalidTopology` for code that cannot be loaded.
+        `sql_memory_bytes` is the memory for the SQL of each node, as in `Settings`. `limits` are the size limits of sinks and
+        changelogs. Raises `InvalidTopology` for code that cannot be loaded.
         """
         self.application_id = application_id
         self.topology_version = topology_version
@@ -101,7 +100,7 @@ class Task:
         self.stream_times = stream_times
         self.batch = batch
         self.wall_ms = wall_ms
-        """The clock of the last committed update: what was due up to then has been done."""
+        """The clock of the last committed update: everything that was due by then has been done."""
         self._stores = stores
         self._directory = directory
         self._sink_partitions = sink_partitions
@@ -118,17 +117,17 @@ class Task:
 
     @property
     def lead(self) -> TopicPartition:
-        """The lead topic's partition, which the group assigns."""
+        """The partition of the lead topic, which the group assigns."""
         return TopicPartition(self.subtopology.lead.topic, self.id.partition)
 
     @property
     def sources(self) -> dict[TopicPartition, int]:
-        """Next offset of every partition that this task reads."""
+        """The next offset of every partition that this task reads."""
         return {TopicPartition(topic, self.id.partition): offset for topic, offset in self.next_offsets.items()}
 
     @property
     def changelogs(self) -> list[TopicPartition]:
-        """The changelog partitions that this task writes, or, for a table that is its own changelog, reads."""
+        """The changelog partitions that this task writes or, for a table that is its own changelog, reads."""
         return [
             TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
             for spec in self.subtopology.stores
@@ -137,23 +136,23 @@ class Task:
 
     @property
     def stores(self) -> Mapping[str, Store]:
-        """Its open stores by name."""
+        """The open stores by name."""
         return self._stores
 
     def is_due(self, wall_ms: int) -> bool:
-        """Whether the clock alone can change something (rule 25)."""
+        """Return whether the clock alone can change something (see invariant: ticks)."""
         return self._graph.is_due(wall_ms)
 
     def prepare(self, given: TaskInput, wall_ms: int, least_stream_time_ms: int = NO_STREAM_TIME) -> TaskUpdate:
-        """What a batch changes. Reads the stores, changes nothing: an update may be thrown away.
+        """Compute what a batch changes. Reads the stores but changes nothing, so an update may be discarded.
 
-        `least_stream_time_ms` is for tests that move stream time without a record. Raises `StateTooLarge`, `RecordRefused`
-        where the topology wants that, and `InvalidTopology` and `UserCodeFailed` for what is wrong with a user's code.
+        `least_stream_time_ms` is for tests that advance stream time without a record. Raises `StateTooLarge`; `RecordRefused`
+        if the topology requires it; and `InvalidTopology` or `UserCodeFailed` for errors in user code.
         """
         self._require_readable(given.dead_letters)
         task_ms = max(self.stream_times.task_ms, least_stream_time_ms)
         rows = filtered_rows = 0
-        # Several branches may need the key that a record has not; it is one dead letter.
+        # Several branches may need the key that a record does not have; it is one dead letter.
         bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
         tables: list[tuple[Branch, pa.Table]] = []
         outputs: list[Output] = []
@@ -164,11 +163,11 @@ class Task:
             status = table.column("status").to_numpy()
             row_counts = table.column("rows").to_numpy()
             if branch.source not in seen:
-                # Every branch of a source meets all of its bad records.
+                # Every branch of a source sees all of its bad records.
                 seen.add(branch.source)
                 bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())
-            # A record that a filter took out was processed: it moves the task's stream time, but that of no node.
+            # A filtered record was processed: it advances the task's stream time, but that of no node.
             processed = table.column("max_ts").filter(pa.array(status != Status.BAD))
             newest_ms = pc.max(processed).as_py()
             task_ms = task_ms if newest_ms is None else max(task_ms, newest_ms)
@@ -211,7 +210,7 @@ class Task:
         return update
 
     def _require_size(self, update: StoreUpdate) -> None:
-        """Raises `StateTooLarge` for a value that the store's changelog would refuse, before anything of the batch is sent."""
+        """Raise `StateTooLarge` for a value that the store's changelog would reject, before the batch is sent."""
         if update.changelog is None:
             return
         limit = self._limits.of(update.changelog)
@@ -223,13 +222,13 @@ class Task:
                 if (size := record_bytes(key, value)) > limit:
                     raise StateTooLarge(
                         f"task {self.id}: store {update.store}: the value of a key of {len(key)} bytes, {key[:64]!r}, takes "
-                        f"{size} bytes, its changelog {update.changelog} takes {limit}; nothing of the batch after "
+                        f"{size} bytes, its changelog {update.changelog} accepts {limit}; nothing of the batch after "
                         f"{dict(self.next_offsets)} was committed; {raise_limit(update.changelog, size * 2)}, or keep less "
                         "per key"
                     )
 
     def _forward(self, branch: Branch, good: pa.Table, letters: list[DeadLetter]) -> list[Output]:
-        """Records of a path without state, in the source's order, with the source's headers."""
+        """Return the records of a stateless path, in the source's order, with the source's headers."""
         if not branch.sinks:
             return []
         ordered = good.sort_by("record_offset")
@@ -262,7 +261,7 @@ class Task:
                 )
 
     def _refused(self, node: TaskNode, row: RefusedRow, done: GraphResult) -> DeadLetter:
-        """The letter of a row that a user's code refused. Raises `RecordRefused` where the node's handler says so."""
+        """Return the dead letter of a row that user code refused. Raises `RecordRefused` if the node has `on_error="fail"`."""
         topic, offset = self._origin(done, row.sequence)
         if isinstance(node, Process | Reduce) and node.on_error is OnError.FAIL:
             raise RecordRefused(
@@ -284,9 +283,9 @@ class Task:
     def _outputs(
         self, sink: Sink, messages: Sequence[Message], origin: Callable[[int], Origin], letters: list[DeadLetter]
     ) -> list[Output]:
-        """The records of one sink; where librdkafka does not choose the partition, one output per partition.
+        """Return the records of one sink. If librdkafka does not choose the partitions, there is one output per partition.
 
-        What the topic would refuse for its size, and what the user's partitioner fails for, is added to `letters` instead.
+        A record that is too large for the topic, or for which the user's partitioner fails, is added to `letters` instead.
         """
         if not messages:
             return []
@@ -307,7 +306,7 @@ class Task:
         return [Output(sink.topic, of_partition, partition) for partition, of_partition in sorted(placed.items())]
 
     def _places(self, sink: Sink, messages: Sequence[Message]) -> Sequence[Place]:
-        """The partition of each record, or how the user's partitioner fails for it."""
+        """Return the partition of each record, or the error of the user's partitioner for it."""
         keys, values = [m["key"] for m in messages], [m["value"] for m in messages]
         try:
             chosen: list[Place] = self._placers[sink.node](
@@ -320,7 +319,7 @@ class Task:
         return chosen
 
     def _letter(self, reason: str, sink: Sink, message: Message, place: Place, origin: Origin) -> DeadLetter:
-        """The letter of an output."""
+        """Return the dead letter of an output."""
         headers = tuple(message.get("headers", ()))
         size = record_bytes(message["key"], message["value"], headers)
         details = [("tidemark.node", sink.node), ("tidemark.sink", sink.topic), ("tidemark.bytes", str(size))]
@@ -334,7 +333,7 @@ class Task:
         )  # fmt: skip
 
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
-        """Step 7: write values and markers. `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""
+        """Write values and markers (step 7). `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""
         changed = {store.store: store for store in update.stores}
         for spec in self.subtopology.stores:
             store_update = changed.get(spec.name)
@@ -357,12 +356,12 @@ class Task:
         self.pass_clock(update)
 
     def pass_clock(self, update: TaskUpdate) -> None:
-        """The update's callbacks count as made: it is committed, or is a tick that changed nothing, which needs no commit."""
+        """Record that the update's callbacks were made: it is committed, or it is a tick without changes to commit."""
         self.wall_ms = update.wall_ms
         self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
-        """Mirror the markers to `.checkpoint`, close the stores, release the folder."""
+        """Copy the markers' offsets to `.checkpoint`, close the stores and release the folder."""
         offsets: dict[TopicPartition, int] = {}
         for spec in self.subtopology.stores:
             marker = self._stores[spec.name].marker
@@ -376,14 +375,14 @@ class Task:
 
 
 def changelog_of(application_id: str, spec: StoreSpec) -> str:
-    """The topic that a logged store is rebuilt from: its changelog, or the source topic that is one (rule 19)."""
+    """Return the topic from which a logged store is rebuilt (see invariant: source topic as changelog)."""
     return spec.source_topic or changelog_topic(application_id, spec.name, spec.generation)
 
 
 def changelog_offset(
     application_id: str, spec: StoreSpec, update: TaskUpdate, changelog_offsets: Mapping[str, int]
 ) -> int:
-    """Where the changelog stands with this update; 0 for a store without one."""
+    """Return the changelog offset of a store after this update; 0 for a store without a changelog."""
     if not spec.is_logged:
         return 0
     if spec.source_topic is not None:

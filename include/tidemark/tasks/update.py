@@ -1,4 +1,4 @@
-"""What one batch does to one task: prepared before the transaction, written in it, applied after it."""
+"""Updates: what one batch changes in one task. Prepared before the transaction, written in it, applied after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.stream_times import StreamTimes
 
 @dataclass(frozen=True)
 class StoreUpdate:
-    """New values of one store; `changelog` is the topic they are logged to, None where they are not."""
+    """New values of one store. `changelog` is the topic to which they are logged; None if they are not logged."""
 
     store: str
     changelog: str | None
@@ -21,7 +21,7 @@ class StoreUpdate:
 
     @property
     def records(self) -> int:
-        """How many keys change."""
+        """The number of keys that change."""
         return sum(len(write.keys) for write in self.writes)
 
 
@@ -29,22 +29,22 @@ UNPARSABLE = "unparsable"
 KEY_NOT_TEXT = "key is not UTF-8"
 NO_KEY = "no key"
 IMPOSSIBLE_TIMESTAMP = "impossible timestamp"
-"""Reasons of dead letters that are records which cannot be read: nothing of such a record is processed."""
+"""Reasons of dead letters for records that cannot be read: nothing of such a record is processed."""
 
 TOO_LARGE = "too large for the sink"
 REFUSED = "refused by user code"
 OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED)
-"""Reasons of dead letters that are rows or outputs: the record behind one was read, and what else comes of it goes on."""
+"""Reasons of dead letters for rows or outputs: their record was read, and its other results are processed."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 Message = dict[str, Any]
-"""A record of a topic: `key` and `value` (bytes or None), `timestamp` (epoch milliseconds), `headers` where it has some."""
+"""A record of a topic: `key` and `value` (bytes or None), `timestamp` (epoch milliseconds), `headers` if it has any."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Records for one sink topic. They go to `partition`, or where murmur2 of the key says, without a key to any."""
+    """Records for one sink topic. Without `partition`, murmur2 of the key decides; a record without a key goes to any."""
 
     topic: str
     messages: Sequence[Message]
@@ -53,10 +53,10 @@ class Output:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """One record that cannot be processed, as it was read, and why; or what came of one and cannot be sent.
+    """A record that cannot be processed, as it was read, or an output of one that cannot be sent, with the reason.
 
-    `offset` is None where no record of the batch is behind it, as for what a callback forwards. `timestamp_ms` is the
-    record's Kafka timestamp, None where it is not known. `details` are more headers of the letter.
+    `offset` is None if it comes from no record of the batch, such as a row that a callback forwarded. `timestamp_ms` is the
+    record's Kafka timestamp, None if it is unknown. `details` are additional headers of the dead letter.
     """
 
     reason: str
@@ -72,9 +72,9 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class TaskUpdate:
-    """Everything one batch changes for one task. `sources` are [start, end) offsets of the task's partition by topic.
+    """Everything that one batch changes in one task. `sources` are [start, end) offsets of the task's partition by topic.
 
-    `wall_ms` is the clock that it was prepared with.
+    `wall_ms` is the clock at which it was prepared.
     """
 
     task: TaskId
@@ -92,12 +92,12 @@ class TaskUpdate:
 
     @property
     def changes_something(self) -> bool:
-        """Whether there is anything to commit for a tick: a record to send, or a write to a store, logged or not."""
+        """True if a tick has anything to commit: a record to send, or a write to a store, logged or not."""
         return bool(self.records or self.writes)
 
     @property
     def records(self) -> int:
-        """Records that the transaction will hold for this task, its commit record aside."""
+        """The number of records of this task in the transaction, without its commit record."""
         return (
             sum(update.records for update in self.stores if update.changelog is not None)
             + sum(len(output.messages) for output in self.outputs)
@@ -106,12 +106,12 @@ class TaskUpdate:
 
     @property
     def writes(self) -> int:
-        """Updates of stores, logged or not: what is left of the records once each key is written once (row B10)."""
+        """The number of updates of stores, logged or not: what remains of the records when each key is written once."""
         return sum(update.records for update in self.stores)
 
     @property
     def cached_bytes(self) -> int:
-        """Keys and values of those updates."""
+        """The size of the keys and values of those updates."""
         return sum(
             sum(map(len, write.keys)) + sum(len(value) for value in write.values if value is not None)
             for update in self.stores
@@ -119,7 +119,7 @@ class TaskUpdate:
         )
 
     def sink_counts(self, dlq: str) -> Mapping[str, int]:
-        """Records by sink topic, the dead letters' among them."""
+        """Return the number of records by sink topic; `dlq` is the topic of dead letters."""
         counts: dict[str, int] = {}
         for output in self.outputs:
             counts[output.topic] = counts.get(output.topic, 0) + len(output.messages)

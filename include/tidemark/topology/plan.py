@@ -31,7 +31,7 @@ class Expected:
 
 
 class OnError(Enum):
-    """Reaction to a record that cannot be read or that user code rejects (see invariant: no record stops a stream)."""
+    """Reaction to a record that cannot be read or that user code refuses (see invariant: no record stops a stream)."""
 
     DEAD_LETTER = "dead_letter"
     FAIL = "fail"

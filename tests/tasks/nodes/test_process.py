@@ -134,7 +134,7 @@ RUINED = {
     1: "column n is int64 and cannot hold a value",
     3: "store 's': column n is int64 and cannot hold a value",
     5: "store 's': key None is NoneType; keys are str",
-    7: "or a time that is no number",
+    7: "or a time that is not a number",
     9: "forward() with key 9; keys are str",
 }
 
@@ -356,7 +356,7 @@ def test_should_refuse_another_key_of_a_processor_that_promises_to_keep_it(name,
     ("name", "is_batched", "message"),
     [
         ("PutsWrongColumn", False, "store 's': no column nn; the columns are n, mean"),
-        ("GivesAList", True, "gave list; return a pyarrow.Table"),
+        ("GivesAList", True, "returned list; return a pyarrow.Table"),
         ("ForgetsColumns", True, "the table has no column __ts, mean, n"),
     ],
 )
@@ -368,8 +368,8 @@ def test_should_say_what_a_processor_did_wrong(name, is_batched, message):
 @pytest.mark.parametrize(
     ("name", "is_batched", "message"),
     [
-        ("CountPerKey", True, "is no ArrowProcessor"),
-        ("SumInColumns", False, "is no Processor"),
+        ("CountPerKey", True, "is not a subclass of ArrowProcessor"),
+        ("SumInColumns", False, "is not a subclass of Processor"),
         ("WantsAnotherStore", False, "store 'another' is not this processor's; it has s"),
     ],
 )
@@ -387,5 +387,5 @@ def test_should_refuse_to_read_a_store_before_there_is_a_batch():
     "store", [StoreSpec("s", StoreKind.KEY_VALUE, None, None), StoreSpec("s", StoreKind.WINDOW, 1, 1, columns=COLUMNS)]
 )
 def test_should_refuse_a_store_that_holds_no_rows_by_key(store):
-    with pytest.raises(InvalidTopology, match="no key-value store of rows"):
+    with pytest.raises(InvalidTopology, match="not a key-value store of rows"):
         ProcessOperator(a_node("CountPerKey", store=store), OPENED_MS)

@@ -191,7 +191,7 @@ def test_should_refuse_a_row_in_all_of_its_windows():
     ("path", "message"),
     [
         ("keep_larger", "is not an import path"),
-        ("tests.no_such:f", "does not import: ModuleNotFoundError"),
+        ("tests.no_such:f", "cannot be imported: ModuleNotFoundError"),
         (f"{HERE}:no_such", "has no such name"),
         (f"{HERE}:CONSTANT", "has it as int"),
     ],

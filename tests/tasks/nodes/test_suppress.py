@@ -135,7 +135,7 @@ def test_should_emit_a_window_that_closes_and_changes_twice_only_if_one_record_d
 
 
 def test_should_refuse_a_deletion_that_does_not_say_of_which_window():
-    with pytest.raises(ValueError, match="SUPPRESS: a row, deleted or not, must say its window_start"):
+    with pytest.raises(ValueError, match="SUPPRESS: a row, deleted or not, must contain its window_start"):
         a_harness().batch([[row("a", 0, 1, deleted=True) | {"window_start": None}]])
 
 

@@ -1,1 +1,1 @@
-"""Nodes of the task loop, one kind per module; each implements `tidemark.tasks.operator.Operator`."""
+"""Nodes of the task loop, one kind per module. Each implements `tidemark.tasks.operator.Operator`."""

@@ -1,4 +1,4 @@
-"""Tumbling, hopping and unwindowed aggregation: Spark's partial results merge into the store, whole columns at a time."""
+"""Tumbling, hopping and unwindowed aggregation: merges Spark's partial results into the store, whole columns at a time."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tidemark.topology.stores import window_span_ms
 
 
 class WindowedAggregateOperator:
-    """An `Operator` over one input: partial results with unique (k, w).
+    """An `Operator` with one input: partial results with unique (k, w).
 
-    Columns: `k` STRING; `w` BIGINT, the window's start, where there are windows; `rows` BIGINT, the records in it;
-    `max_ts` BIGINT, the newest timestamp among them; `last_offset` BIGINT, the offset of the last of them; one column per
-    slot of `slots_of(aggregates)`.
+    Columns: `k` STRING; `w` BIGINT, the window's start, if there are windows; `rows` BIGINT, the number of records;
+    `max_ts` BIGINT, their newest timestamp; `last_offset` BIGINT, the offset of the last of them; one column per slot of
+    `slots_of(aggregates)`.
 
-    Emits each touched window in the order in which its last record came, the windows of one record from the earliest on,
-    as Kafka Streams' `KStreamWindowAggregate` does. `__ts` is the newest timestamp that the window ever had. With `emits`
-    False the rows that nobody reads are not built, and `Emitted.rows` is empty.
+    Emits each changed window in the order in which its last record arrived, and the windows of one record from the earliest
+    on, as Kafka Streams' `KStreamWindowAggregate` does. `__ts` is the newest timestamp that the window ever had. If `emits` is
+    False, no node reads the rows, so they are not built and `Emitted.rows` is empty.
     """
 
     def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
@@ -40,7 +40,7 @@ class WindowedAggregateOperator:
         self._window = aggregation.window
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Merge the partials that are in time, and emit each touched window's result."""
+        """Merge the partials that are not late, and emit the result of each changed window."""
         aggregation, window = self.aggregation, self._window
         (partials,) = inputs
         late = 0
@@ -86,7 +86,7 @@ class WindowedAggregateOperator:
 def by_segment(
     spec: StoreSpec, starts: npt.NDArray[np.int64] | None
 ) -> Iterator[tuple[int, npt.NDArray[np.intp] | None]]:
-    """Segments of window starts with the numbers of their rows; None where it is all of them."""
+    """Yield the segments of window starts with the numbers of their rows; None means all rows."""
     if starts is None or spec.segment_ms is None:
         yield WHOLE, None
         return
@@ -97,7 +97,10 @@ def by_segment(
 
 
 def in_time(partials: pa.Table, window: Window, at: BatchTime) -> tuple[pa.Table, int]:
-    """Rows whose window was open at the stream time of the batch's start, and how many records were not (rule 3)."""
+    """Return the rows whose window was open at the stream time of the batch's start, and the number of late records.
+
+    See invariant: late rows.
+    """
     if at.before_ms == NO_STREAM_TIME or partials.num_rows == 0:
         return partials, 0
     is_open = partials.column("w").to_numpy() + window_span_ms(window) > at.before_ms

@@ -1,4 +1,4 @@
-"""Columns of rows: their order, their keys as numbers, and tables put together from parts."""
+"""Helpers for columns of rows: their order, keys as numbers, and tables assembled from parts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ TIME_BYTES = 8
 
 
 def numbers(rows: pa.Table, name: str) -> Numbers:
-    """A BIGINT column without nulls."""
+    """Return a BIGINT column without nulls."""
     column: Numbers = rows.column(name).to_numpy()
     return column
 
 
 def flags(rows: pa.Table, name: str) -> Flags:
-    """A BOOLEAN column without nulls."""
+    """Return a BOOLEAN column without nulls."""
     column: Flags = rows.column(name).to_numpy()
     return column
 
 
 def with_sequence(rows: Rows, sequence: Numbers) -> Rows:
-    """The rows with other `__seq`, in the order that they have."""
+    """Replace `__seq`; the order of the rows does not change."""
     return rows.set_column(rows.schema.get_field_index(SEQUENCE), SEQUENCE, pa.array(sequence, pa.int64()))
 
 
 def in_sequence(rows: Rows) -> Rows:
-    """The rows by `__seq`; those of equal `__seq` stay as they were."""
+    """Sort the rows by `__seq`; rows of equal `__seq` keep their order."""
     sequence = numbers(rows, SEQUENCE)
     if (np.diff(sequence) >= 0).all():
         return rows
@@ -45,18 +45,18 @@ def in_sequence(rows: Rows) -> Rows:
 
 
 def last_sequence(inputs: Sequence[Rows]) -> int | None:
-    """The newest `__seq` of a batch; None where it has no rows."""
+    """Return the newest `__seq` of a batch; None if it has no rows."""
     return max((int(numbers(rows, SEQUENCE).max()) for rows in inputs if rows.num_rows), default=None)
 
 
 def big_endian(values: Numbers, width: int = TIME_BYTES) -> pa.Array:
-    """`width` bytes each (8 or 4), BINARY: their order as bytes is that of the numbers, which are not negative."""
+    """Encode numbers, which must not be negative, as `width` bytes (8 or 4), BINARY, whose order is that of the numbers."""
     data = pa.py_buffer(values.astype(f">i{width}").tobytes())
     return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(values), [None, data]).cast(pa.binary())
 
 
 def key_codes(*columns: pa.ChunkedArray) -> list[Numbers]:
-    """Keys as small numbers, equal where the keys are, over all columns (STRING, without nulls)."""
+    """Return keys as small numbers, equal for equal keys, over all columns (STRING, without nulls)."""
     chunks = [chunk for column in columns for chunk in column.chunks]
     joined = pa.chunked_array(chunks, pa.string()).combine_chunks()
     codes: Numbers = joined.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -65,20 +65,20 @@ def key_codes(*columns: pa.ChunkedArray) -> list[Numbers]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each asked (code, low, high): `order[first:last]` are the held rows of that code in [low, high], by value."""
+    """For each asked (code, low, high), `order[first:last]` are the held rows of that code in [low, high], by value."""
 
     order: npt.NDArray[np.intp]
     first: npt.NDArray[np.intp]
     last: npt.NDArray[np.intp]
 
     def newest(self) -> npt.NDArray[np.intp]:
-        """The number of the last held row for each asked one, -1 where there is none."""
+        """Return the number of the last held row for each asked one, -1 if there is none."""
         if not len(self.order):
             return np.full(len(self.first), -1, dtype=np.intp)
         return np.where(self.last > self.first, self.order[np.maximum(self.last, 1) - 1], -1)
 
     def pairs(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-        """(asked, held) row numbers of every match, by asked row, then by value, then in the order held."""
+        """Return (asked, held) row numbers of every match, by asked row, then by value, then in the order held."""
         counts = self.last - self.first
         asked = np.repeat(np.arange(len(counts)), counts)
         offsets = np.arange(len(asked)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -86,9 +86,9 @@ class Spans:
 
 
 def spans(codes: Numbers, low: Numbers, high: Numbers, held_codes: Numbers, held: Numbers) -> Spans:
-    """Which held values lie between `low` and `high`, both included, among those of the same code."""
+    """Find the held values between `low` and `high`, both included, among those of the same code."""
     order = np.lexsort((held, held_codes))
-    # Ranks instead of values: a code and a rank fit together into 64 bits, whatever the values are.
+    # Ranks instead of values: a code and a rank together fit into 64 bits, whatever the values are.
     distinct = np.unique(held)
     width = len(distinct) + 1
     composite = held_codes[order] * width + np.searchsorted(distinct, held[order])
@@ -106,7 +106,7 @@ def make_rows(
     deleted: Flags | None,
     values: Mapping[str, pa.Array | pa.ChunkedArray],
 ) -> Rows:
-    """Rows with `columns`; all parts of one length, `deleted` None: no row. `values` are cast to the columns' types."""
+    """Return rows with `columns`; all parts have one length. `values` are cast. If `deleted` is None, no row is deleted."""
     gone = np.zeros(len(timestamps), dtype=np.bool_) if deleted is None else deleted
     named = {
         **values,
@@ -121,9 +121,9 @@ def make_rows(
 
 
 def joined_values(columns: Sequence[Column], left: pa.Table, right: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Value columns of joined rows, names without regard to case as in Spark.
+    """Return the value columns of joined rows; as in Spark, the case of names does not matter.
 
-    One that both sides have is the left's value, or where that is null the right's.
+    A column that both sides have takes the left value or, if that is null, the right one.
     """
     sides = [(side, {name.casefold(): name for name in side.column_names}) for side in (left, right)]
     joined: dict[str, pa.ChunkedArray] = {}

@@ -1,4 +1,4 @@
-"""A processor's context: its stores, what it forwards, and when it is called back."""
+"""A processor's context: its stores, its forwarded rows, and the schedules of its callbacks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidemark.tasks.rows import Rows
 from tidemark.topology.plan import Process
 
 _Forwarded = tuple[str | None, int, int, Mapping[str, Any] | None]
-"""Key, timestamp, place, row."""
+"""Key, timestamp, position, row."""
 
 
 @dataclass(frozen=True)
 class Schedule:
     """One call of `Context.schedule`: due at `since_ms` and every `every_ms` from then on, as in Kafka Streams.
 
-    Kafka Streams' `StreamTask.schedule` counts stream time from 0, wall-clock time from when the schedule was made.
+    Kafka Streams' `StreamTask.schedule` counts stream time from 0, and wall-clock time from the call of `schedule`.
     """
 
     every_ms: int
@@ -38,8 +38,8 @@ class Schedule:
     since_ms: int
 
     def next_ms(self, last_ms: int) -> int:
-        """The first due time after `last_ms`, the time of the last commit. What was missed before is not made up for."""
-        # Nothing has passed at NO_STREAM_TIME, -1: the first due time is then 0, so the first record calls back.
+        """Return the first due time after `last_ms`, the time of the last commit. Times missed before are skipped."""
+        # At NO_STREAM_TIME, -1, no time has passed: the first due time is then 0, so the first record causes a call.
         return self.since_ms + ((last_ms - self.since_ms) // self.every_ms + 1) * self.every_ms
 
 
@@ -66,7 +66,7 @@ class TaskContext:
         self._own_keys: Collection[str | None] = ()
         self._now = ""
         self.place = 0
-        """`__seq` of the record that is at hand, and of what is forwarded."""
+        """`__seq` of the current record, and of forwarded rows."""
 
     @property
     def stream_time_ms(self) -> int:
@@ -95,7 +95,7 @@ class TaskContext:
 
     def schedule(self, every_ms: int, time: Punctuate, callback: Callable[[int], None]) -> None:
         if self._is_initialised:
-            # A batch may be thrown away and processed again, and a schedule that it made would then exist twice.
+            # A batch may be discarded and processed again, and a schedule that it made would then exist twice.
             raise InvalidTopology(f"{self._where}: schedule() while records are processed; call it in init()")
         if every_ms <= 0:
             raise InvalidTopology(f"{self._where}: schedule() every {every_ms} ms; give a time above zero")
@@ -103,24 +103,24 @@ class TaskContext:
         self._schedules.append(Schedule(every_ms, time, callback, since_ms))
 
     def initialised(self) -> None:
-        """The processor's `init` has returned: its schedules are complete."""
+        """Record that the processor's `init` has returned, so that its schedules are complete."""
         self._is_initialised = True
 
     def is_due(self, wall_ms: int) -> bool:
-        """Whether the clock has reached the due time of a callback since the last commit."""
+        """Return whether the clock has reached the due time of a callback since the last commit."""
         last_ms = self._committed_wall_ms
         return any(s.time is Punctuate.WALL_CLOCK and s.next_ms(last_ms) <= wall_ms for s in self._schedules)
 
     def committed(self, wall_ms: int) -> None:
-        """The update that was prepared at this clock is committed: its callbacks count as made."""
+        """Record that the update prepared at this clock is committed, so that its callbacks count as made."""
         self._committed_wall_ms = wall_ms
 
     def begin(
         self, stores: Mapping[str, PendingStore], batch_keys: Sequence[str | None], at: BatchTime, is_careful: bool
     ) -> None:
-        """Begin a batch: bind the stores. Whatever a batch that failed left behind is gone.
+        """Begin a batch and bind the stores. Everything left by a failed batch is discarded.
 
-        If `is_careful`, each row is checked when it is forwarded or put, so that an unusable one is blamed on its record.
+        With `is_careful`, each row is checked when it is forwarded or put, so that an unusable one is attributed to its record.
         """
         self._forwarded, self._kept, self._is_careful = [], 0, is_careful
         self._stream_time_ms, self._timestamp_ms = at.before_ms, at.after_ms
@@ -130,43 +130,43 @@ class TaskContext:
             store.begin(stores[name], batch_keys, is_careful)
 
     def take_record(self, key: str | None, timestamp_ms: int, stream_time_ms: int) -> None:
-        """The record that `process` gets next, and the stream time that it sees."""
+        """Set the record that `process` gets next, and the stream time that it sees."""
         self._timestamp_ms, self._stream_time_ms = timestamp_ms, stream_time_ms
         self._own_keys = (key,)
         self._now = f" while it processes key {key!r}"
 
     def take_batch(self) -> None:
-        """An `ArrowProcessor` gets the whole batch next."""
+        """Prepare for an `ArrowProcessor` that gets the whole batch next."""
         self._own_keys = frozenset(self._batch_keys)
         self._now = ", which none of the batch's records has"
 
     def keep(self) -> None:
-        """What was put and forwarded since the last `keep` or `drop` stays."""
+        """Keep what was put and forwarded since the last `keep` or `drop`."""
         self._kept = len(self._forwarded)
         for store in self._stores.values():
             store.keep()
 
     def drop(self) -> None:
-        """What was put and forwarded since the last `keep` or `drop` is undone: its record was refused."""
+        """Undo what was put and forwarded since the last `keep` or `drop`, because its record was refused."""
         del self._forwarded[self._kept :]
         for store in self._stores.values():
             store.drop()
 
     def abandon(self) -> None:
-        """Undo all that the batch has put."""
+        """Undo all puts of the batch."""
         self._bound = None
         for store in self._stores.values():
             store.abandon()
 
     def check_keys(self, keys: pa.ChunkedArray) -> None:
-        """Raises `InvalidTopology` for a key that is not the batch's, where the processor promises to keep keys."""
+        """Raise `InvalidTopology` for a key that is not one of the batch's, if the processor promises to keep keys."""
         if self._node.keeps_key:
             for key in keys.unique().to_pylist():
                 if key not in self._own_keys:
                     raise self._another_key("the table has", key)
 
     def punctuate(self, at: BatchTime) -> None:
-        """Make the calls that are due, as Kafka Streams' `PunctuationQueue`: what was due first comes first."""
+        """Make the calls that are due, as Kafka Streams' `PunctuationQueue` does, in the order of their due times."""
         self._stream_time_ms = at.after_ms
         self._own_keys, self._now = (), " in a callback, where there is no record whose key it could keep"
         for time, last_ms, now_ms in (
@@ -188,7 +188,7 @@ class TaskContext:
                     ) from error
 
     def end(self) -> Rows:
-        """Write the stores, and give the forwarded rows in the order of the calls.
+        """Write the stores, and return the forwarded rows in the order of the calls.
 
         Raises `FoundLate` if one of them cannot be used; the batch can then still be abandoned.
         """
@@ -204,10 +204,10 @@ class TaskContext:
         return made
 
     def _made(self, forwarded: Sequence[_Forwarded]) -> Rows:
-        """Make rows of what was forwarded.
+        """Convert forwarded rows to an Arrow table.
 
-        Raises `UnusableValue` for a value, a key or a time that cannot be used, and `InvalidTopology` for other columns than
-        the node's.
+        Raises `UnusableValue` for a value, key or time that cannot be used, and `InvalidTopology` for columns other than the
+        node's.
         """
         where = f"{self._where}: forward()"
         keys, times, places, rows = zip(*forwarded, strict=True) if forwarded else ((), (), (), ())
@@ -215,7 +215,9 @@ class TaskContext:
         try:
             names, at = pa.array(keys, pa.string()), pa.array(times, pa.int64())
         except (ValueError, TypeError, OverflowError) as error:
-            raise UnusableValue(f"{where} with a key that is no text, or a time that is no number: {error}") from error
+            raise UnusableValue(
+                f"{where} with a key that is not text, or a time that is not a number: {error}"
+            ) from error
         deleted = pa.array([row is None for row in rows], pa.bool_())
         return with_sequence(rows_of(names, at, deleted, values), np.array(places, dtype=np.int64))
 

@@ -1,14 +1,14 @@
-"""TTL and LRU of a key-value store: at a batch's end old keys leave it, as deletions that the changelog sees too.
+"""TTL and LRU of a key-value store: at the end of a batch old keys are deleted, from the store and its changelog.
 
-Their order is kept beside the data in a second store (`topology.stores.with_order`), logged like the first, so that a
-restored task expires the same keys at the same time. Its records, all numbers eight bytes big-endian:
+The order of the keys is kept in a second store (`topology.stores.with_order`), logged like the first, so that a restored task
+expires the same keys at the same time. Its records are these, with all numbers eight bytes big-endian:
 
-    0 time key     -> nothing               by the stream time at which the key was last written, where there is a TTL
-    1 use key      -> nothing               by the number of the batch that last used it, where there is a bound
-    2 key          -> time use              what of the above belongs to a key
-    3              -> use entries           the last batch's number and how many keys there are, where there is a bound
+    0 time key     -> nothing               by the stream time at which the key was last written, if there is a TTL
+    1 use key      -> nothing               by the number of the batch that last used it, if there is a bound
+    2 key          -> time use              the values above of one key
+    3              -> use entries           the last batch's number and the number of keys, if there is a bound
 
-Within one batch all keys were used at the same time; ties go by the keys' bytes.
+All keys of one batch were used at the same time; ties are ordered by the keys' bytes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _PREFIX_BYTES = 9
 
 
 def expire(spec: StoreSpec, pending: PendingStore, order: PendingStore, at: BatchTime) -> None:
-    """Delete from `pending` what is too old or too much; call once per batch or tick, after the nodes.
+    """Delete from `pending` keys that are too old or too many. Call it once per batch or tick, after the nodes.
 
-    TTL: keys not written for more than `ttl_ms` of stream time; a key's time is the stream time at the end of the batch
-    that wrote it. LRU: of more than `max_entries` keys the least recently used go; a write is a use, and so is a read
-    that was noted (`PendingStore.note_reads`; processors do). A key that was in the store before it had TTL or bound
-    is not known to the order until it is written.
+    TTL deletes keys that were not written for more than `ttl_ms` of stream time; a key's time is the stream time at the end of
+    the batch that wrote it. LRU deletes the least recently used keys beyond `max_entries`. A write is a use, and so is a read
+    that was noted (`PendingStore.note_reads`; processors do that). A key that was in the store before it had a TTL or bound is
+    not in the order until it is written.
     """
     if spec.ttl_ms is None and spec.max_entries is None:
         return
@@ -65,24 +65,24 @@ class _Book:
         self._opened = (self.use, self.entries)
 
     def note(self, written: dict[bytes, bytes | None], reads: list[bytes], now_ms: int) -> None:
-        """Keys that the batch wrote, None: deleted, and keys that it only read."""
+        """Record the keys that the batch wrote (None: deleted), and the keys that it only read."""
         self.forget([key for key, value in written.items() if value is None])
         only_read = [key for key in reads if key not in written]
         live = [key for key, value in written.items() if value is not None]
         if not live and not only_read:
             return
-        # A store with TTL alone needs no numbers: a key that is written again at the same time does not move then.
+        # A store with only a TTL needs no batch numbers: then a key that is written again at the same time is not moved.
         self.use += self.spec.max_entries is not None
         old = self._held(live + only_read)
         for key in live:
-            # Before the first record there is no stream time; what is written then is as old as the epoch.
+            # Before the first record there is no stream time; a key that is written then is as old as the epoch.
             self._move(key, old[key], (max(now_ms, 0), self.use))
         for key in only_read:
             if (held := old[key]) is not None:
                 self._move(key, held, (held[0], self.use))
 
     def expired(self, now_ms: int) -> Iterator[bytes]:
-        """Keys past their TTL, oldest first."""
+        """Yield the keys past their TTL, oldest first."""
         if self.spec.ttl_ms is None or now_ms <= self.spec.ttl_ms:
             return
         # Written at now - ttl is not yet *more* than the TTL ago.
@@ -90,7 +90,7 @@ class _Book:
         yield from (key[_PREFIX_BYTES:] for key, _ in self.order.range(WHOLE, _BY_TIME, end))
 
     def least_used(self) -> Iterator[bytes]:
-        """As many keys as there are too many."""
+        """Yield the least recently used keys, as many as exceed the bound."""
         surplus = 0 if self.spec.max_entries is None else self.entries - self.spec.max_entries
         if surplus <= 0:
             return
@@ -101,7 +101,7 @@ class _Book:
                 return
 
     def forget(self, keys: list[bytes]) -> None:
-        """Take keys out of the order."""
+        """Remove keys from the order."""
         for key, held in self._held(keys).items():
             if held is not None:
                 self._move(key, held, None)

@@ -1,4 +1,4 @@
-"""A table's rows as they stood at any moment of a batch: its updates in the batch, over what was committed before."""
+"""The rows of a table at any point within a batch: its updates in the batch on top of what was committed before."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _EARLIEST = np.iinfo(np.int64).min
 
 @dataclass(frozen=True)
 class Versions:
-    """One version of the table's row for each question; `present` says whether there was a row.
+    """One version of the table's row per lookup. `present` is true where there was a row.
 
-    `timestamps` are epoch milliseconds, `UNKNOWN_MS` where the row is absent or was stored without one.
+    `timestamps` are epoch milliseconds, `UNKNOWN_MS` if the row is absent or was stored without a timestamp.
     """
 
     present: Flags
@@ -41,16 +41,16 @@ class Versions:
     picks: Numbers
 
     def values(self) -> pa.Table:
-        """Value columns, null where there was no row."""
+        """Return the value columns, null where there was no row."""
         return self.rows.take(pa.array(self.picks, mask=~self.present))
 
 
 class TableHistory:
-    """Reads the store once, for every key that is asked about.
+    """Reads the store once, for all keys that are looked up.
 
-    `keys` STRING, one per question, null ones find nothing; `updates` are the batch's, `places` their order in it; the
-    store holds the batch already, so that only its committed values count. Raises `TaskCorrupted` on a stored row that
-    cannot be read.
+    `keys` is STRING, one per lookup; null keys find nothing. `updates` are the updates of the batch, and `places` their order
+    in it. The store already contains the batch, so only its committed values are used. Raises `TaskCorrupted` on a stored row
+    that cannot be read.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TableHistory:
         self._timestamps = np.concatenate([numbers(updates, TIMESTAMP), stored_ms])
 
     def before(self, moments: Numbers) -> Versions:
-        """For each question the last version whose place is before its moment."""
+        """Return, for each lookup, the last version with a position before that of the lookup."""
         newest = spans(
             self._codes, np.full(len(moments), _EARLIEST), moments - 1, self._update_codes, self._places
         ).newest()

@@ -1,9 +1,10 @@
-"""The rows that one side of a stream join keeps for partners to come, in a window store.
+"""The rows that one side of a stream join keeps for future partners, in a window store.
 
-Key: the key's bytes; the timestamp, 8 bytes; a counter that tells rows of equal key and timestamp apart, 4 bytes; the
-timestamp again, 8 bytes: all big-endian. The first timestamp puts the rows of a key into the order of time, so that a
-scan reads only those near; the last one is where every window store has it, for a restore finds the segment by it. A key
-may contain any bytes, so one that begins like another can stand between its rows: the length of the whole tells.
+A key consists of the key's bytes; the timestamp, 8 bytes; a counter that distinguishes rows of equal key and timestamp, 4
+bytes; and the timestamp again, 8 bytes; all big-endian. The first timestamp orders the rows of a key by time, so that a scan
+reads only nearby rows. The last one is where every window store has it, because a restore finds the segment by it. A key may
+contain any bytes, so rows of another key that has this one as a prefix may lie between its rows; the total length
+distinguishes them.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ class Kept:
 
 @dataclass(frozen=True)
 class JoinedRows:
-    """Reads and adds rows with `columns`; rows leave with their segment of `segment_ms`, never one by one."""
+    """Reads and adds rows with `columns`. Rows are removed with their segment of `segment_ms`, never one by one."""
 
     store: PendingStore
     segment_ms: int
     columns: tuple[Column, ...]
 
     def near(self, rows: Rows, back_ms: int, ahead_ms: int) -> Kept:
-        """Kept rows of the keys of `rows`, not older than `back_ms` before a key's first of them, nor more than `ahead_ms`
-        behind its last; of one key by timestamp, then counter. Raises `TaskCorrupted`.
+        """Return kept rows of the keys of `rows`, from `back_ms` before a key's first timestamp to `ahead_ms` after its last.
+
+        The rows of one key are ordered by timestamp, then counter. Raises `TaskCorrupted`.
         """
         keys: list[bytes] = []
         values: list[bytes] = []
@@ -76,7 +78,7 @@ class JoinedRows:
         return Kept(kept, suffixes["counter"].astype(np.int64))
 
     def add(self, rows: Rows, is_kept: Flags) -> Kept:
-        """Keep those new rows, gives all of them counters."""
+        """Give all new rows counters, and keep those for which `is_kept` is true."""
         if not rows.num_rows:
             return Kept(rows, np.zeros(0, dtype=np.int64))
         keys, times = rows.column(KEY), numbers(rows, TIMESTAMP)
@@ -104,10 +106,10 @@ class JoinedRows:
         return counters
 
     def _taken(self, keys: pa.ChunkedArray, times: Numbers) -> Numbers:
-        """How many rows of each distinct key and timestamp are kept."""
+        """Return the number of kept rows of each distinct key and timestamp."""
         taken = np.zeros(len(times), dtype=np.int64)
         stamps = big_endian(times)
-        # Rows are not deleted one by one, so without the row of counter 0 there is none: one read for nearly all.
+        # Rows are not deleted one by one, so without the row of counter 0 there is none. One read suffices for nearly all.
         zeros = _joined(keys, stamps, big_endian(np.zeros_like(times), COUNTER_BYTES), stamps)
         segments = times // self.segment_ms
         for segment in np.unique(segments).tolist():

@@ -1,6 +1,6 @@
-"""Stateless SQL behind a stateful node, run by DuckDB on the batch's Arrow rows.
+"""Stateless SQL after a stateful node, run by DuckDB on the batch's Arrow rows.
 
-Expressions are Spark SQL as everywhere in a topology; `tidemark.topology.behind` translates those whose result is surely
+Expressions are Spark SQL as everywhere in a topology. `tidemark.topology.behind` translates those whose result is certain to be
 Spark's, and refuses others when the topology is written.
 """
 
@@ -24,14 +24,13 @@ from tidemark.topology.schema import KEY as RECORD_KEY
 class MapOperator:
     """Implements `Operator` for `Map`; `columns` are those of its input.
 
-    A deleted row has no values: conditions and new keys are asked with nulls, as Kafka Streams asks with a null value. What
-    passes is still a deletion, and its columns are null whatever was selected, those of its window aside: in Kafka Streams
-    they are part of the key. A row whose new key is null is left out, unless the node
-    keeps such.
+    A deleted row has no values: conditions and new keys are evaluated with nulls, as Kafka Streams does with a null value. A
+    deleted row that passes remains a deletion, and its columns are null whatever was selected, except those of its window: in
+    Kafka Streams they are part of the key. A row whose new key is null is dropped, unless the node keeps null keys.
     """
 
     def __init__(self, node: Map, columns: Sequence[Column], memory_bytes: int) -> None:
-        """`memory_bytes` bounds what DuckDB holds at a time, results that have left it aside."""
+        """`memory_bytes` bounds the memory that DuckDB uses at a time, not counting results that it has returned."""
         self._node = node
         key = KEY
         if node.key is not None and node.key != RECORD_KEY.name:
@@ -54,14 +53,14 @@ class MapOperator:
         if node.key is not None and not node.keeps_null_keys:
             kept.append(f"({key}) IS NOT NULL")
         where = f" WHERE {' AND '.join(kept)}" if kept else ""
-        # Rows come in the order of __seq and leave in it: those of equal __seq would be mixed by sorting.
+        # Rows arrive and leave in the order of __seq. Sorting could mix those of equal __seq.
         self._sql = f"SELECT {key} AS {KEY}, {TIMESTAMP}, {SEQUENCE}, {DELETED}, {values} FROM rows{where}"
         self._schema = rows_schema(node.columns)
-        # Opening a database takes as long as a small batch does.
+        # Opening a database takes as long as a small batch.
         self._memory_bytes = memory_bytes
         self._session = duckdb.connect(
             ":memory:",
-            # Without a folder nothing is written where the process happens to be.
+            # Without a folder, nothing is written into the current directory of the process.
             config={"threads": 1, "memory_limit": f"{memory_bytes // 1024}KiB", "temp_directory": ""},
         )
 
@@ -72,9 +71,9 @@ class MapOperator:
         return Emitted(self._computed(rows).cast(self._schema))
 
     def _computed(self, rows: pa.Table) -> pa.Table:
-        """Each row by itself decides what becomes of it: where all at once are too much for the memory, halves are taken.
+        """Compute the rows; if all at once need too much memory, split them in halves, because each row is independent.
 
-        Raises `BufferFull` where one row is.
+        Raises `BufferFull` if a single row needs too much.
         """
         self._session.register("rows", rows)
         try:
@@ -84,7 +83,7 @@ class MapOperator:
             if rows.num_rows == 1:
                 raise BufferFull(
                     f"{self._node.node}: one row needs more than the {self._memory_bytes} bytes of memory that its SQL may "
-                    "use: raise TIDEMARK_SQL_MEMORY_BYTES, or filter such rows out in front of the node"
+                    "use: raise TIDEMARK_SQL_MEMORY_BYTES, or filter out such rows before the node"
                 ) from error
         finally:
             self._session.unregister("rows")

@@ -1,4 +1,4 @@
-"""Runs a user's processor, record by record or an Arrow table at a time."""
+"""Running a user's processor, record by record or one Arrow table at a time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tidemark.topology.plan import Process
 
 
 class ProcessOperator:
-    """An `Operator` over one input of rows, made once per task; the processor's instance lives as long.
+    """An `Operator` with one input of rows, created once per task; the processor's instance lives as long.
 
-    Emits what the processor gives back or forwards, in its order; rows that an `ArrowProcessor` gives back come before
-    those that it forwards. A row for which the processor raises is refused, and so is one of which it makes an
-    `UnusableValue`; what it did for it is undone. Of a batch, the halves are tried. Errors of the topology go on, with a note
-    of node and record.
+    Emits what the processor returns or forwards, in its order. Rows that an `ArrowProcessor` returns come before those that it
+    forwards. A row is refused if the processor raises for it or makes an `UnusableValue` of it; what the processor did for
+    that row is undone. If it raises for a batch, each half is tried. Errors of the topology are raised with a note of node and
+    record.
     """
 
     def __init__(self, node: Process, wall_ms: int) -> None:
@@ -38,22 +38,24 @@ class ProcessOperator:
         made = load_code(node.processor, node.node)()
         wanted = ArrowProcessor if node.is_batched else Processor
         if not isinstance(made, wanted):
-            raise InvalidTopology(f"{self._where} is no {wanted.__name__}; derive the class from tidemark.processors")
+            raise InvalidTopology(
+                f"{self._where} is not a subclass of {wanted.__name__}; derive the class from tidemark.processors"
+            )
         self._processor: Processor | ArrowProcessor = made
         self._context = TaskContext(node, wall_ms)
         self._processor.init(self._context)
         self._context.initialised()
 
     def is_due(self, wall_ms: int) -> bool:
-        """Whether the clock alone calls the processor back."""
+        """Return whether a callback of the processor is due by the clock alone."""
         return self._context.is_due(wall_ms)
 
     def committed(self, wall_ms: int) -> None:
-        """What was run with this clock is committed, so its wall-clock callbacks are not made again."""
+        """Record that the batch at this clock is committed, so that its wall-clock callbacks are not made again."""
         self._context.committed(wall_ms)
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """The batch's rows in the order of `__seq`, then the callbacks that are due."""
+        """Process the batch's rows in the order of `__seq`, then make the callbacks that are due."""
         try:
             return self._run(inputs, stores, at, is_careful=False)
         except FoundLate:
@@ -77,14 +79,14 @@ class ProcessOperator:
         self._context.place = 0 if last is None else behind(last)
         self._context.punctuate(at)
         forwarded = self._context.end()
-        # What a whole batch gave comes with its last record.
+        # Rows returned for a whole batch have the position of its last record.
         given_back = [with_sequence(table, np.full(table.num_rows, last)) for table in given_back]
         return Emitted(pa.concat_tables([*given_back, forwarded]), refused=refused.rows())
 
     def _each(self, processor: Processor, rows: Rows, at: BatchTime, refused: Refusals) -> None:
         columns = (rows.column(name).to_pylist() for name in (KEY, TIMESTAMP, SEQUENCE, DELETED))
-        # As in Kafka Streams a record sees the stream time that it moves itself. What comes later in the batch does not
-        # count yet: else the records of a backlog would look late.
+        # As in Kafka Streams, a record sees the stream time that it advances itself. Later records of the batch do not
+        # count yet: otherwise the records of a backlog would look late.
         stream_time_ms = at.before_ms
         for key, timestamp_ms, place, deleted, row in zip(*columns, to_dicts(rows), strict=True):
             stream_time_ms = max(stream_time_ms, min(timestamp_ms, at.after_ms))
@@ -124,12 +126,12 @@ class ProcessOperator:
             given_back.append(made)
 
     def _checked(self, given: Any) -> Rows:
-        """Make rows of the table that a batch gave back.
+        """Convert the table that was returned for a batch to rows.
 
         Raises `InvalidTopology` for a table without the node's columns, `UnusableValue` for values that they cannot hold.
         """
         if not isinstance(given, pa.Table):
-            raise InvalidTopology(f"{self._where} gave {type(given).__name__}; return a pyarrow.Table or None")
+            raise InvalidTopology(f"{self._where} returned {type(given).__name__}; return a pyarrow.Table or None")
         schema = value_schema(self.node.columns)
         if missing := {KEY, TIMESTAMP, *schema.names} - set(given.column_names):
             raise InvalidTopology(f"{self._where}: the table has no column {', '.join(sorted(missing))}")

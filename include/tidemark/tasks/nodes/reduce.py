@@ -1,4 +1,4 @@
-"""Folding rows into one per key, and window, by a user's Python function."""
+"""Folding rows into one per key, and per window if there are windows, by a user's Python function."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tidemark.topology.stores import window_span_ms
 
 @dataclass(frozen=True)
 class _Result:
-    """What one key, in one window, came to; `place` is its `__seq`, `number` counts the batch's results."""
+    """The result for one key and window; `place` is its `__seq`, `number` counts the results of the batch."""
 
     key: str
     start: int | None
@@ -55,7 +55,7 @@ class _Result:
 
 @dataclass
 class _Fold:
-    """What one key, in one window, comes to: `row` None is no value. `results` are those that its last record led to."""
+    """The state of one key and window: a `row` of None is no value. `results` are those of its last record."""
 
     key: str
     start: int | None
@@ -64,7 +64,7 @@ class _Fold:
     results: list[_Result] = field(default_factory=list)
 
     def take(self, row: Row | None, timestamp: int, place: int, record: int, number: int) -> None:
-        """The next result; those of earlier records are not emitted any more."""
+        """Set the next result. Results of earlier records are no longer emitted."""
         self.row, self.timestamp = row, timestamp
         if self.results and self.results[-1].record != record:
             self.results.clear()
@@ -72,16 +72,17 @@ class _Fold:
 
 
 class ReduceOperator:
-    """An `Operator` over one input of rows; rows without a key are passed over.
+    """An `Operator` with one input of rows; rows without a key are skipped.
 
-    So are deleted rows, except in windows, where the function is given None, or a first value is None: as in Kafka
-    Streams' `KStreamReduce`, `KStreamAggregate` and `KStreamWindowAggregate`. The function sees a key's rows in the order
-    of `__seq`. The store keeps its results as rows (`StoreSpec.columns`) with their timestamps. Per touched key and window
-    the result of its last record is emitted, in the place of that record, `__ts` the newest behind the value; where that
-    record has come as several rows, as the pairs of a join do, the result of each, as Kafka Streams gives them. A function
-    that returns None deletes: the emitted row is deleted, and keeps its window; the next row begins again. A row
-    for which the function raises is refused, in all of its windows, and so is one whose result its columns cannot hold; a
-    result that is no row raises `InvalidTopology`.
+    Deleted rows are skipped, too, except in windows: there the function is called with None, or a first value is None, as in
+    Kafka Streams' `KStreamReduce`, `KStreamAggregate` and `KStreamWindowAggregate`. The function sees a key's rows in the
+    order of `__seq`. The store keeps the results as rows (`StoreSpec.columns`) with their timestamps.
+
+    For each changed key and window, the result of its last record is emitted, at the position of that record; `__ts` is the
+    newest timestamp in the value. If that record produced several rows, as in a join, the result of each is emitted, as in
+    Kafka Streams. A function that returns None deletes: the emitted row is deleted and keeps its window, and the next row
+    starts from no value. A row for which the function raises is refused, in all of its windows, and so is a row whose result
+    does not fit the columns. A result that is not a row raises `InvalidTopology`.
     """
 
     def __init__(self, node: Reduce) -> None:
@@ -92,11 +93,11 @@ class ReduceOperator:
         self._initializer = load_code(node.initializer, node.node) if node.initializer else None
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Fold the rows that are in time; a row counts as late once for each closed window that it falls in."""
+        """Fold the rows that are not late. A row counts as late once for each closed window that contains it."""
         try:
             return self._run(inputs, stores, at, is_careful=False)
         except UnusableValue:
-            # Noticed once all results were there: with each result looked at by itself, its row is refused.
+            # Noticed only when all results were there: if each result is checked separately, its row is refused.
             return self._run(inputs, stores, at, is_careful=True)
 
     def _run(
@@ -124,7 +125,7 @@ class ReduceOperator:
                 taking.append(folds.setdefault((key, start), _Fold(key, start)))
             if taking:
                 work.append((taking, timestamp, place, record, None if deleted else row))
-            # Of what one record leads to, as the finals of several windows, one row may make the next late.
+            # Of several rows from one record, such as the finals of several windows, one may make the next late.
             time_ms = max(time_ms, timestamp)
         if not work:
             return Emitted(no_rows(self.node.columns), late)
@@ -172,14 +173,14 @@ class ReduceOperator:
             result = row if old is None else self._function(old, row)
         if result is not None and not isinstance(result, dict):
             raise InvalidTopology(
-                f"{self._where} gave {type(result).__name__}; return a dictionary of columns, or None"
+                f"{self._where} returned {type(result).__name__}; return a dictionary of columns, or None"
             )
         if is_careful:
             from_dicts([result], self._store.columns, self._where)
         return result
 
     def _addresses(self, folds: Sequence[_Fold]) -> dict[int, list[tuple[bytes, _Fold]]]:
-        """By segment, each fold with its key in the store."""
+        """Return, by segment, each fold with its key in the store."""
         segment_ms = self._store.segment_ms
         if self.node.window is None or segment_ms is None:
             return {WHOLE: [(fold.key.encode(), fold) for fold in folds]}

@@ -1,4 +1,4 @@
-"""The rows that an aggregation of any kind of window emits."""
+"""The rows that an aggregation emits, whatever its windows are."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WINDOW_START, WINDOW_END = "window_start", "window_end"
 
 @dataclass(frozen=True)
 class Results:
-    """Results of one batch in the order in which they are emitted, all columns of the same length.
+    """Results of one batch in the order of emission. All columns have the same length.
 
-    `starts` and `ends` are None where there is no window. Where `deleted` is true (None: nowhere), the window is gone and
-    its `records` are not looked at. `offsets` are those of the records that led to the results, ascending.
+    `starts` and `ends` are None without windows. Where `deleted` is true (None: nowhere), the window is gone and its
+    `records` are ignored. `offsets` are those of the records that produced the results, ascending.
     """
 
     keys: pa.Array
@@ -38,9 +38,9 @@ class Results:
 
 
 def result_rows(aggregation: Aggregation, layout: ValueLayout, results: Results) -> Rows:
-    """Rows with `aggregation.columns`, in the order of `results`; their `__seq` are the records' offsets for now.
+    """Return rows with `aggregation.columns`, in the order of `results`; their `__seq` are the records' offsets for now.
 
-    A deleted row keeps its key and its window, which say what is deleted; its aggregates are null.
+    A deleted row keeps its key and its window, which identify what is deleted; its aggregates are null.
     """
     count = len(results.keys)
     named: dict[str, pa.Array] = {aggregation.key_name: results.keys}

@@ -1,4 +1,4 @@
-"""A processor's view of a row store: rows instead of bytes, read ahead and written behind within a batch."""
+"""A processor's view of a row store: rows instead of bytes, with reads ahead and delayed writes within a batch."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PAST_ALL_TEXT = b"\xff"
 
 
 class RowStore:
-    """Implements `tidemark.processors.KeyValueStore` over one `PendingStore` per batch."""
+    """Implements `tidemark.processors.KeyValueStore` on one `PendingStore` per batch."""
 
     def __init__(self, spec: StoreSpec, where: str) -> None:
         if spec.kind is not StoreKind.KEY_VALUE or not spec.columns:
-            raise InvalidTopology(f"{where}: store '{spec.name}' is no key-value store of rows; give it columns")
+            raise InvalidTopology(f"{where}: store '{spec.name}' is not a key-value store of rows; give it columns")
         self._spec = spec
         self._where = f"{where}: store '{spec.name}'"
         self._names = frozenset(column.name for column in spec.columns)
         self._nulls: Row = dict.fromkeys(column.name for column in spec.columns)
         self._floats = [c.name for c in spec.columns if pa.types.is_floating(ROW_TYPES[c.type])]
-        # Only a bounded store needs to know what was read: the least recently used of its keys go.
+        # Only a bounded store needs to record reads, because its least recently used keys are deleted.
         self._counts_reads = spec.max_entries is not None
         self._used: dict[bytes, None] = {}
         self._pending: PendingStore | None = None
@@ -39,16 +39,16 @@ class RowStore:
         self._read: dict[bytes, bytes | None] = {}
         self._written: dict[bytes, Row | None] = {}
         self._own: dict[bytes, Row | None] = {}
-        """What the record at hand has put; then what of it was written already, so that it can be undone."""
+        """Puts of the current record. Those that were already written are in `_undo`, so that they can be undone."""
         self._undo: Undo = []
         self._undo_of_batch: Undo = []
         self._is_careful = False
 
     def begin(self, pending: PendingStore, batch_keys: Sequence[str | None], is_careful: bool) -> None:
-        """Bind a batch; its keys are read in one go when the first of them is asked for. A null key names no row.
+        """Bind a batch; its keys are read at once when the first of them is needed. A null key names no row.
 
-        A row that cannot be stored is noticed when many are written (`FoundLate`). If `is_careful`, each `put` looks at its
-        own row, which is slow.
+        A row that cannot be stored is noticed when many rows are written (`FoundLate`). With `is_careful`, each `put` checks
+        its own row, which is slow.
         """
         self._pending, self._is_careful = pending, is_careful
         self._read, self._written, self._used = {}, {}, {}
@@ -56,7 +56,7 @@ class RowStore:
         self._ahead = list({key.encode(): None for key in batch_keys if key is not None})
 
     def keep(self) -> None:
-        """What was put since the last `keep` or `drop` stays."""
+        """Keep what was put since the last `keep` or `drop`."""
         if self._own:
             self._written.update(self._own)
             self._own = {}
@@ -65,7 +65,7 @@ class RowStore:
             self._undo = []
 
     def drop(self) -> None:
-        """What was put since the last `keep` or `drop` is undone."""
+        """Undo what was put since the last `keep` or `drop`."""
         self._own = {}
         self._bound.take_back(self._undo)
         for _, name, _ in self._undo:
@@ -73,17 +73,17 @@ class RowStore:
         self._undo = []
 
     def write(self) -> None:
-        """Write what the batch put. Raises `FoundLate` for a row that cannot be stored."""
+        """Write the puts of the batch. Raises `FoundLate` for a row that cannot be stored."""
         self.keep()
         self._flush()
 
     def end(self) -> None:
-        """Let go of the batch, which is written."""
+        """Release the batch, which is written."""
         self._bound.note_reads(self._used)
         self._pending = None
 
     def abandon(self) -> None:
-        """Undo all that the batch put, and let go of it."""
+        """Undo all puts of the batch, and release it."""
         self._bound.take_back(self._undo_of_batch + self._undo)
         self._pending = None
 
@@ -102,7 +102,7 @@ class RowStore:
     def put(self, key: str, row: Mapping[str, Any]) -> None:
         name = self._key(key)
         if self._is_careful or not row.keys() <= self._names:
-            from_dicts([row], self._spec.columns, self._where)  # Says what is wrong.
+            from_dicts([row], self._spec.columns, self._where)  # Raises with the reason.
         self._own[name] = dict(row)
 
     def delete(self, key: str) -> None:
@@ -162,7 +162,7 @@ class RowStore:
             self._read[name] = bound.get_many(WHOLE, [name])[0]
 
     def _flush(self) -> None:
-        """Write what was put, that of the record at hand so that it can be undone."""
+        """Write the puts, those of the current record so that they can be undone."""
         self._write(self._written, self._undo_of_batch)
         self._write(self._own, self._undo)
         self._written, self._own = {}, {}

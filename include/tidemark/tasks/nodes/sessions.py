@@ -1,8 +1,8 @@
-"""Aggregation in session windows: records merge with each other and with the stored sessions in reach.
+"""Aggregation in session windows: records are merged with each other and with the stored sessions in reach.
 
-The rules are those of Kafka Streams' `KStreamSessionWindowAggregate`: two sessions are one when at most the gap lies
-between them; a record is late when the session that it would make or grow ends before stream time - grace - gap.
-Stream time is that at the batch's start.
+The rules are those of Kafka Streams' `KStreamSessionWindowAggregate`: two sessions become one if at most the gap is between
+them; a record is late if the session that it would create or extend ends before stream time - grace - gap. Stream time is that
+at the start of the batch.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, Fold, SessionWindow
 
 _BEGINNING = -1
-"""Before every time: nothing is late, nothing has expired."""
+"""Earlier than every time: nothing is late, nothing has expired."""
 
 Times = npt.NDArray[np.int64]
 
 
 @dataclass
 class _Session:
-    """One session being put together.
+    """One session while it is assembled.
 
     `members` are what its value is merged from, in order: numbers of partials, or -1 - i for `_Sessions.values[i]`.
-    `replaced` are the stored sessions that it takes in, `last_offset` is that of its last record.
+    `replaced` are the stored sessions that it absorbs. `last_offset` is the offset of its last record.
     """
 
     key: bytes
@@ -62,7 +62,7 @@ class _Session:
 
 @dataclass(frozen=True)
 class _Partials:
-    """The partials' columns, sorted by key, time and offset."""
+    """The columns of the partials, sorted by key, time and offset."""
 
     table: pa.Table
     keys: pa.Array
@@ -83,15 +83,16 @@ class _Partials:
 
 
 class SessionAggregateOperator:
-    """An `Operator` over one input: partial results per key and timestamp.
+    """An `Operator` with one input: partial results per key and timestamp.
 
     Columns: `k` STRING; `w` BIGINT, the records' timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
-    Several partials of a key and timestamp are taken by their offsets, the records of one at the last's.
+    Several partials of a key and timestamp are processed in the order of their offsets; all records of a partial count at its
+    last offset.
 
-    Rows that it emits have `__ts` = `window_end` = the last record's timestamp. The stored sessions that a session takes
-    in, itself included where it keeps its window, are emitted before it as deleted rows which keep their `window_start`
-    and `window_end`: with the key they say which session is gone. Their aggregates are null. Sessions come in the order
-    of their last records.
+    Emitted rows have `__ts` = `window_end` = the last record's timestamp. Before a session, the stored sessions that it absorbs
+    are emitted as deleted rows, including itself if it keeps its window. These keep their `window_start` and `window_end`,
+    which identify the deleted session together with the key; their aggregates are null. Sessions are emitted in the order of
+    their last records.
     """
 
     def __init__(self, aggregation: Aggregation, emits: bool = True) -> None:
@@ -103,7 +104,7 @@ class SessionAggregateOperator:
         self._depends_on_order = any(aggregate.fold is Fold.COLLECT for aggregate in aggregation.aggregates)
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Merge the partials that are in time, and emit each new or grown session and each that is gone."""
+        """Merge the partials that are not late, and emit each new or extended session and each deleted one."""
         aggregation = self.aggregation
         if not inputs[0].num_rows:
             return Emitted(no_rows(aggregation.columns))
@@ -122,10 +123,10 @@ class SessionAggregateOperator:
     def _results(
         self, layout: ValueLayout, partials: _Partials, stored: list[bytes], sessions: Sequence[_Session]
     ) -> Results:
-        """The sessions' new values, and before each the sessions that it replaces."""
+        """Return the sessions' new values, and before each the sessions that it replaces."""
         folded = fold_into(layout, layout.empty(partials.table.num_rows), partials.table)
         values = np.concatenate([folded, layout.decode(stored[::-1])])
-        # Stored value i is member -1 - i, and so are stored values the last ones, in reverse.
+        # Stored value i is member -1 - i, so the stored values come last, in reverse.
         members = np.array([member for session in sessions for member in session.members], dtype=np.int64)
         sizes = np.array([len(session.members) for session in sessions], dtype=np.int64)
         merged = merge_groups(layout, values[members], np.cumsum(sizes) - sizes)
@@ -133,7 +134,7 @@ class SessionAggregateOperator:
         places: list[int] = []
         offsets: list[int] = []
         for session in sessions:
-            # Kafka Streams deletes nothing where the merged session is no other than the record's own.
+            # Kafka Streams deletes nothing if the merged session is just the record's own.
             if session.start != session.end:
                 named += [(session.key, start, end) for end, start in sorted((e, s) for s, e in session.replaced)]
             places.append(len(named))
@@ -168,7 +169,7 @@ class SessionAggregateOperator:
 
 
 class _Merging:
-    """Puts the sessions of one batch together. `values` are the stored values that they take in."""
+    """Assembles the sessions of one batch. `values` are the stored values that they absorb."""
 
     def __init__(
         self, aggregation: Aggregation, window: SessionWindow, store: PendingStore, partials: _Partials, at: BatchTime
@@ -182,17 +183,17 @@ class _Merging:
         self._first_open_end = self._first_live_end = _BEGINNING
         if at.before_ms != NO_STREAM_TIME:
             self._first_open_end = at.before_ms - window.grace_ms - window.gap_ms
-            # Whether an expired session is still there depends on when its segment is dropped: it never counts.
+            # Whether an expired session still exists depends on when its segment is dropped, so it never counts.
             if aggregation.store.retention_ms is not None:
                 self._first_live_end = at.before_ms - aggregation.store.retention_ms + 1
 
     def sessions(self, depends_on_order: bool) -> tuple[list[_Session], int]:
-        """The new and grown sessions, and how many records are late."""
+        """Return the new and extended sessions, and the number of late records."""
         found: list[_Session] = []
         late = 0
         bounds = [*self._partials.first_rows.tolist(), len(self._partials.times)]
         keys = self._partials.keys.to_pylist()
-        # By key, time is sorted: where a key's first record is in time by itself, all are.
+        # Times are sorted within a key: if a key's first record alone is not late, none of its records is.
         firsts = self._partials.times[self._partials.first_rows]
         one_by_one = np.ones(len(firsts), dtype=np.bool_) if depends_on_order else firsts < self._first_open_end
         chain_rows = np.flatnonzero(np.diff(self._partials.times, prepend=0) > self._gap_ms)
@@ -207,14 +208,14 @@ class _Merging:
         return found, late
 
     def _in_chains(self, key: bytes, bounds: Sequence[int]) -> Iterator[_Session]:
-        """Sessions of records that are all in time; between two bounds no record is more than the gap from the next."""
+        """Yield sessions of records none of which is late; between two bounds, gaps are at most the session gap."""
         times, offsets = self._partials.times, self._partials.offsets
         current: _Session | None = None
         for first, last in pairwise(bounds):
             order = first + np.argsort(offsets[first:last], kind="stable")
             chain = _Session(key, int(times[first]), int(times[last - 1]), int(offsets[order[-1]]), order.tolist())
             stored = list(self._stored(key, chain.start - self._gap_ms, chain.end + self._gap_ms))
-            # Sorted by time: what the last session does not reach, none of the earlier ones can.
+            # Sorted by time: what the last session does not reach, none of the earlier ones can reach.
             if current is not None and chain.start > current.end + self._gap_ms:
                 yield current
                 current = None
@@ -228,10 +229,10 @@ class _Merging:
             yield current
 
     def _one_by_one(self, key: bytes, first: int, last: int) -> tuple[list[_Session], int]:
-        """Sessions of records of which some may be late, taken in the order of their offsets."""
+        """Return the sessions of records of which some may be late, processed in the order of their offsets."""
         times, offsets = self._partials.times[first:last], self._partials.offsets[first:last]
         gap_ms = self._gap_ms
-        # No two of them overlap, so that they are in the order of their starts and of their ends.
+        # No two of them overlap, so they are in the order of both their starts and their ends.
         sessions = list(self._stored(key, int(times[0]) - gap_ms, int(times[-1]) + gap_ms))
         starts, ends = [s.start for s in sessions], [s.end for s in sessions]
         late = 0
@@ -249,7 +250,7 @@ class _Merging:
         return [session for session in sessions if session.last_offset >= 0], late
 
     def _stored(self, key: bytes, least_end: int, most_start: int) -> Iterator[_Session]:
-        """Stored sessions that reach into [least_end, most_start] and have not expired, by their ends."""
+        """Yield stored sessions that reach into [least_end, most_start] and have not expired, by their ends."""
         least_end = max(least_end, self._first_live_end)
         for segment in self._segments:
             if self._segment_ms is not None and segment < least_end // self._segment_ms:

@@ -1,4 +1,4 @@
-"""Rows to records of a topic."""
+"""Conversion of rows to records of a topic, and of Spark's columns to rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.topology.plan import RowSink, Sink, WindowedKey
 
 
 def records_of(node: RowSink, rows: Rows) -> list[Message]:
-    """The rows as records, in their order; a deleted row's value is None, a tombstone."""
+    """Return the rows as records, in their order. The value of a deleted row is None, a tombstone."""
     if not rows.num_rows:
         return []
     columns = [(column.name, rows.column(column.name).combine_chunks()) for column in node.columns]
@@ -30,7 +30,7 @@ def records_of(node: RowSink, rows: Rows) -> list[Message]:
 
 
 def plain_keys(sink: Sink, keys: Sequence[bytes]) -> Sequence[bytes]:
-    """The records' keys less what they say of their windows: these choose the partition."""
+    """Return the records' keys without their windows; these choose the partition."""
     return keys if sink.windowed_key is None else [key[: -sink.windowed_key.value] for key in keys]
 
 
@@ -39,13 +39,13 @@ def _keys(sink: Sink, rows: Rows) -> list[bytes]:
         return bytes_list(rows.column(KEY))
     names = [WINDOW_END, WINDOW_START] if sink.windowed_key is WindowedKey.SESSION else [WINDOW_START]
     if any(rows.column(name).null_count for name in names):
-        raise ValueError(f"{sink.node}: a row, deleted or not, must say its {' and '.join(names)}")
+        raise ValueError(f"{sink.node}: a row, deleted or not, must contain its {' and '.join(names)}")
     window = [big_endian(numbers(rows, name)) for name in names]
     return bytes_list(pc.binary_join_element_wise(rows.column(KEY).combine_chunks().cast(pa.binary()), *window, b""))
 
 
 def entering_rows(table: pa.Table, names: list[str], schema: pa.Schema) -> Rows:
-    """What Spark hands over of a road that goes on in the task loop, as rows; `__seq` is the offset for now."""
+    """Convert what Spark hands over on a path that continues in the task loop to rows; `__seq` is the offset for now."""
     arrays = [table.column("k"), table.column("max_ts"), table.column("record_offset"), table.column("deleted")]
     arrays += [table.column(f"v.{name}") for name in names]
     return pa.table(arrays, schema=schema) if table.num_rows else schema.empty_table()

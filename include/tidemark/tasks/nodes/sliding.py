@@ -1,10 +1,10 @@
-"""Aggregation in sliding windows, kept and updated as Kafka Streams' `KStreamSlidingWindowAggregate` does.
+"""Aggregation in sliding windows, kept and updated as in Kafka Streams' `KStreamSlidingWindowAggregate`.
 
-A record at t makes the window [t - difference, t], or [0, difference] where that would begin before the epoch, and
-[t + 1, t + 1 + difference] once a record falls into it. The store holds windows, not records: what a record meant for a
-window that was closed when it came is not known to the windows that are made later.
+A record at t creates the window [t - difference, t], or [0, difference] if that would begin before the epoch, and
+[t + 1, t + 1 + difference] once a record falls into it. The store holds windows, not records: if a window was already closed
+when a record arrived, windows created later do not know what the record contributed to it.
 
-Which windows a record changes is found for one record after the other, with numbers alone. Their values are merged at the
+The windows that a record changes are determined one record after the other, with numbers only. Their values are merged at the
 end, whole columns at a time.
 """
 
@@ -44,7 +44,7 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """A window as it was before the record came: its first `size` members."""
+    """A window before the record arrived: its first `size` members."""
 
     window: _Window
     size: int
@@ -62,13 +62,13 @@ class _KeyWindows:
     changed: dict[int, int] = field(default_factory=dict)
     """By start, in the order of the last change: the offset of the record that made it."""
     made_twice: dict[int, int] = field(default_factory=dict)
-    """By start: the offset of the record that made a window twice."""
+    """By start: the offset of the record that created a window twice."""
     _row: int = -1
     _time: int = -1
     _offset: int = -1
 
     def take(self, row: int, time: int, offset: int) -> bool:
-        """Let a record into its windows; False where none of them is open."""
+        """Add a record to its windows. Returns False if none of them is open."""
         self._row, self._time, self._offset = row, time, offset
         if time < self.difference_ms:
             self._take_early()
@@ -77,7 +77,7 @@ class _KeyWindows:
         return bool(self.changed) and self.changed[next(reversed(self.changed))] == offset
 
     def _take(self) -> None:
-        """`processReverse`: the windows that hold the time, from the latest to the earliest, then the new ones."""
+        """Update the windows that contain the time, from the latest on, then create the new ones (`processReverse`)."""
         time, difference_ms = self._time, self.difference_ms
         behind: _Snapshot | None = None
         left: _Window | None = None
@@ -95,7 +95,7 @@ class _KeyWindows:
                 newest_ms = window.newest_ms
                 self._update(window)
                 if newest_ms >= time:
-                    return  # Another record of this time has made its windows.
+                    return  # Another record of this time has already created its windows.
                 previous_ms = newest_ms
             else:
                 left, previous_ms = window, window.newest_ms
@@ -103,14 +103,14 @@ class _KeyWindows:
         if previous_ms is not None and previous_ms + 1 + difference_ms >= time and previous_ms + 1 not in self.windows:
             self._make(previous_ms + 1, [])
         if not has_left:
-            # Where the two are one window, Kafka Streams makes it, and emits it, twice.
+            # If the two are the same window, Kafka Streams creates and emits it twice.
             is_joined = left is not None and left.newest_ms >= time - difference_ms
             self._make(time - difference_ms, left.members if left is not None and is_joined else [])
         if behind is not None:
             self._make_behind(behind)
 
     def _take_early(self) -> None:
-        """`processEarly`: records before the first difference share the window that begins at 0."""
+        """Handle records before the first difference, which share the window that begins at 0 (`processEarly`)."""
         time = self._time
         behind: _Snapshot | None = None
         combined = self.windows.get(0)
@@ -130,12 +130,12 @@ class _KeyWindows:
         self._update(combined)
 
     def _make(self, start: int, members: list[int]) -> None:
-        """A window with the record in it, unless it is closed."""
+        """Create a window that contains the record, unless it is closed."""
         if start + self.difference_ms >= self.first_open_end:
             self._put(_Window(start, self._time, [*members, -1 - self._row]))
 
     def _make_behind(self, behind: _Snapshot) -> None:
-        """The window that begins behind the record, which is open: else the record would be late."""
+        """Create the window that begins after the record. It is open, because otherwise the record would be late."""
         if behind.newest_ms > self._time and self._time + 1 not in self.windows:
             self._put(_Window(self._time + 1, behind.newest_ms, behind.window.members[: behind.size]))
 
@@ -155,14 +155,14 @@ class _KeyWindows:
             self._note(window)
 
     def _note(self, window: _Window) -> None:
-        # Set again, it moves to the end.
+        # Setting the entry again moves it to the end.
         self.changed.pop(window.start, None)
         self.changed[window.start] = self._offset
 
 
 @dataclass
 class _Changed:
-    """Changed windows, once for each time that they are emitted, and the stored records that they are merged from."""
+    """Changed windows, one entry for each time that they are emitted, and the stored records from which they are merged."""
 
     stored: Records
     keys: list[bytes] = field(default_factory=list)
@@ -173,13 +173,13 @@ class _Changed:
 
 
 class SlidingAggregateOperator:
-    """An `Operator` over one input: partial results of one record each.
+    """An `Operator` with one input: partial results of one record each.
 
     Columns: `k` STRING; `w` BIGINT, the record's timestamp; `rows`, `max_ts`, `last_offset` BIGINT; one column per slot.
 
-    A record is late when t + difference < stream time at the batch's start - grace, or when all of its windows end before
-    that; a window that does is left as it is. Emits each window that a record of the batch changed or made, in the order
-    of the last change, `__ts` the newest timestamp in it. The store (window keys) must retain twice the difference, the
+    A record is late if t + difference < stream time at the batch's start - grace, or if all of its windows end before that; a
+    window that ends before that is not changed. Emits each window that a record of the batch changed or created, in the order
+    of the last change; `__ts` is the newest timestamp in it. The store (window keys) must retain twice the difference, the
     grace and 1 ms.
     """
 
@@ -192,7 +192,7 @@ class SlidingAggregateOperator:
         self._grace_ms = aggregation.window.grace_ms
 
     def run(self, inputs: Sequence[pa.Table], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Update and make the windows of the records that are in time, and emit these."""
+        """Update and create the windows of the records that are not late, and emit them."""
         aggregation = self.aggregation
         first_open_end = 0 if at.before_ms == NO_STREAM_TIME else max(0, at.before_ms - self._grace_ms)
         is_late = inputs[0].column("w").to_numpy() + self._difference_ms < first_open_end
@@ -205,7 +205,7 @@ class SlidingAggregateOperator:
         late += changed.late_rows
         if not changed.keys:
             return Emitted(no_rows(aggregation.columns), late)
-        # The changes of one record stay in their order, which is that in which Kafka Streams makes them.
+        # The changes of one record stay in their order, which is the order in which Kafka Streams makes them.
         offsets = np.array(changed.offsets, dtype=np.int64)
         order = np.argsort(offsets, kind="stable")
         starts = np.array(changed.starts, dtype=np.int64)[order]
@@ -263,7 +263,7 @@ class SlidingAggregateOperator:
     def _stored(
         self, store: PendingStore, segments: Sequence[int], key: bytes, least: int, most: int
     ) -> Iterator[tuple[int, bytes]]:
-        """The key's windows from that of start `least` to that right behind `most`, ascending: start and value."""
+        """Yield start and value of the key's windows that start between `least` and `most` + 1, ascending."""
         segment_ms = self.aggregation.store.segment_ms
         most += 1
         start, end = (key + time.to_bytes(_TIME_BYTES, "big") for time in (least, most + 1))
@@ -271,14 +271,14 @@ class SlidingAggregateOperator:
             if segment_ms is not None and not least // segment_ms <= segment <= most // segment_ms:
                 continue
             for found, value in store.range(segment, start, end):
-                if len(found) == len(key) + _TIME_BYTES:  # Else another key, of which this one is a prefix.
+                if len(found) == len(key) + _TIME_BYTES:  # Otherwise it is another key, of which this one is a prefix.
                     yield split_window_key(found)[1], value
 
 
 def _put_together(layout: ValueLayout, partials: pa.Table, stored: Records, members: list[list[int]]) -> Records:
-    """One record per window. A partial is in as many as overlap there, so it is done in portions."""
+    """Merge one record per window. A partial is in every window that overlaps there, so this is done in portions."""
     folded = fold_into(layout, layout.empty(partials.num_rows), partials)
-    # Partial i is member -1 - i, and so partials are the last of the values, in reverse.
+    # Partial i is member -1 - i, so the partials come last, in reverse.
     values = np.concatenate([stored, folded[::-1]])
     sizes = np.array([len(each) for each in members], dtype=np.int64)
     portions = np.cumsum(sizes) // _ROWS_AT_ONCE

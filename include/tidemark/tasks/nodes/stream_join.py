@@ -1,9 +1,9 @@
-"""The join of two streams in a window, record by record as Kafka Streams' `KStreamKStreamJoin` (emit interval 0).
+"""The join of two streams in a window, record by record as in Kafka Streams' `KStreamKStreamJoin` (emit interval 0).
 
-Rows wait for partners in two window stores, `joined_rows`. Nothing here depends on where batches end: what a row finds, and
-when a row that stayed alone is emitted, follows from the records' order alone. Three times are committed beside the stream
-time (`Emitted.marks_ms`): of each window store the newest timestamp put into it, of `waiting` what says when it is looked
-through again.
+Rows wait for partners in two window stores (`joined_rows`). Nothing here depends on where batches end: the order of the records
+alone decides which partners a row finds, and when a row without a partner is emitted. Three times are committed beside the
+stream time (`Emitted.marks_ms`): for each window store the newest timestamp put into it, and for `waiting` the time that
+decides when it is scanned again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tidemark.topology.plan import Column, JoinKind, StreamStreamJoin
 from tidemark.topology.roads import LEFT_FIRST, Met
 
 _CLOSED, _OWN = 0, 1
-"""Of what one record gives, rows that stayed alone and are closed by it come before its own results."""
+"""Among the results of one record, rows without a partner that it closes come before its own results."""
 
 _BEFORE_THE_BATCH = -1
 _NO_PLACE = np.iinfo(np.int64).max
@@ -56,11 +56,11 @@ _NO_PLACE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class _Batch:
-    """The records of both sides in the order in which they are taken; all columns of one length.
+    """The records of both sides in processing order. All columns have one length.
 
-    `rows` are numbers in the side's input. `is_live`: with key and value. `stream_ms` is the join's stream time with the
-    record; `newest_ms`, by side, the newest timestamp that the side's window store was given up to the record, itself
-    included.
+    `rows` are row numbers in the input of the side. `is_live` means that the record has key and value. `stream_ms` is the
+    join's stream time including the record. `newest_ms` is, for each side, the newest timestamp put into that side's window
+    store up to and including the record.
     """
 
     sides: Numbers
@@ -73,13 +73,13 @@ class _Batch:
     newest_ms: tuple[Numbers, Numbers]
 
     def places(self, side: int) -> Numbers:
-        """Of one side's live rows, in order."""
+        """Return the positions of one side's live rows, in order."""
         return np.flatnonzero(self.is_live & (self.sides == side))
 
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Row numbers among each side's kept and new rows, and the place of the later row, in the order of emission."""
+    """Row numbers of pairs among each side's kept and new rows, with the position of the later row, in emission order."""
 
     lefts: Numbers
     rights: Numbers
@@ -89,7 +89,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class _Part:
-    """Results in the order in which each record gives them; `phases` tells `_CLOSED` and `_OWN` apart."""
+    """Results in the order in which each record produces them; `phases` distinguishes `_CLOSED` and `_OWN`."""
 
     rows: Rows
     places: Numbers
@@ -98,20 +98,21 @@ class _Part:
 
 @dataclass(frozen=True)
 class StreamStreamJoinOperator:
-    """An `Operator` over the left rows (input 0) and the right rows (input 1).
+    """An `Operator` with the left rows (input 0) and the right rows (input 1).
 
-    A pair has the newer timestamp of both and the `__seq` of its later row; pairs of one row come by their partner's
-    timestamp, then in the order in which the partners came. A row that stays alone comes with nulls, its own timestamp and
-    the `__seq` of the row that was newer than all before and found its window and grace over, before that row's pairs. A
-    late row joins what the other store still holds; late is counted what neither found a partner, nor was emitted, nor kept.
-    A deleted row is no record; nor is one without a key, except where its side is emitted alone: it is, at once.
+    A pair has the newer timestamp of both rows and the `__seq` of the later one. Pairs of one row are ordered by the timestamp
+    of the partner, then by the order in which the partners arrived. A row without a partner is emitted with nulls and its own
+    timestamp, before the pairs of the row that closes it: the first row newer than all before that finds its window and grace
+    over. It has that row's `__seq`. A late row joins what the other store still holds; a row counts as late if it neither found
+    a partner, nor was emitted, nor kept. A deleted row is not a record. A row without a key is not one either, except on a side
+    whose rows are emitted without a partner: there it is emitted at once.
     """
 
     node: StreamStreamJoin
     met: Met = LEFT_FIRST
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Pair the batch's rows with each other and with those kept, keep them, emit what stays alone."""
+        """Pair the batch's rows with each other and with kept rows, keep them, and emit rows that found no partner."""
         node = self.node
         given = in_sequence(inputs[0]), in_sequence(inputs[1])
         if not given[0].num_rows + given[1].num_rows:
@@ -123,13 +124,13 @@ class StreamStreamJoinOperator:
             JoinedRows(stores[spec.name], spec.segment_ms or 1, columns)
             for spec, columns in zip(window_stores, (node.left_columns, node.right_columns), strict=True)
         ]
-        # What was kept is read before anything is added: a pair inside the batch must not be found twice.
+        # Kept rows are read before anything is added: otherwise a pair within the batch would be found twice.
         held = (
             keeps[0].near(live[1], node.after_ms, node.before_ms),
             keeps[1].near(live[0], node.before_ms, node.after_ms),
         )
         retention_ms = node.before_ms + node.after_ms + node.grace_ms
-        # One that is just too old to be found may still wait to be emitted alone: its counter tells it from the others.
+        # A row just too old to be found may still wait to be emitted alone; its counter distinguishes it from the others.
         is_kept = [(batch.times >= batch.newest_ms[side] - retention_ms)[batch.places(side)] for side in (0, 1)]
         sides = [_behind(held[side], keeps[side].add(live[side], is_kept[side])) for side in (0, 1)]
         pairs = self._pairs(batch, sides, held, retention_ms)
@@ -160,7 +161,7 @@ class StreamStreamJoinOperator:
         sides, is_live = sides[order], has_key & has_value
         newest_ms = [
             _newest(
-                # `KStreamJoinWindow` hands null values to its store too, whose own time they move.
+                # `KStreamJoinWindow` also puts null values into its store, and they advance the store's own time.
                 np.where(has_key & (sides == side), times, NO_STREAM_TIME),
                 at.marks_ms.get(spec.name, NO_STREAM_TIME),
             )
@@ -178,12 +179,12 @@ class StreamStreamJoinOperator:
         )
 
     def _pairs(self, batch: _Batch, sides: Sequence[Kept], held: Sequence[Kept], retention_ms: int) -> _Pairs:
-        """Every pair in which at least one row is new, each where its later row finds the other side's."""
+        """Return every pair with at least one new row, at the position where its later row finds the other side's."""
         found = [self._partners(batch, sides, held, retention_ms, side) for side in (0, 1)]
         lefts = np.concatenate([found[0][0], found[1][1]])
         rights = np.concatenate([found[0][1], found[1][0]])
         places = np.concatenate([found[0][2], found[1][2]])
-        # Each record's partners are in their order already.
+        # The partners of each record are already in order.
         order = np.argsort(places, kind="stable")
         right_later = np.repeat([False, True], [len(found[0][0]), len(found[1][0])])
         return _Pairs(lefts[order], rights[order], places[order], right_later[order])
@@ -191,7 +192,7 @@ class StreamStreamJoinOperator:
     def _partners(
         self, batch: _Batch, sides: Sequence[Kept], held: Sequence[Kept], retention_ms: int, side: int
     ) -> tuple[Numbers, Numbers, Numbers]:
-        """For each new row of a side: it, a partner that came before it, its place."""
+        """Return, for each new row of a side and each partner that arrived before it: row, partner, position of the row."""
         places, other_places = batch.places(side), batch.places(1 - side)
         first, others = held[side].rows.num_rows, sides[1 - side].rows
         if not len(places) or not others.num_rows:
@@ -199,7 +200,7 @@ class StreamStreamJoinOperator:
             return nothing, nothing, nothing
         before_ms, after_ms = self._reach(side)
         times = batch.times[places]
-        # A window store gives nothing older than its retention, by the newest that it was given itself.
+        # A window store returns nothing older than its retention, measured from the newest timestamp put into that store.
         oldest_ms = batch.newest_ms[1 - side][places] - retention_ms + 1
         own_codes, other_codes = key_codes(sides[side].rows.column(KEY), others.column(KEY))
         own, partners = spans(
@@ -215,7 +216,7 @@ class StreamStreamJoinOperator:
         return own + first, partners, places[own]
 
     def _reach(self, side: int) -> tuple[int, int]:
-        """How far before and behind a row of this side its partners may be."""
+        """Return how long before and after a row of this side its partners may be."""
         node = self.node
         return (node.after_ms, node.before_ms) if side else (node.before_ms, node.after_ms)
 
@@ -242,16 +243,16 @@ class StreamStreamJoinOperator:
         waiting: Waiting,
         store: PendingStore,
     ) -> tuple[_Part, Numbers]:
-        """Rows that waited and are closed; and the places of those that need not wait for a partner, or have no key.
+        """Return waiting rows that are closed, and the positions of rows without key or that need not wait for a partner.
 
-        What is looked through, and when, depends on every record before, so the records are taken one by one.
+        What is scanned, and when, depends on all records before, so the records are processed one by one.
         """
         puts: dict[int, tuple[bytes, bytes]] = {}
         met: dict[int, list[bytes]] = defaultdict(list)
         met_stored: dict[int, list[bytes]] = defaultdict(list)
         for side in self._outer_sides:
             kept, first, places = sides[side], held[side].rows.num_rows, batch.places(side)
-            # The row of a pair that was there first has a partner from then on, the later one at once.
+            # The earlier row of a pair has a partner from this position on, the later one at once.
             came_later = pairs.right_later if side else ~pairs.right_later
             partnered = np.full(kept.rows.num_rows, _NO_PLACE)
             mine = (pairs.rights if side else pairs.lefts)[~came_later]
@@ -262,7 +263,7 @@ class StreamStreamJoinOperator:
             keys = waiting_keys(kept, lonely, side)
             values = self._alone_values(kept.rows.take(pa.array(lonely)), side)
             puts.update(zip(places[lonely - first].tolist(), zip(keys, values, strict=True), strict=True))
-            # Most of what was kept has had a partner before.
+            # Most kept rows have had a partner before.
             old = np.flatnonzero(partnered[:first] != _NO_PLACE)
             old_keys = waiting_keys(kept, old, side)
             waited = store.get_many(WHOLE, old_keys)

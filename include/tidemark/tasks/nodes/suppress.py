@@ -1,12 +1,12 @@
-"""Suppress: windows wait in a buffer until they have closed, so that each gives one final result.
+"""Suppress: windows wait in a buffer until they have closed, so that each emits one final result.
 
-It follows Kafka Streams' `KTableSuppressProcessorSupplier` row by row. A window has closed when its end + the grace is at
-most the newest timestamp that has reached the node: what comes for a closed window is emitted at once, for what is late
-is the aggregation's to say.
+It follows Kafka Streams' `KTableSuppressProcessorSupplier` row by row. A window is closed when its end plus the grace is not
+later than the newest timestamp that has reached the node. A row for a closed window is emitted at once: only the aggregation
+decides what is late.
 
-The buffer is a logged store (rule 2). Key: window end, eight bytes big-endian, the key's bytes, window start, eight bytes
-big-endian: its order is that in which windows close. Value: the row as JSON, its timestamp `__ts`, and last `__gone`:
-whether the row is the deletion of its window.
+The buffer is a logged store (see invariant: stream time per node). A key is the window end, eight bytes big-endian, the key's
+bytes, and the window start, eight bytes big-endian: this is the order in which windows close. A value is the row as JSON, its
+timestamp `__ts`, and last `__gone`, which is true if the row is the deletion of its window.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ Entries = list[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class SuppressOperator:
-    """An `Operator` over one input: results of windows, each update replacing the one before.
+    """An `Operator` with one input: results of windows, where each update replaces the previous one.
 
-    Emits windows in the order in which they close. Where rows of several records come together, a window that closes in
-    between and is updated later in the batch is emitted once, with that update. A full buffer emits its oldest windows
-    early, behind each row, or raises `BufferFull`. A window that was emitted early is emitted again when it closes only
-    if an update came in between.
+    Emits windows in the order in which they close. If rows of several records arrive together, a window that closes in between
+    and is updated later in the batch is emitted once, with that update. A full buffer emits its oldest windows early, after
+    each row, or raises `BufferFull`. A window that was emitted early is emitted again when it closes only if an update came in
+    between.
 
-    A deletion is emitted only where windows may have been emitted early: otherwise nobody has seen what it deletes. In a
-    buffer that is bounded it waits and counts as any row does, as in Kafka Streams; else it is not kept.
+    A deletion is emitted only if windows may have been emitted early: otherwise no reader has seen what it deletes. A bounded
+    buffer keeps and counts it like any row, as in Kafka Streams; an unbounded buffer does not keep it.
     """
 
     node: Suppress
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Take the updates, emit the windows closed by `at.after_ms`, and see to the bounds."""
+        """Apply the updates, emit the windows closed by `at.after_ms`, and enforce the bounds."""
         store = stores[self.node.stores[0].name]
         rows = in_sequence(inputs[0])
         keys, values = self._entries(rows)
-        # Only what closes in this batch is looked at, unless everything counts.
+        # Unless everything counts, only windows that close in this batch are read.
         stored = dict(store.range(WHOLE, b"", None if self._is_bounded else self._closed_before(at.after_ms)))
         if not self._is_bounded:
             stored |= {k: v for k, v in zip(keys, store.get_many(WHOLE, keys), strict=True) if v is not None}
         buffer = _Buffer(self, stored)
         emitted: Entries = []
-        # A final has the place of the record that closes its window, as if that record had led to it.
+        # A final result has the position of the record that closes its window, as if it came from that record.
         places: list[int] = []
         times_ms = np.maximum(np.maximum.accumulate(numbers(rows, TIMESTAMP)), at.before_ms).tolist()
         records = numbers(rows, SEQUENCE)
@@ -101,11 +101,13 @@ class SuppressOperator:
         return self.node.max_records is not None or self.node.max_bytes is not None
 
     def _entries(self, rows: Rows) -> tuple[list[bytes], list[bytes]]:
-        """The rows as keys and values of the buffer."""
+        """Return the rows as keys and values of the buffer."""
         if not rows.num_rows:
             return [], []
         if rows.column(WINDOW_END).null_count or rows.column(WINDOW_START).null_count:
-            raise ValueError(f"{self.node.node}: a row, deleted or not, must say its {WINDOW_START} and {WINDOW_END}")
+            raise ValueError(
+                f"{self.node.node}: a row, deleted or not, must contain its {WINDOW_START} and {WINDOW_END}"
+            )
         keys = pc.binary_join_element_wise(
             big_endian(numbers(rows, WINDOW_END)),
             rows.column(KEY).combine_chunks().cast(pa.binary()),
@@ -117,7 +119,7 @@ class SuppressOperator:
         return bytes_list(keys), bytes_list(json_records(fields))
 
     def _closed_before(self, time_ms: int) -> bytes:
-        """Every key of a window that has closed at that time is below this."""
+        """Return a bound that is greater than every key of a window closed at that time."""
         first_open_end = time_ms - self.node.grace_ms + 1
         if time_ms == NO_STREAM_TIME or first_open_end <= 0:
             return b""
@@ -136,7 +138,7 @@ class SuppressOperator:
 
 
 class _Buffer:
-    """The windows that wait, while the rows of a batch come."""
+    """The waiting windows, while the rows of a batch are processed."""
 
     def __init__(self, operator: SuppressOperator, stored: dict[bytes, bytes]) -> None:
         self._node = operator.node
@@ -145,10 +147,10 @@ class _Buffer:
         self._held = dict(stored)
         self._size_bytes = sum(len(key) + len(value) for key, value in stored.items())
         self._order = sorted(stored)
-        """A heap of all keys that are held, and of some that are not any more."""
+        """A heap of all keys that are held, and of some that are no longer held."""
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Let a row take the place of what waits under its key."""
+        """Let a row replace the waiting row of its key."""
         before = self._held.pop(key, None)
         if before is not None:
             self._size_bytes -= len(key) + len(before)
@@ -160,12 +162,12 @@ class _Buffer:
         self._size_bytes += len(key) + len(value)
 
     def closed(self, limit: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Take out what lies below a key, in order."""
+        """Remove the rows below a key, and yield them in order."""
         while self._order and self._order[0] < limit:
             yield from self._take()
 
     def surplus(self) -> Iterator[tuple[bytes, bytes]]:
-        """Take out the oldest until the bounds hold. Raises `BufferFull` where the node says so."""
+        """Remove the oldest rows until the bounds hold, and yield them. Raises `BufferFull` if the node requires that."""
         node = self._node
         while (node.max_records is not None and len(self._held) > node.max_records) or (
             node.max_bytes is not None and self._size_bytes > node.max_bytes
@@ -181,7 +183,7 @@ class _Buffer:
             yield from self._take()
 
     def write(self, keys: Sequence[bytes], store: PendingStore) -> None:
-        """Write what has changed."""
+        """Write the changes."""
         touched = dict.fromkeys([*(key for key in self._stored if key not in self._held), *keys])
         puts = {key: self._held.get(key) for key in touched if key in self._held or key in self._stored}
         store.put_many(WHOLE, list(puts), list(puts.values()))

@@ -1,8 +1,8 @@
-"""Tables: the last row of each key, and the joins that look a row up by its key.
+"""Tables: the last row of each key, and the joins that look up a row by its key.
 
-A join sees a table as it stood at each record's place in the batch (rule 20). The table's own node has run before, so its
-store holds the whole batch already: `TableHistory` goes back in it. Where one record is behind both sides, `Met` says which
-side has it first.
+A join sees a table as of each record's position in the batch (see invariant: order in a batch). The table's own node has
+already run, so its store contains the whole batch, and `TableHistory` goes back within it. If one record reaches both sides,
+`Met` decides which side it reaches first.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from tidemark.topology.roads import LEFT_FIRST, RIGHT_FIRST, Met
 
 @dataclass(frozen=True)
 class TableSourceOperator:
-    """An `Operator` over one input: rows that replace, or delete, the row of their key, in the order of `__seq`.
+    """An `Operator` with one input: rows that replace or delete the row of their key, in the order of `__seq`.
 
-    Emits every update, a deletion of a key that is not there too, as Kafka Streams' `KTableSource` does; a row without a
-    key is left out. Store: the key's bytes, the row with its timestamp.
+    Emits every update, including the deletion of a key that does not exist, as Kafka Streams' `KTableSource` does. Rows without
+    a key are dropped. The store maps the key's bytes to the row with its timestamp.
     """
 
     node: TableSource
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Keep the last row of each key, emit the updates."""
+        """Keep the last row of each key, and emit the updates."""
         rows = inputs[0]
         if rows.num_rows and rows.column(KEY).null_count:
             rows = rows.filter(pc.is_valid(rows.column(KEY)))
@@ -70,7 +70,7 @@ class TableSourceOperator:
         np.maximum.at(last, codes, np.arange(len(codes), dtype=np.int64))
         deleted = flags(rows, DELETED)[last]
         if deleted.any():
-            # Each deletion is a record in the changelog: none of what was never stored.
+            # Each deletion is a record in the changelog, so skip those of keys that were never stored.
             names = bytes_list(rows.column(KEY).take(pa.array(last[deleted])))
             was_stored = [value is not None for value in store.get_many(WHOLE, names)]
             keep = ~deleted
@@ -83,18 +83,18 @@ class TableSourceOperator:
 
 @dataclass(frozen=True)
 class StreamTableJoinOperator:
-    """An `Operator` over the stream's rows (input 0) and the table's updates (input 1).
+    """An `Operator` with the stream's rows (input 0) and the table's updates (input 1).
 
-    Each row of the stream with the table's row as it stood then: what has a smaller `__seq`, or was there before the batch;
-    what has the same where `met` says so. Keeps nothing, emits the stream's timestamps and `__seq`. A deleted row in the
-    stream is no record, and is left out; one without a key finds nothing (`KStreamKTableJoinProcessor`).
+    Joins each row of the stream with the table's row at that point: an update counts if it has a smaller `__seq` or was there
+    before the batch; `met` decides about an equal `__seq`. Keeps nothing. Emits the stream's timestamps and `__seq`. A deleted
+    row in the stream is not a record and is dropped; a row without a key finds nothing (`KStreamKTableJoinProcessor`).
     """
 
     node: StreamTableJoin
     met: Met = RIGHT_FIRST
 
     def run(self, inputs: Sequence[Rows], stores: Mapping[str, PendingStore], at: BatchTime) -> Emitted:
-        """Look every row of the stream up."""
+        """Look up the table's row for every row of the stream."""
         node = self.node
         rows, updates = in_sequence(inputs[0].filter(pc.invert(inputs[0].column(DELETED)))), in_sequence(inputs[1])
         if not rows.num_rows:
@@ -115,11 +115,11 @@ class StreamTableJoinOperator:
 
 @dataclass(frozen=True)
 class TableTableJoinOperator:
-    """An `Operator` over the updates of two tables. Keeps nothing: the tables' own stores have all there is.
+    """An `Operator` with the updates of two tables. Keeps nothing: the tables' own stores contain everything.
 
-    Every update of either side gives the joined row as it then is, or a deleted row, by the conditions of Kafka Streams'
-    `KTableKTableInnerJoin` and its like: a deletion of a key that was not there is handed on where the other side has a row.
-    Timestamp: the newer of the update's and of the other side's row's.
+    Every update of either side emits the joined row as of then, or a deleted row, under the conditions of Kafka Streams'
+    `KTableKTableInnerJoin` and its variants: the deletion of a key that does not exist is passed on if the other side has a
+    row. The timestamp is the newer one of the update and of the other side's row.
     """
 
     node: TableTableJoin
@@ -140,7 +140,7 @@ class TableTableJoinOperator:
         left_seen = np.concatenate([left_places + 1, _seen(left, right, self.met.right_sees_left)])
         right_seen = np.concatenate([_seen(right, left, self.met.left_sees_right), right_places + 1])
         left_now, right_now = lefts.before(left_seen), rights.before(right_seen)
-        # Before the update itself; of the other side nothing changes with it.
+        # The versions before the update itself; the other side does not change with it.
         left_was, right_was = lefts.before(left_seen - is_left), rights.before(right_seen - ~is_left)
         own_now = np.where(is_left, left_now.present, right_now.present)
         other = np.where(is_left, right_now.present, left_now.present)
@@ -160,7 +160,7 @@ class TableTableJoinOperator:
         return Emitted(rows.take(pa.array(order[emitted[order]])))
 
     def _judged(self, is_left: Flags, own_was: Flags, own_now: Flags, other: Flags) -> tuple[Flags, Flags]:
-        """Which updates are handed on, and which of them as deletions."""
+        """Return which updates are emitted, and which of them are deletions."""
         if self.node.kind is JoinKind.INNER:
             return other, ~own_now
         either = other | own_was | own_now
@@ -170,6 +170,6 @@ class TableTableJoinOperator:
 
 
 def _seen(updates: Rows, others: Rows, sees_equal: bool) -> Numbers:
-    """For each of the other side's updates, how many of these it sees."""
+    """Return, for each of `others`, how many of `updates` it sees."""
     seen: Numbers = np.searchsorted(numbers(updates, SEQUENCE), numbers(others, SEQUENCE) + sees_equal)
     return seen

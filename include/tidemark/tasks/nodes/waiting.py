@@ -1,7 +1,7 @@
-"""Rows of a stream join that have no partner so far, in a key-value store, each as the result that it will be.
+"""Rows of a stream join without a partner so far, in a key-value store, each stored as the result that it will become.
 
-Key: the row's timestamp, 8 bytes; its side, 0 right and 1 left; the key's bytes; its counter in the window store, 4 bytes:
-all big-endian, so that the order is that of Kafka Streams' `TimestampedKeyAndJoinSide`.
+A key consists of the row's timestamp, 8 bytes; its side, 0 right and 1 left; the key's bytes; and its counter in the window
+store, 4 bytes; all big-endian, so that the order is that of Kafka Streams' `TimestampedKeyAndJoinSide`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tidemark.topology.plan import StreamStreamJoin
 
 SIDE_BYTES = (b"\x01", b"\x00")
 NEVER_MS = 2**63 - 1
-"""Kafka Streams' `minTime` while nothing waits: whatever comes, the store is looked through."""
+"""Kafka Streams' `minTime` while nothing waits: any record causes a scan of the store."""
 
 
 def waiting_keys(kept: Kept, chosen: Numbers, side: int) -> list[bytes]:
-    """The keys under which these rows of a side wait."""
+    """Return the keys under which these rows of a side wait."""
     rows = kept.rows.take(pa.array(chosen))
     return bytes_list(
         pc.binary_join_element_wise(
@@ -41,21 +41,21 @@ def waiting_keys(kept: Kept, chosen: Numbers, side: int) -> list[bytes]:
 
 
 def key_of(waiting: bytes) -> bytes:
-    """The record's key in the key of a waiting row."""
+    """Return the record's key from the key of a waiting row."""
     return waiting[TIME_BYTES + 1 : -COUNTER_BYTES]
 
 
 def time_of(waiting: bytes) -> int:
-    """The timestamp in the key of a waiting row."""
+    """Return the timestamp from the key of a waiting row."""
     return int.from_bytes(waiting[:TIME_BYTES], "big")
 
 
 class Waiting:
-    """The store in one batch. Written by `write`, once: what comes and goes within a batch never reaches the changelog.
+    """The store during one batch. `write` writes it once: rows that come and go within a batch never reach the changelog.
 
-    `look_ms` is Kafka Streams' `minTime`: the store is looked through for closed rows only when stream time has passed it by
-    a window and a grace. Looking through sets it to the last row that was looked at, so that rows may close unseen until the
-    next time; it is kept from commit to commit, as Kafka Streams keeps it while it runs.
+    `look_ms` is Kafka Streams' `minTime`: the store is scanned for closed rows only when stream time has passed it by a window
+    and a grace. A scan sets it to the last row that was examined, so that rows may close unnoticed until the next scan. It is
+    kept from commit to commit, as Kafka Streams keeps it while it runs.
     """
 
     def __init__(self, node: StreamStreamJoin, store: PendingStore, look_ms: int) -> None:
@@ -66,16 +66,16 @@ class Waiting:
         self._read: list[tuple[bytes, bytes]] = []
         self._unread: Iterator[tuple[bytes, bytes]] | None = None
         self._first = 0
-        # By the side's byte in a key: how long after it a partner of the right, of the left may come.
+        # By the side's byte in a key: how long after the row a partner may come, for a right row and for a left row.
         self._open_ms = (node.before_ms + node.grace_ms, node.after_ms + node.grace_ms)
 
     def put(self, key: bytes, value: bytes, timestamp: int) -> None:
-        """A row that waits from now on."""
+        """Add a row that waits from now on."""
         self._new[key] = value
         self.look_ms = min(self.look_ms, timestamp)
 
     def discard(self, keys: Iterable[bytes], *, stored: bool) -> None:
-        """Rows that have a partner now: those that the store has, or rows of this batch, which may not wait."""
+        """Remove rows that now have a partner: rows in the store (`stored`), or rows of this batch, which may not wait."""
         for key in keys:
             if stored:
                 self._gone.add(key)
@@ -83,12 +83,12 @@ class Waiting:
                 self._new.pop(key, None)
 
     def due(self, side: int, stream_ms: int) -> bool:
-        """Whether a record of this side, the newest so far, has the store looked through."""
-        # In Java the sum of NEVER_MS and something overflows, and is smaller than any time.
+        """Return whether a record of this side, the newest so far, causes a scan of the store."""
+        # In Java the sum of NEVER_MS and another number overflows, and is smaller than any time.
         return self.look_ms == NEVER_MS or self.look_ms + self._open_ms[1 - side] < stream_ms
 
     def close(self, stream_ms: int) -> list[tuple[bytes, bytes]]:
-        """Take out the rows whose window and grace are over, in their order."""
+        """Remove the rows whose window and grace are over, and return them in order."""
         closed: list[tuple[bytes, bytes]] = []
         is_open = [False, False]
         self.look_ms = NEVER_MS
@@ -104,17 +104,17 @@ class Waiting:
         for key, _ in closed:
             if self._new.pop(key, None) is None:
                 self._gone.add(key)
-        # A counter stands behind the key, so that keys which begin like others are not in their order yet.
+        # The counter follows the key, so keys with a common prefix are not in their order yet.
         return sorted(closed, key=lambda entry: (entry[0][: TIME_BYTES + 1], key_of(entry[0]), entry[0]))
 
     def write(self) -> None:
-        """Put what the batch comes to into the store."""
+        """Write the changes of the batch to the store."""
         gone = sorted(self._gone)
         self._store.put_many(WHOLE, gone, [None] * len(gone))
         self._store.put_many(WHOLE, list(self._new.keys()), list(self._new.values()))
 
     def _committed(self) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of earlier batches; the store is read no further than somebody has looked."""
+        """Yield rows of earlier batches. The store is read only as far as the iteration goes."""
         if self._unread is None:
             self._unread = self._store.range(WHOLE, b"", None)
         while self._first < len(self._read) and self._read[self._first][0] in self._gone:
