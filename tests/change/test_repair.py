@@ -226,7 +226,7 @@ def test_should_leave_to_a_reset_what_else_was_lost(app):
         reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(not_asked)
     assert repair_of(app).run(YES)
     assert description(app).topic_ids[source] == known[source]
-    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and made again"):
+    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and created again"):
         app.run()
     assert reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(YES)
     app.run()

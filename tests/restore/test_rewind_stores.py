@@ -186,7 +186,7 @@ def test_should_pass_over_a_damaged_savepoint(settings, admin, unique, tmp_path)
     said = []
     builder_of(app, said=said).build(wall_clock_ms(), tmp_path / "past")
     assert counts_of(app, lambda number: folder_of(tmp_path / "past", TaskId(0, number), "n")) == app.expected
-    assert len([line for line in said if "the next source of state is taken" in line]) == PARTITIONS
+    assert len([line for line in said if "the next source of state is tried" in line]) == PARTITIONS
 
 
 # --- the command
