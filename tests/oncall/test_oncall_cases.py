@@ -45,7 +45,7 @@ def test_should_read_every_kind_of_target(text, expected):
         ("yesterday", "or write latest, or offsets as"),
         ("in[2]=x", "'in[2]=x' is no source offset"),
         ("in=5", "'in=5' is no source offset"),
-        ("2033-11-14T22:00:00Z", "lies in the future"),
+        ("2033-11-14T22:00:00Z", "is in the future"),
     ],
 )
 def test_should_say_how_a_target_is_written(text, told):

@@ -266,7 +266,7 @@ def test_should_refuse_topologies_that_no_rewind_brings_back_as_a_whole():
 
     rekeyed = Topology("app")
     stream(rekeyed).group_by("other", name="by-other").count(name="n", store="n").to("out")
-    assert "sub-topologies stand at different places" in refused(rekeyed)
+    assert "sub-topologies progress independently" in refused(rekeyed)
     twice = Topology("app", guarantee="at_least_once")
     stream(twice).group_by_key().count(name="n", store="n").to("out")
     assert "at_least_once" in refused(twice)

@@ -62,8 +62,8 @@ REASONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "commits deleted": (r"commits topic \S+ was deleted", ("commits deleted",)),
     "description deleted": (r"-topology was deleted or emptied", ("description deleted",)),
     "repartition topic deleted": (r"repartition topic \S+ was deleted", ("repartition topic deleted",)),
-    "disk full": (r"[Nn]o space left|disk is full|free (the|its) disk", ("disk full",)),
-    "plan file of another id": (r"is no id of a restore", ("plan file, of another id",)),
+    "disk full": (r"[Nn]o space left|disk is full|free (its disk|disk space)", ("disk full",)),
+    "plan file of another id": (r"is not the id of a restore", ("plan file, of another id",)),
 }
 """By the words in which they are grouped: how a message says it, and the kinds that justify it."""
 

@@ -211,7 +211,7 @@ def test_should_take_a_savepoint_of_what_is_stopped_and_start_from_it(plan, sett
     with running(plan, settings, 1000) as run:
         assert run.counts() == truth(1000)
     assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
-    assert starts_of_restores(caplog) == [], "the savepoint stands where Kafka stands"
+    assert starts_of_restores(caplog) == [], "the savepoint is up to date with the last commit"
 
 
 def test_should_leave_with_a_last_savepoint_that_stands_where_kafka_stands(plan, settings, caplog):
