@@ -276,7 +276,7 @@ def test_should_refuse_topologies_that_no_rewind_brings_back_as_a_whole():
     table = Topology("app", optimised=True)
     table.table("users", schema="city STRING", store="users")
     stream(table).group_by_key().count(name="n", store="n").to("out")
-    assert "kept by its source topic users" in refused(table)
+    assert "has its source topic users as changelog" in refused(table)
     require_rewindable(counting("app").plan())
 
 

@@ -448,7 +448,7 @@ class Draw:
     def _repair_changelog(self, _text: str) -> Said | None:
         purged = ("--store", self._purged) if self._purged else ()
         said = self.scene.tidemark("changelog", "repair", "NAME", *purged, *RUN_ANYWAY)
-        if said.is_refusal and "`--from local` where you know that somebody else has written" in said.text:
+        if said.is_refusal and "`--from local` if you know that another program has written" in said.text:
             audit = self._check("audit", "NAME")
             self.tally.expect(audit.code == 1, f"a stranger has written to a changelog, and {audit}")
             said = self.scene.tidemark("changelog", "repair", "NAME", "--from", "local", *RUN_ANYWAY)
