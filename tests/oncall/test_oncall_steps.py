@@ -248,7 +248,7 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
 def test_should_restore_nothing_that_nobody_approved(app):
     call = call_of(app)
     OnCall.plan(call)  # Nobody answers.
-    with pytest.raises(StartRefused, match="no person has answered for the plan of case"):
+    with pytest.raises(StartRefused, match="no user has answered for the plan of case"):
         call.restore()
     answered(call.folder, app.settings, chosen="Reject")
     with pytest.raises(StartRefused, match="Grace answered Reject"):
