@@ -281,7 +281,7 @@ def test_should_keep_what_a_restore_replaced_until_it_is_asked_for(app):
     assert workspace.previous.exists()
     clean(app, previous=True)
     assert not workspace.previous.exists()
-    with pytest.raises(StartRefused, match="go on with it"):
+    with pytest.raises(StartRefused, match="continue with it"):
         RestoreRun(kit_of(app), workspace, LoggingRestoreListener(), NO_PROBE, print).roll_back()
     app.feed(200)
     app.run(number=1)

@@ -212,14 +212,14 @@ def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
         assert committed(app) == before
 
     # Marked successful through the API, before and after it was asked.
-    is_refused("a task that was marked successful is no answer")
+    is_refused("marking the task as successful is not an answer")
     ask(context)
-    is_refused("a task that was marked successful is no answer")
+    is_refused("marking the task as successful is not an answer")
     answer(context, "Reject")
     is_refused("grace answered Reject")
     ask(context)
     answer(context, "Reject", user=None)
-    is_refused("nobody answered for the plan of case .* in time")
+    is_refused("no user answered for the plan of case .* in time")
 
 
 @pytest.mark.broker
@@ -287,7 +287,7 @@ def test_should_refuse_an_edited_plan_and_one_that_was_made_again_for_something_
     edited = json.loads((folder.folder / "plan.json").read_text())
     edited["content"]["options"]["tasks"] = 7
     folder.write("plan.json", edited)
-    with pytest.raises(AirflowFailException, match=r"grace approved plan .* and the plan of case .* is .* now"):
+    with pytest.raises(AirflowFailException, match=r"grace approved plan .* but the plan of case .* is .* now"):
         cases.fence(context)
     changes.plan(context)  # What nobody edited is what was approved.
     cases.fence(context)
@@ -375,7 +375,7 @@ def test_a_run_whose_approval_is_marked_successful_should_stop_and_change_nothin
     skipped = {"roll_back": "skipped"} if kind == "restore_oncall" else {}
     left = dict.fromkeys((*changing, "relaunch", "drain"), "upstream_failed")
     assert ended == {"run": "failed", "tasks": {**done, **left, **skipped, "fence": "failed", "report": "failed"}}
-    assert "a task that was marked successful is no answer" in log
+    assert "marking the task as successful is not an answer" in log
     assert "refused before anything was changed" in log
     assert (committed(app), app.counts()) == (before, stores)
     assert read_hold(app.settings.var_dir, app.name) is None

@@ -264,7 +264,7 @@ def test_topic_settings_that_nobody_approved_should_not_be_set(altered, monkeypa
             altered.set_topics(run)
         assert altered.found(altered.run()) == found
 
-    is_refused("a task that was marked successful is no answer")
+    is_refused("marking the task as successful is not an answer")
     ask(run, is_about_topics=True)
     answer(run, "Reject", is_about_topics=True)
     is_refused("grace answered Reject")

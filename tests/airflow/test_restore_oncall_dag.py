@@ -189,7 +189,7 @@ def test_should_stop_nothing_for_what_was_never_begun(context: dict[str, Any], s
 @pytest.mark.broker
 def test_should_stop_nothing_that_nobody_approved(context: dict[str, Any], stopped: list[str]) -> None:
     planned(context)
-    with pytest.raises(AirflowFailException, match="no person has answered for the plan of case"):
+    with pytest.raises(AirflowFailException, match="no user has answered for the plan of case"):
         cases.fence(context)
     ask(context)
     answer(context, "Reject")
@@ -353,7 +353,7 @@ def test_should_stop_nothing_when_a_run_that_was_rolled_back_is_cleared(
     assert stopped == ["the disk died", "rolling back: the disk died"]
     with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
         cases.fence(context)
-    with pytest.raises(AirflowSkipException, match="was brought back before"):
+    with pytest.raises(AirflowSkipException, match="has already been brought back"):
         oncall.roll_back(context)
     assert stopped == ["the disk died", "rolling back: the disk died"]
 

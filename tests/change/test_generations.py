@@ -87,7 +87,7 @@ def test_a_start_should_refuse_another_number_of_partitions(now):
 def test_a_start_should_refuse_another_state_and_say_which():
     held = describe_state(version_one("app").plan(), COUNTS)
     for topology, what in (
-        (version("app", "2", "n", n="count(*)", most="max(v)"), "store n: its keys know nothing of the new field most"),
+        (version("app", "2", "n", n="count(*)", most="max(v)"), "store n: its existing keys have no value for the new"),
         (version("app", "2", "m", n="count(*)"), "store n: the new version has no such store"),
         (version("app", "1", "n", n="max(v)"), r"store n: its field n was count\(\*\)"),
     ):

@@ -153,7 +153,7 @@ def test_should_write_to_a_new_changelog_where_the_old_one_cannot_be_read(app):
     (store,) = asked[0].stores
     assert store.is_new
     assert "holds values of 12 bytes" in store.damaged
-    assert any("savepoints of before are of no use" in warning for warning in asked[0].warnings)
+    assert any("earlier savepoints cannot be used" in warning for warning in asked[0].warnings)
     keeps_counting_after_a_lost_disk(app)
 
 
@@ -178,7 +178,7 @@ def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost
     keeps_counting_after_a_lost_disk(app)
     found = seen(app)
     assert found["topic identities"].verdict is Verdict.OK
-    with pytest.raises(StartRefused, match=r"name the stores that should be compared with --store: n"):
+    with pytest.raises(StartRefused, match=r"name the stores to compare with --store: n"):
         repair_of(app).run(not_asked)
 
 
@@ -226,7 +226,7 @@ def test_should_leave_to_a_reset_what_else_was_lost(app):
         reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(not_asked)
     assert repair_of(app).run(YES)
     assert description(app).topic_ids[source] == known[source]
-    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and made again"):
+    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and created again"):
         app.run()
     assert reset_of(app, ResetTo.EARLIEST, StateAfter.KEEP).run(YES)
     app.run()
@@ -238,7 +238,7 @@ def test_should_leave_to_a_reset_what_else_was_lost(app):
     [
         (["m"], None, "there is no store m; the topology has n"),
         ([], None, "no changelog of .* is damaged, and no drill has found one that differs"),
-        (["n"], SourceOfState.STANDBY, "no standby copy of it here is level with the last commit"),
+        (["n"], SourceOfState.STANDBY, "no standby copy of it here is up to date with the last commit"),
     ],
 )
 def test_should_refuse_what_cannot_be_repaired(app, stores, source, why):
@@ -281,7 +281,7 @@ def test_should_notice_who_goes_on_writing_to_the_changelog(app):
         if point == "switch-committed":
             strange(app, (0, b"x-later", next(iter(records(app).values()))[1]))
 
-    with pytest.raises(PreflightFailed, match=r"differs from its changelog in 1 keys.*somebody writes to"):
+    with pytest.raises(PreflightFailed, match=r"differs from its changelog in 1 keys.*another program writes to"):
         repair_of(app, ["n"], probe=write_again).run(YES)
     assert repair_of(app, ["n"]).run(YES)
     lose_the_disk(app)

@@ -200,7 +200,7 @@ def test_a_source_that_grew_should_be_rescaled_and_may_grow_again(app):
 
 def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_path, monkeypatch):
     before = description(app)
-    with pytest.raises(StartRefused, match="4 tasks already"):
+    with pytest.raises(StartRefused, match="already has 4 tasks"):
         rescale_of(app, 4).run(YES)
     assert not rescale_of(app, 3).run(lambda _plan: False)
     name = app.for_commands(tmp_path, monkeypatch)

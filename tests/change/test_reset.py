@@ -189,7 +189,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
     with pytest.raises(ApplicationHeld, match="the hold is stale"):
         app.run()
     again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90, check=False)
-    assert (again.returncode, "is reset already" in again.stdout) == (0, True), again.stderr
+    assert (again.returncode, "has already been reset" in again.stdout) == (0, True), again.stderr
     app.feed(200)
     app.run()
     assert app.counts() == app.expected
@@ -210,10 +210,10 @@ def test_should_go_to_offsets_that_are_there(offset):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["in:0=4", "in:1=0"], "4 is not there, it holds 5 to 100"),
-        (["in:0=101", "in:1=0"], "101 is not there"),
+        (["in:0=4", "in:1=0"], "4 does not exist, the partition holds 5 to 100"),
+        (["in:0=101", "in:1=0"], "101 does not exist"),
         (["in:0=5"], r"--offset in:1=… is missing"),
-        (["in:0=5", "in:1=0", "in:2=0"], "does not read it"),
+        (["in:0=5", "in:1=0", "in:2=0"], "does not read this partition"),
         (["in=5"], "write TOPIC:PARTITION=OFFSET"),
         (["in:0=-1"], "write TOPIC:PARTITION=OFFSET"),
     ],

@@ -139,10 +139,10 @@ CASES = [
     (FINE, "all brokers down", OK, "lose power at the same moment"),
     (SINGLE, "all brokers down", WARNING, "when the machine loses power"),
     (replace(SINGLE, flush_messages=1), "all brokers down", OK, "on disk before it is acknowledged"),
-    (replace(FINE, lost=(REMADE,), known_topics=4), "log", FAILED, "changelog log was deleted and made again"),
+    (replace(FINE, lost=(REMADE,), known_topics=4), "log", FAILED, "changelog log was deleted and created again"),
     (replace(FINE, lost=(REMADE,), known_topics=4), "topic identities", FAILED, "tidemark changelog repair NAME"),
     # What is gone has no finding of its own.
-    (replace(FINE, lost=(GONE,), known_topics=4), "topic identities", FAILED, "source topic in was deleted: lost"),
+    (replace(FINE, lost=(GONE,), known_topics=4), "topic identities", FAILED, "source topic in was deleted: this lost"),
     (replace(FINE, lost=(GONE,), known_topics=4), "log", OK, "3 replicas"),
     (replace(FINE, known_topics=4), "topic identities", OK, "4 topics are those that the last commit knew"),
     (FINE, "topic identities", UNKNOWN, "let an instance commit"),

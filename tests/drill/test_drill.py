@@ -184,7 +184,7 @@ class _Broken(LoggingRestoreListener):
 
 
 def test_should_leave_nothing_behind_when_it_fails_and_refuse_what_cannot_be_drilled(app, monkeypatch):
-    with pytest.raises(PreflightFailed, match=r"no instance of .* runs on this machine"):
+    with pytest.raises(PreflightFailed, match=r"no instance of .* is running on this machine"):
         drill(app)
     with running(app):
         with pytest.raises(OSError, match="no more"):
@@ -197,7 +197,7 @@ def test_should_leave_nothing_behind_when_it_fails_and_refuse_what_cannot_be_dri
             drill(app)
         other = Drill(kit_of(app), DrillOptions(), LoggingRestoreListener(), [].append)
         kit = replace(other.kit, plan=replace(other.kit.plan, version="another"))
-        with pytest.raises(PreflightFailed, match="runs version 1 of the topology, this is version another"):
+        with pytest.raises(PreflightFailed, match="runs version 1 of the topology, but this is version another"):
             replace(other, kit=kit).run()
         full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
         monkeypatch.setattr("tidemark.drill.drill.shutil.disk_usage", lambda _folder: full)

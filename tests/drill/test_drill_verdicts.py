@@ -227,7 +227,7 @@ def test_should_not_pass_when_all_stores_are_empty():
 
 @pytest.mark.parametrize(
     ("left_out", "said"),
-    [((), "any store of it: there is"), (("n: in memory",), "any store of it (n: in memory): there")],
+    [((), "none of its stores: there is"), (("n: in memory",), "none of its stores (n: in memory): there")],
 )
 def test_should_say_that_there_was_nothing_to_rebuild(left_out, said):
     report = replace(report_of(Verdict.OK, followed=0), stores=(), not_compared=left_out)

@@ -186,7 +186,8 @@ def test_should_begin_empty_where_a_tick_was_committed_and_not_applied_to_a_stor
     # The committed offsets are those of the folder, which holds one minute; two are committed.
     assert run(plan, settings, a_third_minute) == b'{"n":1}'
     assert (
-        "is not logged and its folder holds batch 1, while the last commit is batch 2: it starts empty" in caplog.text
+        "has no changelog, and its folder holds batch 1, while the last commit is batch 2: it starts empty"
+        in caplog.text
     )
 
 

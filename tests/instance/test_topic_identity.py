@@ -129,7 +129,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
     delete(app, changelog)
     for _ in range(2):
         with pytest.raises(
-            StartRefused, match=f"changelog {changelog} was deleted: lost is the store's contents"
+            StartRefused, match=f"changelog {changelog} was deleted: this lost the store's contents"
         ) as no:
             app.run()
         assert "tidemark changelog repair NAME" in str(no.value)
@@ -147,14 +147,14 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
 def test_should_refuse_a_level_store_whose_changelog_was_made_again(app):
     changelog = f"{app.name}-n-changelog"
     make_again(app, changelog, **{"cleanup.policy": "compact"})
-    with pytest.raises(StartRefused, match=f"changelog {changelog} was deleted and made again"):
+    with pytest.raises(StartRefused, match=f"changelog {changelog} was deleted and created again"):
         app.run()
     found = seen(app)
     assert (found[changelog].verdict, found["topic identities"].verdict) == (Verdict.FAILED, Verdict.FAILED)
 
     # The level store is the best there is, and says so; the changelog is of no use.
     kit = RestoreKit.of(app.plan, app.settings, (), wall_clock_ms)
-    with pytest.raises(StartRefused, match=r"was made anew|was deleted and made again"):
+    with pytest.raises(StartRefused, match=r"was created again|was deleted and created again"):
         kit.ways(next(iter(kit.evidence().values())), SourceOfState.CHANGELOG)
 
 
@@ -176,7 +176,7 @@ def test_should_refuse_a_source_that_was_made_again_until_its_offsets_are_reset(
     before = app.expected
     app.expected = Counter()
     app.feed(2000)
-    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and made again"):
+    with pytest.raises(StartRefused, match=f"source topic {source} was deleted and created again"):
         app.run()
     assert reset(app, ResetTo.EARLIEST, StateAfter.KEEP)
     app.run()
@@ -189,7 +189,7 @@ def test_should_record_the_new_id_of_a_sink_that_was_made_again(app, caplog):
     make_again(app, sink)
     app.feed(100)
     app.run()
-    assert f"output topic {sink} was deleted and made again" in caplog.text
+    assert f"output topic {sink} was deleted and created again" in caplog.text
     now = description(app).topic_ids[sink]
     assert now != known
     assert now == topic_ids(app.admin, [sink], app.settings)[sink]
@@ -212,7 +212,7 @@ def test_should_refuse_a_changelog_that_was_truncated_above_what_was_written(app
     assert "partitions 0 have lost their beginning" in seen(app)[changelog.topic].message
     if not is_level:
         lose_the_disk(app)
-    said = r"all that was written up to .* was deleted" if is_level else r"has lost its beginning|was deleted"
+    said = r"everything up to offset .* was deleted" if is_level else r"has lost its beginning|was deleted"
     with pytest.raises(StartRefused, match=said):
         app.run()
 
@@ -248,7 +248,7 @@ def test_should_refuse_a_repartition_topic_that_was_deleted_and_go_on_when_told_
     between = f"{app.name}-source-{app.name}-in-1-repartition"
     delete(app, between)
     for _ in range(2):
-        with pytest.raises(StartRefused, match=f"repartition topic {between} was deleted: lost is"):
+        with pytest.raises(StartRefused, match=f"repartition topic {between} was deleted: this lost"):
             app.run()
         assert between not in existing(app)
     # All of it was read, so nothing is missing.

@@ -71,6 +71,6 @@ def a_marked_approval_is_no_answer(scene: Scene) -> None:
         found = scene.ended(run_id, dag_id=dag_id)
         expect(found["state"] == "failed", "the run did not fail")
         expect(found["outcome"] == "refused before anything was changed", found["outcome"])
-        expect(any("no person has answered" in failure for failure in found["failures"]), str(found["failures"]))
+        expect(any("no user has answered" in failure for failure in found["failures"]), str(found["failures"]))
         expect(found["tasks"]["fence"] == "failed", str(found["tasks"]))
         expect(scene.standing() == before, f"something changed: {before} {scene.standing()}")

@@ -12,7 +12,7 @@ from tests.oncall.probe import DEPLOYED, arm
 from tests.oncall.scene import RESET, RESTORE, Scene, differing, expect
 from tests.oncall.versions import deploy
 
-_REFUSALS = ("is not the one that was approved", "keeps is not what version")
+_REFUSALS = ("is not the one that was approved", "keeps is not the state that version")
 """What a step says that compares with the plan, and what one says that compares with the state before that."""
 
 

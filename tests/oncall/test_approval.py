@@ -28,18 +28,18 @@ TOPOLOGY = version_one("app").plan()
 @pytest.mark.parametrize(
     ("answer", "settings", "told"),
     [
-        (None, SETTINGS, "no person has answered for the plan of case c1"),
+        (None, SETTINGS, "no user has answered for the plan of case c1"),
         (replace(YES, case_id="c0"), SETTINGS, "was given for case c0"),
-        (replace(YES, plan_hash="bb"), SETTINGS, "Grace approved plan bb at .*, and the plan of case c1 is aa now"),
+        (replace(YES, plan_hash="bb"), SETTINGS, "Grace approved plan bb at .*, but the plan of case c1 is aa now"),
         (replace(YES, chosen="Reject"), SETTINGS, "Grace answered Reject at 2026-11-21"),
-        (replace(YES, chosen="Reject", user_id=None, user_name=None), SETTINGS, "nobody answered .* in time"),
-        (replace(YES, user_id=None, user_name=None), SETTINGS, "nobody answered .* in time"),
-        (replace(YES, user_id="8"), NAMED, r"user Grace \(id 8\) approved the plan and is not in .* oncall_approvers"),
+        (replace(YES, chosen="Reject", user_id=None, user_name=None), SETTINGS, "no user answered .* in time"),
+        (replace(YES, user_id=None, user_name=None), SETTINGS, "no user answered .* in time"),
+        (replace(YES, user_id="8"), NAMED, r"user Grace \(id 8\) approved the plan but is not in .* oncall_approvers"),
         # A name is nobody's id.
         (replace(YES, user_id="8", user_name="grace"), NAMED, "is not in the setting oncall_approvers"),
         (replace(YES, asked_by="Grace"), ANOTHER, "Grace triggered this run and approved it"),
         (replace(YES, asked_by="7"), ANOTHER, "Grace triggered this run and approved it"),
-        (replace(YES, asked_by=None), ANOTHER, "nobody knows who triggered this run"),
+        (replace(YES, asked_by=None), ANOTHER, "the user who triggered this run is not known"),
         (replace(YES, state=AnswerState.DONE, used_ms=NOW), SETTINGS, "was used at 2023-.*, and its work is done"),
         (
             replace(YES, state=AnswerState.CLOSED, used_ms=NOW),
@@ -110,7 +110,7 @@ def test_should_refuse_a_task_that_was_marked_successful(folder, approval):
     for marked in (lambda: None, approval.ask):
         marked()
         for step in (approval.require, approval.use):
-            with pytest.raises(StartRefused, match="a task that was marked successful is no answer"):
+            with pytest.raises(StartRefused, match="marking the task as successful is not an answer"):
                 step()
     assert not approval.is_used
 
@@ -120,7 +120,7 @@ def test_should_refuse_a_plan_that_was_made_again_or_edited_after_the_answer(fol
     planned(folder)  # The same once more.
     approval.require()
     planned(folder, tasks=4)
-    with pytest.raises(StartRefused, match=r"Grace approved plan .* and the plan of case c1 is .* now"):
+    with pytest.raises(StartRefused, match=r"Grace approved plan .* but the plan of case c1 is .* now"):
         approval.use()
     body = json.loads((folder.folder / "plan.json").read_text())
     body["content"]["effects"]["tasks"] = 3
@@ -140,7 +140,7 @@ def test_should_bind_the_answer_to_the_plan_that_was_shown_though_another_was_ma
     with pytest.raises(StartRefused, match="Grace approved plan"):
         approval.require()
     # Airflow shows the text of the first question as long as the run lives.
-    with pytest.raises(StartRefused, match="goes on showing that one: trigger a new run"):
+    with pytest.raises(StartRefused, match="keeps showing that one: trigger a new run"):
         approval.ask()
 
 

@@ -43,9 +43,9 @@ def test_should_read_every_kind_of_target(text, expected):
     ("text", "told"),
     [
         ("yesterday", "or write latest, or offsets as"),
-        ("in[2]=x", "'in[2]=x' is no source offset"),
-        ("in=5", "'in=5' is no source offset"),
-        ("2033-11-14T22:00:00Z", "lies in the future"),
+        ("in[2]=x", "'in[2]=x' is not a source offset"),
+        ("in=5", "'in=5' is not a source offset"),
+        ("2033-11-14T22:00:00Z", "is in the future"),
     ],
 )
 def test_should_say_how_a_target_is_written(text, told):
@@ -80,7 +80,7 @@ def test_should_take_the_earliest_of_several_partitions_and_mind_a_rewind():
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({SOURCE: 9}, "no commit record that is left has"),
+        ({SOURCE: 9}, "no remaining commit record has"),
         ({SOURCE: 30}, "nothing to go back from"),
         ({TopicPartition("other", 0): 3}, "no task has committed offsets of other"),
     ],

@@ -223,7 +223,7 @@ def test_should_notice_an_instance_that_ran_between_the_steps(app):
 
 
 def test_should_refuse_before_anything_is_done(app, monkeypatch):
-    with pytest.raises(StartRefused, match="target: 'nonsense' is no time"):
+    with pytest.raises(StartRefused, match="target: 'nonsense' is not a time"):
         call_of(app, target="nonsense").preflight()
     other = call_of(app)
     other.plan()
@@ -241,14 +241,14 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
     shutil.rmtree(app.settings.state_dir)
     with pytest.raises(PreflightFailed, match="1 are free"):
         call_of(app, source="changelog").preflight()
-    with pytest.raises(PreflightFailed, match=f"compared in .*{app.name}.*, and 1 are free"):
+    with pytest.raises(PreflightFailed, match=f"are needed in .*{app.name}.*, but 1 are free"):
         call_of(app, target=str(wall_clock_ms() - 1)).preflight()
 
 
 def test_should_restore_nothing_that_nobody_approved(app):
     call = call_of(app)
     OnCall.plan(call)  # Nobody answers.
-    with pytest.raises(StartRefused, match="no person has answered for the plan of case"):
+    with pytest.raises(StartRefused, match="no user has answered for the plan of case"):
         call.restore()
     answered(call.folder, app.settings, chosen="Reject")
     with pytest.raises(StartRefused, match="Grace answered Reject"):

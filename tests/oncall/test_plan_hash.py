@@ -82,7 +82,10 @@ def test_should_say_what_differs_by_name_the_simple_things_first():
     assert any(line.startswith("topology.subtopologies.") and "most" in line for line in found)
     assert differences(content(), content()) == []
     gone = differences({"stores": [{"name": "a"}, {"name": "b"}]}, {"stores": [{"name": "b"}, {"name": "c"}]})
-    assert gone == ['stores.a is gone, it was {"name": "a"} when the plan was made', 'stores.c is new: {"name": "c"}']
+    assert gone == [
+        'stores.a is missing now and was {"name": "a"} when the plan was made',
+        'stores.c is new: {"name": "c"}',
+    ]
     many = differences({str(n): 0 for n in range(8)}, {str(n): 1 for n in range(8)})
     assert (len(many), many[-1]) == (6, "3 more differences")
 

@@ -174,7 +174,7 @@ def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):
             child.kill()
         return True
 
-    with pytest.raises(OutcomeUnknown, match="ended with -9; the next start begins again"):
+    with pytest.raises(OutcomeUnknown, match="ended with -9; the next start loads it again"):
         load_apart(restorer, endless(job), tmp_path / "n", 1 << 20, kill_it)
 
 

@@ -104,7 +104,7 @@ def test_should_take_the_later_commit_where_a_clock_was_set_back():
 def test_should_not_look_behind_what_has_written_the_state_anew(kind):
     records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
     before = neighbours(records, NOW - 5 * MINUTE)[TASK]
-    with pytest.raises(StartRefused, match=f"a {kind} has written the state anew"):
+    with pytest.raises(StartRefused, match=f"a {kind} has written the state to other changelogs"):
         moment_of(found(), before, {"counts": LAG_MS}, "1", NOW - 5 * MINUTE)
     assert neighbours(records, NOW - 3 * MINUTE)[TASK].changed is None
     assert neighbours([*records[:3], a_record(8, NOW - 6 * MINUTE)], NOW - 5 * MINUTE)[TASK].changed is None
@@ -122,13 +122,13 @@ def test_should_keep_the_tasks_apart():
     [
         (
             {"record": None, "successor": None},
-            "no commit record is as old as 2023-11-14T22:08:20.000Z, the oldest is of",
+            r"no commit record is as old as 2023-11-14T22:08:20.000Z \(the oldest is of",
         ),
         ({"successor": replace(NEXT, batch=7)}, "between batch 5 and 7 are compacted"),
         ({"version": "2"}, "version 1 of the topology ran"),
-        ({"successor": replace(NEXT, ends_before={})}, "the store is younger"),
-        ({"evidence": found(end=49)}, "the topic was made anew"),
-        ({"evidence": found(low=51)}, "begins at 51, 50 was its end then"),
+        ({"successor": replace(NEXT, ends_before={})}, "the store did not exist yet"),
+        ({"evidence": found(end=49)}, "the topic was created again"),
+        ({"evidence": found(low=51)}, "begins at 51, but ended at 50 at that time"),
         ({"evidence": found(low=50)}, "has lost its beginning"),
     ],
 )
@@ -136,7 +136,7 @@ def test_should_refuse_in_one_line_with_a_remedy(changed, reason):
     with pytest.raises(StartRefused, match=reason) as refused:
         moment(**changed)
     assert "\n" not in str(refused.value)
-    assert "give a later time" in str(refused.value) or "take the topology of that version" in str(refused.value)
+    assert "give a later time" in str(refused.value) or "use the topology of that version" in str(refused.value)
 
 
 def test_should_refuse_a_task_that_has_never_committed():
@@ -190,7 +190,7 @@ def test_should_need_a_copy_of_exactly_that_batch_beyond_the_compaction_lag(batc
         assert chosen.way.is_ready
         assert not chosen.is_provable
     else:
-        with pytest.raises(StartRefused, match="no savepoint stands exactly at batch 5"):
+        with pytest.raises(StartRefused, match="no savepoint is exactly at batch 5"):
             moment(evidence, successor=following)
 
 
@@ -271,7 +271,7 @@ def test_should_read_a_time_as_people_write_it(text, expected):
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-10", "-10y", "12:00", "1700000000001", "2023-11-14T22:13:21Z"])
 def test_should_refuse_what_is_no_time_or_lies_ahead(text):
-    with pytest.raises(ValueError, match=r"is no time|in the future"):
+    with pytest.raises(ValueError, match=r"is not a time|in the future"):
         parse_time(text, NOW)
 
 

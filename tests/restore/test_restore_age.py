@@ -86,6 +86,6 @@ def test_should_begin_again_where_the_whole_changelog_took_so_long(tmp_path, tak
         build()
         assert store.marked == JOB.target
         return
-    with pytest.raises(OutcomeUnknown, match="the next start begins again"):
+    with pytest.raises(OutcomeUnknown, match="the next start reads it again"):
         build()
     assert store.marked is None

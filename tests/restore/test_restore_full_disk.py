@@ -57,7 +57,7 @@ def test_should_refuse_to_begin_without_room_for_the_plan_and_change_nothing(app
     before = stored(app)
     fill(app)
     run, made = started(app)
-    with pytest.raises(StartRefused, match=r"cannot write .*No space left on device.*free the disk and plan again"):
+    with pytest.raises(StartRefused, match=r"cannot write .*No space left on device.*free disk space and plan again"):
         run.workspace.create(made)
     free(app)
     assert stored(app) == before
@@ -79,7 +79,7 @@ def test_should_refuse_where_the_room_ends_and_go_on_as_it_says_once_there_is_so
 
     run, made = started(app, full)
     run.workspace.create(made)
-    with pytest.raises(StartRefused, match=r"[Nn]o space left on device.*free the disk") as refused:
+    with pytest.raises(StartRefused, match=r"[Nn]o space left on device.*free disk space") as refused:
         run.run()
     assert passed
     free(app)
@@ -100,7 +100,7 @@ def test_should_refuse_to_roll_back_without_room_and_do_it_once_there_is_some(ap
     run.workspace.create(made)
     run.run()
     fill(app)
-    with pytest.raises(StartRefused, match=r"No space left on device.*free the disk.*tidemark restore rollback"):
+    with pytest.raises(StartRefused, match=r"No space left on device.*free disk space.*tidemark restore rollback"):
         run.roll_back()
     free(app)
     assert run.roll_back().state is RestoreState.ROLLED_BACK

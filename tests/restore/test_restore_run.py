@@ -327,7 +327,7 @@ def test_should_roll_back_what_there_was_and_keep_what_replaced_nothing(app):
     _, workspace, run = restore(app, SourceOfState.CHANGELOG, said=said)
     assert run.roll_back().state is RestoreState.ROLLED_BACK
     assert (app.state / "0_0" / "witness").read_text() == "old"
-    assert "nothing was there before of 0_1: what was put in place stays" in said
+    assert "no folder of 0_1 was there before: what was put in place stays" in said
     assert counts_of(app) == app.expected
     assert not workspace.set_aside.exists()
 
@@ -476,7 +476,7 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     elsewhere.write_text(json.dumps(told | {"restore_id": "../../../elsewhere"}))
     for options in (("run", "made_counting", "--plan", str(elsewhere), "--yes"), ("rollback", "made_counting", "..")):
         refused = CliRunner().invoke(build(["restore"]), ["restore", *options])
-        assert "is no id of a restore" in str(refused.exception)
+        assert "is not the id of a restore" in str(refused.exception)
     assert "rolled back" in tidemark("rollback")
     assert (app.state / "0_0" / "witness").read_text() == "old"
     assert counts_of(app) == app.expected

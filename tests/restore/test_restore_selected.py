@@ -232,8 +232,8 @@ def test_should_not_ask_for_a_source_of_a_store_that_was_not_selected(app):
         (["0_2"], [], "has no task 0_2; its tasks are 0_0, 0_1"),
         (["0_0", "x"], [], "has no task x; its tasks are"),
         ([], ["nn"], "has no store nn; the stores that a restore rebuilds are m, n"),
-        ([], ["seen"], "cannot restore store seen, it is not logged; the stores"),
-        (["0_0"], ["n", "own"], "cannot restore store own, it is custom"),
+        ([], ["seen"], "cannot restore store seen: it is not logged; the stores"),
+        (["0_0"], ["n", "own"], "cannot restore store own: it is custom"),
         ([], ["light"], "it is in memory"),
     ],
 )

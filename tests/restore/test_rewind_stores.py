@@ -186,7 +186,7 @@ def test_should_pass_over_a_damaged_savepoint(settings, admin, unique, tmp_path)
     said = []
     builder_of(app, said=said).build(wall_clock_ms(), tmp_path / "past")
     assert counts_of(app, lambda number: folder_of(tmp_path / "past", TaskId(0, number), "n")) == app.expected
-    assert len([line for line in said if "the next source of state is taken" in line]) == PARTITIONS
+    assert len([line for line in said if "the next source of state is tried" in line]) == PARTITIONS
 
 
 # --- the command
@@ -266,7 +266,7 @@ def test_should_refuse_topologies_that_no_rewind_brings_back_as_a_whole():
 
     rekeyed = Topology("app")
     stream(rekeyed).group_by("other", name="by-other").count(name="n", store="n").to("out")
-    assert "sub-topologies stand at different places" in refused(rekeyed)
+    assert "sub-topologies progress independently" in refused(rekeyed)
     twice = Topology("app", guarantee="at_least_once")
     stream(twice).group_by_key().count(name="n", store="n").to("out")
     assert "at_least_once" in refused(twice)
@@ -276,7 +276,7 @@ def test_should_refuse_topologies_that_no_rewind_brings_back_as_a_whole():
     table = Topology("app", optimised=True)
     table.table("users", schema="city STRING", store="users")
     stream(table).group_by_key().count(name="n", store="n").to("out")
-    assert "kept by its source topic users" in refused(table)
+    assert "has its source topic users as changelog" in refused(table)
     require_rewindable(counting("app").plan())
 
 

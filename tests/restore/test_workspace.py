@@ -307,7 +307,7 @@ def test_should_keep_the_progress_of_a_plan_that_is_given_again(workspace):
 )
 def test_should_refuse_an_id_that_is_none_as_it_becomes_a_path(tmp_path, name):
     assert not is_id(name)
-    with pytest.raises(StartRefused, match="is no id of a restore"):
+    with pytest.raises(StartRefused, match="is not the id of a restore"):
         Workspace(tmp_path, APP, name)
 
 

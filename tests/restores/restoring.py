@@ -48,22 +48,22 @@ class Outcome:
 
 REASONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "changelog deleted": (r"changelog \S+ was deleted:", ("changelog deleted",)),
-    "changelog made again": (r"changelog \S+ was deleted and made again", ("changelog made again",)),
+    "changelog made again": (r"changelog \S+ was deleted and created again", ("changelog made again",)),
     "changelog truncated": (
-        r"and all that was written up to|ends at (offset )?\d+, it has been|is too young for retention",
+        r"everything up to offset|ends at offset \d+,? but was|are too young for retention",
         ("changelog truncated", "changelog's beginning purged"),
     ),
     "purged beginning": (
         r"has lost its beginning|is older than the beginning of",
         ("changelog's beginning purged", "changelog truncated"),
     ),
-    "purged source": (r"the records in between are deleted", ("source purged past",)),
-    "source made again": (r"source topic \S+ was deleted and made again", ("source made again",)),
+    "purged source": (r"the records in between have been deleted", ("source purged past",)),
+    "source made again": (r"source topic \S+ was deleted and created again", ("source made again",)),
     "commits deleted": (r"commits topic \S+ was deleted", ("commits deleted",)),
     "description deleted": (r"-topology was deleted or emptied", ("description deleted",)),
     "repartition topic deleted": (r"repartition topic \S+ was deleted", ("repartition topic deleted",)),
-    "disk full": (r"[Nn]o space left|disk is full|free (the|its) disk", ("disk full",)),
-    "plan file of another id": (r"is no id of a restore", ("plan file, of another id",)),
+    "disk full": (r"[Nn]o space left|disk is full|free (its disk|disk space)", ("disk full",)),
+    "plan file of another id": (r"is not the id of a restore", ("plan file, of another id",)),
 }
 """By the words in which they are grouped: how a message says it, and the kinds that justify it."""
 
@@ -429,7 +429,7 @@ class Draw:
             ("changelog repair", self._repair_changelog),
             ("bring a copy of the state folder or a savepoint back", self._bring_savepoint_back),
             ("offsets reset NAME --to offsets --state keep", self._keep_state),
-            ("`--state empty` begins again", self._empty_state),
+            ("`--state empty` computes the state", self._empty_state),
             ("--to earliest --state empty", self._empty_state),
             ("delete the application's changelogs", self._begin_without_state),
         ]
@@ -448,7 +448,7 @@ class Draw:
     def _repair_changelog(self, _text: str) -> Said | None:
         purged = ("--store", self._purged) if self._purged else ()
         said = self.scene.tidemark("changelog", "repair", "NAME", *purged, *RUN_ANYWAY)
-        if said.is_refusal and "`--from local` where you know that somebody else has written" in said.text:
+        if said.is_refusal and "`--from local` if you know that another program has written" in said.text:
             audit = self._check("audit", "NAME")
             self.tally.expect(audit.code == 1, f"a stranger has written to a changelog, and {audit}")
             said = self.scene.tidemark("changelog", "repair", "NAME", "--from", "local", *RUN_ANYWAY)

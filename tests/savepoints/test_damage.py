@@ -47,7 +47,7 @@ def grow(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (flip_a_byte, "its sha256 is another"),
+        (flip_a_byte, "its sha256 differs"),
         (truncate, r"it has \d+ bytes instead of \d+"),
         (grow, r"it has \d+ bytes instead of \d+"),
         (Path.unlink, "it is missing"),
@@ -96,8 +96,8 @@ MANIFESTS = [
     (Path.unlink, "it is missing"),
     (unreadable, "it cannot be read"),
     (of_another_version, "another version"),
-    (of_another_application, "it is of application somebody-elses"),
-    (of_another_savepoint, "it is of savepoint 20200101T000000-abcdef"),
+    (of_another_application, "it belongs to application somebody-elses"),
+    (of_another_savepoint, "it belongs to savepoint 20200101T000000-abcdef"),
     (no_object, "it cannot be read"),
 ]
 
@@ -130,7 +130,7 @@ def test_should_refuse_a_manifest_that_is_damaged_between_finding_and_fetching(l
 def test_should_refuse_the_manifest_of_another_task(local, saved, tmp_path):
     folder = tmp_path / "savepoints" / APP / "savepoints" / saved
     shutil.copy(folder / "0_1.json", folder / "0_0.json")
-    with pytest.raises(CopyUnusable, match="it is of task 0_1"):
+    with pytest.raises(CopyUnusable, match="it belongs to task 0_1"):
         local.task(saved, "0_0")
 
 

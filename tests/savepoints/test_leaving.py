@@ -107,7 +107,7 @@ def test_should_say_that_a_location_is_of_no_use_and_go_on(bench, location, capl
     (said,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert said.startswith(f"no last savepoint: id={asked}: ")
     assert location in said
-    assert said.endswith("; the stop goes on")
+    assert said.endswith("; the stop continues")
     assert not bench.links.joinpath("0").exists()
 
 
@@ -119,7 +119,7 @@ def test_should_say_that_a_file_system_fails_in_its_own_way(bench, caplog, monke
     last = bench.last()
     asked = bench.ask()
     last.take(bench.tasks)
-    assert f"no last savepoint: id={asked}: no key for this bucket; the stop goes on" in caplog.text
+    assert f"no last savepoint: id={asked}: no key for this bucket; the stop continues" in caplog.text
 
 
 def test_should_not_wait_longer_than_it_may_for_a_location_that_does_not_answer(bench, stuck, caplog):
@@ -128,7 +128,7 @@ def test_should_not_wait_longer_than_it_may_for_a_location_that_does_not_answer(
     started = time.monotonic()
     last.take(bench.tasks)
     assert 0.5 <= time.monotonic() - started < 5
-    assert f"{bench.location} has not taken it within 0.5 s" in caplog.text
+    assert f"{bench.location} has not accepted it within 0.5 s" in caplog.text
     assert not bench.links.joinpath("0").exists()
     stuck.set()
     copiers = [thread for thread in threading.enumerate() if thread.name == "last savepoint"]

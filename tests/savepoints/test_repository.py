@@ -91,7 +91,7 @@ def test_should_not_count_when_a_file_went_away_while_it_was_written(local, stor
     copy_linked(LinkedSavepoint(saved, APP, "1", 5, folder, linked), local, CopyCount(lambda: None))
     gone = max(local.file_sizes().items(), key=lambda entry: entry[1])[0]
     local.remove_files([gone])
-    with pytest.raises(SavepointFailed, match="was not kept"):
+    with pytest.raises(SavepointFailed, match="is missing or has another size"):
         local.complete(saved, "1", 5, list(stores))
     assert not local.savepoint(saved).is_complete
 
@@ -175,7 +175,7 @@ def test_should_not_take_a_name_that_leads_out_of_the_folder(local, stores, tmp_
     manifest = local.task(saved, "0_0")
     first = manifest.stores[0].files[0].name
     changed = manifest.to_bytes().replace(f'"name": "{first}"'.encode(), f'"name": "{name}"'.encode())
-    with pytest.raises(CopyUnusable, match="is no file of a store"):
+    with pytest.raises(CopyUnusable, match="is not the name of a store's file"):
         TaskManifest.from_bytes(changed)
 
 

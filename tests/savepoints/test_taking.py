@@ -198,10 +198,10 @@ def test_should_say_which_instance_failed_and_why(bench):
 
 def test_should_refuse_while_an_instance_still_copies_or_another_command_is_at_work(bench):
     bench.run_file.update({"savepoint": Answer("20270101T000000-aaaaaa", Saving.COPYING).to_dict()}, now=True)
-    with pytest.raises(SavepointFailed, match="instance 0 of app still copies savepoint 20270101T000000-aaaaaa"):
+    with pytest.raises(SavepointFailed, match="instance 0 of app is still copying savepoint 20270101T000000-aaaaaa"):
         bench.command().take()
     lock = FolderLock(bench.settings.var_dir / "savepoint-commands" / APP)
-    with pytest.raises(SavepointFailed, match="another `tidemark savepoint take` of app is at work"):
+    with pytest.raises(SavepointFailed, match="another `tidemark savepoint take` of app is running"):
         bench.command().take()
     lock.release()
 
@@ -263,10 +263,10 @@ def test_should_name_the_task_whose_only_store_cannot_be_read(folders, tmp_path,
             manifest.write_bytes(b"no manifest")
     with pytest.raises(SavepointFailed, match="lacks task 0_1"):
         stopped_command(tmp_path, folders).take()
-    assert "task 0_1 is left out: no store counts here that can be read" in caplog.text
+    assert "task 0_1 is left out: store counts is missing here or cannot be read" in caplog.text
 
 
 def test_should_say_that_there_is_nothing_to_take(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SavepointFailed, match=r"no instance of app runs, and nothing in .*empty could be taken"):
+    with pytest.raises(SavepointFailed, match=r"no instance of app is running, and no store in .*empty could be read"):
         stopped_command(tmp_path, tmp_path / "empty").take()

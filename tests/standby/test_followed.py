@@ -55,7 +55,7 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
         ({"marker": replace(MARKER, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
         ({"marker": replace(MARKER, application_id="other")}, "belongs to other/s"),
         ({"marker": replace(MARKER, store="t")}, "belongs to app/t"),
-        ({"marker": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values 3:n=sum<f8"),
+        ({"marker": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
     ],
 )
 def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):

@@ -114,7 +114,7 @@ def test_should_go_on_where_the_description_was_written_again_and_names_the_same
 
         assert wait_until(lambda: ended or has_followed(), 60)
     assert ended == []
-    assert "followed anew" not in caplog.text
+    assert "followed from a new start" not in caplog.text
 
 
 @pytest.mark.broker
@@ -133,7 +133,7 @@ def test_should_end_and_say_why_where_its_topology_is_no_longer_the_one_that_run
     (error,) = ended
     assert isinstance(error, StandbyOutdated)
     assert error.exit_code is ExitCode.RETRY
-    assert "start it again with the one that runs now" in str(error)
+    assert "start it again with the version that runs now" in str(error)
     assert (said(counting)["state"], said(counting)["useful"]) == ("ERROR", False)
 
 
@@ -156,7 +156,7 @@ NOW = 1_700_000_000_000
     [
         ([LEVEL, BEHIND, EMPTY], None, NOW, None),
         ([LEVEL], None, NOW - UNHEARD_MS, None),
-        ([LEVEL], None, NOW - UNHEARD_MS - 1, "Kafka has not said for"),
+        ([LEVEL], None, NOW - UNHEARD_MS - 1, "Kafka has not answered for"),
         ([LEVEL, COLD], None, NOW, "nothing has been read yet of 0_2/n"),
         ([LEVEL, STOPPED], None, NOW, "changelog c was deleted; what the copies held before is kept"),
         ([LEVEL, STOPPED], "other changelogs", NOW, "other changelogs"),

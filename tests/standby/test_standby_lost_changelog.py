@@ -74,7 +74,7 @@ def test_should_keep_its_copy_and_say_so_where_the_changelog_is_another_topic(co
         assert wait_until(lambda: ended or is_told_lost(counting), 60), said(counting)
         assert ended == []
         told = said(counting)
-        happened = "was deleted: lost is" if new_records is None else "was deleted and made again"
+        happened = "was deleted: this lost" if new_records is None else "was deleted and created again"
         assert f"changelog {changelog.topic} {happened}" in told["useless_because"]
         assert told["state"] != "RUNNING"
         (row,) = instance_rows(counting.settings, time.time())

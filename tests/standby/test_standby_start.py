@@ -121,7 +121,7 @@ def test_should_read_the_whole_changelog_when_the_standby_does_not_answer(counti
     write_copies(settings.state_dir / "standby-0" / counting.id, behind.stores)
     held, _, _ = state_after_a_start(counting)
     assert "did not hand n of task 0_0 over" in caplog.text
-    assert "the next source of state is taken" in caplog.text
+    assert "the next source of state is tried" in caplog.text
     ((start, _, records),) = read_in_starts(caplog)
     assert (start, records) == (0, KEPT + 2)
     assert held == counting.fold("n")

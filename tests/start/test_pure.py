@@ -61,7 +61,7 @@ def test_should_refuse_what_has_been_carried_over():
 def test_should_refuse_what_is_behind_a_repartition_topic():
     topology, sales = sold()
     sales.group_by("CAST(items AS STRING)", name="by-items").count(name="n", store="s").to("out")
-    assert "holds no more than what is still to be processed" in reason_of(topology)
+    assert "holds only records that are still to be processed" in reason_of(topology)
 
 
 def test_should_take_a_table_and_a_reduce_of_the_records_themselves():

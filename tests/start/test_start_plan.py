@@ -184,10 +184,10 @@ def test_should_not_replay_a_tail_whose_beginning_is_gone(low, kind):
 @pytest.mark.parametrize(
     ("changelog", "said"),
     [
-        (Watermarks(0, 59), "ends at offset 59, it has been written up to 60"),
+        (Watermarks(0, 59), "ends at offset 59, but was written up to 60"),
         (Watermarks(0, 60), None),
         (Watermarks(60, 90), None),
-        (Watermarks(61, 90), "begins at offset 61, and all that was written up to 60 was deleted"),
+        (Watermarks(61, 90), "begins at offset 61: everything up to offset 60 was deleted"),
     ],
 )
 def test_should_refuse_a_truncated_changelog_also_beside_a_level_store(offset, changelog, said):
@@ -231,7 +231,7 @@ def test_should_refuse_what_the_last_commit_wrote_and_the_changelog_has_no_more(
     record = dataclasses.replace(a_record(), ends_before={CHANGELOG.topic: {CHANGELOG.partition: 95}})
     plan = plan_start(found(record=record, copies=(a_copy(100),)))
     assert isinstance(plan, Refuse)
-    assert "ends at offset 90, it has been written up to 95" in plan.reason
+    assert "ends at offset 90, but was written up to 95" in plan.reason
 
 
 def remade(use: TopicUse, topic: str, found_id: str | None = "second") -> LostTopic:
@@ -242,7 +242,9 @@ def with_store(evidence: TaskEvidence, **changed) -> TaskEvidence:
     return dataclasses.replace(evidence, stores=(dataclasses.replace(evidence.stores[0], **changed),))
 
 
-@pytest.mark.parametrize(("found_id", "said"), [(None, "was deleted: lost"), ("second", "was deleted and made again")])
+@pytest.mark.parametrize(
+    ("found_id", "said"), [(None, "was deleted: this lost"), ("second", "was deleted and created again")]
+)
 def test_should_refuse_a_changelog_that_is_another_topic_beside_a_level_store(found_id, said):
     lost = remade(TopicUse.CHANGELOG, CHANGELOG.topic, found_id)
     whole = found(record=a_record(), copies=(a_copy(100),))
@@ -274,7 +276,7 @@ def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
     lost = dataclasses.replace(evidence.sources[0], lost=remade(use, SOURCE.topic))
     plan = plan_start(dataclasses.replace(evidence, sources=(lost,)))
     assert isinstance(plan, Refuse)
-    assert f"{use.value} {SOURCE.topic} was deleted and made again" in plan.reason
+    assert f"{use.value} {SOURCE.topic} was deleted and created again" in plan.reason
     assert "tidemark offsets reset NAME" in plan.remedy
 
 
@@ -294,7 +296,7 @@ FRESH = Standing({"pulse-events": 100}, -1, StreamTimes.none())
         (unlogged(6), AT_7, "its folder holds batch 6, while the last commit is batch 7"),
         (unlogged(8), AT_7, "its folder holds batch 8"),
         (unlogged(7, offset=99), AT_7, "its folder holds batch 7"),
-        (unlogged(7, layout="3:pulses=sum<f8"), AT_7, "its folder holds values 3:pulses=sum<f8"),
+        (unlogged(7, layout="3:pulses=sum<f8"), AT_7, "its folder holds values of layout 3:pulses=sum<f8"),
         (None, AT_7, "its folder holds nothing that was committed"),
         # Its topics are gone, and somebody chose the same offset.
         (unlogged(7), FRESH, "its folder holds batch 7, while nothing was ever committed"),
@@ -441,7 +443,7 @@ def test_should_process_the_sources_again_only_when_that_is_asked_for():
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"impure": "it is windowed"}, "no function of its source topics alone: it is windowed"),
+        ({"impure": "it is windowed"}, "cannot be computed from its source topics alone: it is windowed"),
         ({"source": Watermarks(1, 500)}, "has lost its beginning, up to offset 1"),
         ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 500),)}, "auto_offset_reset is latest"),
         ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 0, True),)}, "rates is compacted"),
@@ -551,4 +553,4 @@ def test_should_refuse_a_changelog_that_lost_what_is_too_young_for_its_retention
     evidence = found(record=a_record(), copies=copies, changelog=Watermarks(40 + over, 90), young_offset=40)
     plan = plan_start(evidence)
     assert isinstance(plan, Refuse if over > 0 else Resume)
-    assert over <= 0 or "from offset 40 on is too young" in plan.reason
+    assert over <= 0 or "from offset 40 on are too young" in plan.reason

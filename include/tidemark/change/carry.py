@@ -1,4 +1,4 @@
-"""What becomes of each store when the topology changes: a pure function of two descriptions and what was declared.
+"""Decision what happens to each store when the topology changes: a pure function of two descriptions and the declarations.
 
 `tests/change/test_carry.py` goes through the cases of the table in `docs/upgrade.md`.
 """
@@ -19,7 +19,7 @@ from tidemark.topology.plan import Fold
 
 
 class Fate(StrEnum):
-    """What becomes of a store."""
+    """What happens to a store."""
 
     KEPT = "kept"
     COPIED = "copied"
@@ -30,11 +30,11 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class StoreChange:
-    """One store. `was` is its old name, empty for a new one; `store` its new name, empty for one that goes.
+    """What happens to one store. `was` is its old name, empty for a new store; `store` its new name, empty if it is removed.
 
-    Kept: nothing is written. Copied: every key, in the new form, into a changelog of its own; old values get
-    `added_fields` and lose `dropped_fields`. Dropped with a new name: it begins anew, empty. `why` says what is done or
-    what is wrong, `remedy` what to do about the latter.
+    KEPT: nothing is written. COPIED: every key is written in the new form to a changelog of its own; old values get
+    `added_fields` and lose `dropped_fields`. DROPPED with a new name: the store begins again, empty. `why` says what is
+    done or what is wrong, `remedy` what to do about the latter.
     """
 
     was: str
@@ -47,7 +47,7 @@ class StoreChange:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name for messages."""
         return (
             f"{self.was} → {self.store}"
             if self.was and self.store and self.was != self.store
@@ -56,31 +56,31 @@ class StoreChange:
 
 
 def obstacles(old: Description, new: Description) -> list[str]:
-    """What stands against the upgrade as a whole, each with its remedy."""
+    """Return what prevents the upgrade as a whole, each with its remedy."""
     found: list[str] = []
     if old.version == new.version:
         found.append(
-            f"both are version {new.version}: what is committed could not be told apart; give the topology another version"
+            f"both are version {new.version}, so their commits could not be distinguished; give the topology another version"
         )
     if old.routing and len(new.subtopologies) != len(old.subtopologies):
         found.append(
-            "the application was rescaled, so it can get no more sub-topologies, nor lose one: write what is new as a topology "
+            "the application was rescaled, so the number of its sub-topologies cannot change: write the new part as a topology "
             "of its own"
         )
     for number, before in enumerate(old.subtopologies):
         after = new.subtopologies[number] if number < len(new.subtopologies) else None
         if after is None or set(after.sources) != set(before.sources) or after.sources[0] != before.sources[0]:
-            reads = "is gone" if after is None else f"reads {', '.join(after.sources)}"
+            reads = "does not exist" if after is None else f"reads {', '.join(after.sources)}"
             found.append(
                 f"sub-topology {number} read {', '.join(before.sources)}, now it {reads}: its offsets cannot be carried "
-                "over; keep its topics, in the order in which they were written, and write new ones behind them; or give "
+                "over; keep its topics in the same order and add new ones after them; or give "
                 "the topology another application id"
             )
     return found
 
 
 def carry(old: Description, new: Description, declared: Declared) -> tuple[StoreChange, ...]:
-    """The fate of every old and every new store, the new ones in their order first. Reads nothing."""
+    """Return what happens to every store: first the new ones in their order, then the removed ones. Reads nothing."""
     renames = dict(_with_orders(old, new, declared.renames))
     drops = {*declared.drops, *(f"{name}-{ORDER}" for name in declared.drops)}
     of_new = {
@@ -92,7 +92,7 @@ def carry(old: Description, new: Description, declared: Declared) -> tuple[Store
 
 
 def _with_orders(old: Description, new: Description, renames: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """A renamed store takes the one along that keeps its order."""
+    """Yield the renames, and with each renamed store the one that keeps its order."""
     for before, after in renames.items():
         yield before, after
         if f"{before}-{ORDER}" in old.stores and f"{after}-{ORDER}" in new.stores:
@@ -102,12 +102,12 @@ def _with_orders(old: Description, new: Description, renames: Mapping[str, str])
 def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:
     name = store.name
     if store.role == ORDER and name.removesuffix(f"-{ORDER}") in new.stores:
-        return StoreChange(name, "", Fate.DROPPED, "its store keeps no order any more")
+        return StoreChange(name, "", Fate.DROPPED, "its store no longer keeps an order")
     if name in drops:
         return StoreChange(name, "", Fate.DROPPED, "declared: the new version does not keep it")
     return StoreChange(
         name, "", Fate.REFUSED, "the new version has no such store",
-        f"keep it, or declare what became of it: --rename {name}=NEW, or --drop {name}",
+        f"keep it, or declare what happens to it: --rename {name}=NEW, or --drop {name}",
     )  # fmt: skip
 
 
@@ -124,10 +124,12 @@ def _one(
         return _new(old, new, after, drops)
     if before.name in drops:
         if after.spec.source_topic is not None:
-            return _refused(before, after, "its source topic keeps it, and is not emptied", "leave --drop out")
-        return StoreChange(before.name, name, Fate.DROPPED, "declared: it begins anew, empty")
+            return _refused(
+                before, after, "its source topic is its changelog, which is not emptied", "leave --drop out"
+            )
+        return StoreChange(before.name, name, Fate.DROPPED, "declared: it begins again, empty")
     for difference in _differences(old, new, before, after):
-        return _refused(before, after, difference, f"keep that, or give its contents up: --drop {before.name}")
+        return _refused(before, after, difference, f"keep that, or discard its contents: --drop {before.name}")
     return _carried(before, after, declared)
 
 
@@ -135,24 +137,24 @@ def _new(old: Description, new: Description, after: StoreState, drops: set[str])
     kept = after.name.removesuffix(f"-{ORDER}")
     if after.role == ORDER and kept in old.stores and kept not in drops:
         return StoreChange(
-            "", after.name, Fate.REFUSED, f"the keys that {kept} holds have no age, so they would never leave",
-            f"leave ttl and max_entries out, or give its contents up: --drop {kept}",
+            "", after.name, Fate.REFUSED, f"the keys that {kept} holds have no age, so they would never expire",
+            f"leave ttl and max_entries out, or discard its contents: --drop {kept}",
         )  # fmt: skip
-    what = "begins empty: it will know what comes from now on"
+    what = "begins empty: it will hold what is processed from now on"
     if after.spec.source_topic is not None:
         what = "begins empty: it is read from its topic"
     return StoreChange("", after.name, Fate.NEW, what)
 
 
 def _differences(old: Description, new: Description, before: StoreState, after: StoreState) -> Iterator[str]:
-    """What makes old contents mean something else, the weightiest first."""
+    """Yield what gives old contents another meaning, the most important difference first."""
     if new.subtopology_of(after.name) != old.subtopology_of(before.name):
         yield (
-            f"sub-topology {old.subtopology_of(before.name)} kept it, now {new.subtopology_of(after.name)} would: its "
+            f"it moves from sub-topology {old.subtopology_of(before.name)} to {new.subtopology_of(after.name)}, whose "
             "tasks may own other keys"
         )
     if before.role != after.role or bool(before.aggregates) != bool(after.aggregates):
-        yield f"it was the store of: {before.role}; now it is that of: {after.role}"
+        yield f"it was the store of: {before.role}; now it is the store of: {after.role}"
     if before.key != after.key:
         yield f"its keys were {before.key}, now they are {after.key}"
     if before.window != after.window or before.spec.kind != after.spec.kind:
@@ -163,11 +165,11 @@ def _differences(old: Description, new: Description, before: StoreState, after: 
             f"{after.spec.source_topic or 'a changelog of its own'}"
         )
     if before.spec.is_logged != after.spec.is_logged:
-        yield "it was not logged" if after.spec.is_logged else "it would not be logged any more"
+        yield "it was not logged" if after.spec.is_logged else "it would no longer be logged"
     if (before.spec.ttl_ms is None) != (
         after.spec.ttl_ms is None
     ) and before.spec.max_entries != after.spec.max_entries:
-        yield "its keys left by age or by number, now by the other"
+        yield "its keys were removed by age or by number, and now by the other"
 
 
 def _carried(before: StoreState, after: StoreState, declared: Declared) -> StoreChange:
@@ -175,23 +177,23 @@ def _carried(before: StoreState, after: StoreState, declared: Declared) -> Store
     if problem is not None:
         return _refused(before, after, *problem)
     notes = [f"renamed from {before.name}"] if before.name != after.name else []
-    notes += [f"{name} is {_shown(value)} for keys that exist" for name, value in added.items()]
-    notes += [f"{name} is given up" for name in dropped]
+    notes += [f"{name} is {_shown(value)} for existing keys" for name, value in added.items()]
+    notes += [f"{name} is discarded" for name in dropped]
     if list(before.fields) != list(after.fields) and not added and not dropped:
-        notes.append("its fields in another order")
+        notes.append("its fields are in another order")
     notes += _retention(before, after)
     if not notes:
         return StoreChange(before.name, after.name, Fate.KEPT, "unchanged")
     if after.spec.source_topic is not None and before.fields == after.fields:
         return StoreChange(before.name, after.name, Fate.KEPT, f"{'; '.join(notes)}; read from its topic")
     for state, what in (
-        (after.spec.source_topic, "its source topic keeps it"),
+        (after.spec.source_topic, "its source topic is its changelog"),
         (not after.spec.is_logged, "it is not logged"),
     ):
         if state:
             return _refused(
-                before, after, f"{what}, so it cannot be written anew ({'; '.join(notes)})",
-                f"keep it as it was, or give its contents up: --drop {before.name}",
+                before, after, f"{what}, so it cannot be rewritten ({'; '.join(notes)})",
+                f"keep it as it was, or discard its contents: --drop {before.name}",
             )  # fmt: skip
     return StoreChange(before.name, after.name, Fate.COPIED, "; ".join(notes), "", added, tuple(dropped))
 
@@ -199,27 +201,27 @@ def _carried(before: StoreState, after: StoreState, declared: Declared) -> Store
 def _fields(
     before: StoreState, after: StoreState, declared: Declared
 ) -> tuple[dict[str, Any], list[str], tuple[str, str] | None]:
-    """Fields that are added, those that go, or what is wrong with them and the remedy."""
-    give_up = f"--drop {before.name} gives its contents up"
+    """Return the fields that are added and those that are removed; or what is wrong with them, and the remedy."""
+    give_up = f"--drop {before.name} discards its contents"
     added: dict[str, Any] = {}
     for name, what in after.fields.items():
         if name not in before.fields:
             place = (after.name, name)
             if place not in declared.added_fields:
                 remedy = f"declare it: --add {after.name}.{name}, or --add {after.name}.{name}=VALUE; {give_up}"
-                return {}, [], (f"its keys know nothing of the new field {name}", remedy)
+                return {}, [], (f"its existing keys have no value for the new field {name}", remedy)
             value = declared.added_fields[place]
             if wrong := _wrong_value(after, name, value):
                 return {}, [], (f"{_shown(value)} cannot be put into {name}: {wrong}", f"--add {after.name}.{name}")
             added[name] = value
         elif before.fields[name] != what or _kept_bytes(before, name) != _kept_bytes(after, name):
-            remedy = f"keep it, and give the new one another name; {give_up}"
+            remedy = f"keep it, and give the new field another name; {give_up}"
             return {}, [], (f"its field {name} was {before.fields[name]}, now it is {what}", remedy)
     gone = [name for name in before.fields if name not in after.fields]
     for name in gone:
         if (before.name, name) not in declared.dropped_fields:
-            remedy = f"keep it, or give it up: --drop {before.name}.{name}; {give_up}"
-            return {}, [], (f"its field {name} is gone", remedy)
+            remedy = f"keep it, or discard it: --drop {before.name}.{name}; {give_up}"
+            return {}, [], (f"its field {name} is missing", remedy)
     return added, gone, None
 
 
@@ -228,12 +230,12 @@ def _kept_bytes(state: StoreState, name: str) -> Sequence[str]:
 
 
 def _wrong_value(after: StoreState, name: str, value: Any) -> str | None:
-    """Why the keys that exist cannot have that value."""
+    """Return why existing keys cannot have that value; None if they can."""
     if value is None:
         return None
     aggregate = next((a for a in after.aggregates if a.name == name), None)
     if aggregate is None:
-        return "it is no plain value" if isinstance(value, dict | list) else None
+        return "it is not a plain value" if isinstance(value, dict | list) else None
     layout = ValueLayout(slots_of([aggregate]))
     if aggregate.fold is Fold.MEAN or layout.variable_fields:
         return f"{aggregate.fold.value} can only begin at null"
@@ -249,8 +251,8 @@ def _retention(before: StoreState, after: StoreState) -> list[str]:
         return []
     told = f"retention from {format_ms(was or 0)} to {format_ms(now or 0)}"
     if (now or 0) < (was or 0):
-        return [f"{told}: what is older leaves"]
-    return [f"{told}: what had left stays away"]
+        return [f"{told}: older entries are removed"]
+    return [f"{told}: entries that were removed do not come back"]
 
 
 def _shown(value: Any) -> str:

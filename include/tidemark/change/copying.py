@@ -1,4 +1,4 @@
-"""Writing a store anew: its state read and verified, each value converted, into another changelog, and compared there."""
+"""Writing of a store to another changelog: its state is read and verified, each value converted, and the result compared."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _WRITE_BUFFER_BYTES = 32 << 20
 Entries = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys and their values."""
 Place = Callable[[Sequence[bytes]], npt.NDArray[np.integer[Any]]]
-"""The partition of each key."""
+"""The function that returns the partition of each key."""
 
 
 @dataclass(frozen=True)
 class OldState:
-    """Builds the stores of the version that ran, in `folder`, each compared with its changelog.
+    """Builds the stores of the version that ran, in `folder`, and compares each with its changelog.
 
-    `may_be_gone`: also where the sources do not hold any more what comes next.
+    With `may_be_gone`, the sources may have deleted the next record to read.
     """
 
     kit: RestoreKit
@@ -52,7 +52,7 @@ class OldState:
     may_be_gone: bool = False
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
-        """The folder of the store as the last commit left it. Blocks. Raises `StartRefused`."""
+        """Build the store as the last commit left it, and return its folder. Blocks. Raises `StartRefused`."""
         task, kit = found.facts.task, self.kit
         folder = folder_of(self.folder, task, spec.name)
         ways = kit.ways(found, None, may_be_gone=self.may_be_gone)
@@ -60,15 +60,15 @@ class OldState:
             raise StartRefused(f"task {task} has never committed anything: there is no state of it")
 
         def pass_over(error: CopyUnusable) -> None:
-            self.say(f"store {task}/{spec.name}: {error}; the next source of state is taken")
+            self.say(f"store {task}/{spec.name}: {error}; the next source of state is tried")
 
         builder = kit.builder(self.listener, self.probe, kit.copies)
         job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
         verdict = kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; nothing was changed; where the changelog is right, `tidemark restore run --from changelog` "
-                "repairs the store, else `tidemark changelog repair NAME` the changelog"
+                f"{verdict.told}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
+                "repairs the store, otherwise `tidemark changelog repair NAME` repairs the changelog"
             )
         if not verdict.is_proven:
             self.say(verdict.told)
@@ -77,7 +77,7 @@ class OldState:
 
 
 def live_items(store: RocksStore, spec: StoreSpec, standing: Standing) -> Iterator[Entries]:
-    """Keys and values of what has not expired at the standing's stream time, some thousands at a time."""
+    """Yield the keys and values that have not expired at the stream time of `standing`, some thousands at a time."""
     first = first_live_segment(spec, standing.stream_times.of(spec.name))
     for segment in store.segments():
         if first is not None and segment < first:
@@ -87,7 +87,7 @@ def live_items(store: RocksStore, spec: StoreSpec, standing: Standing) -> Iterat
 
 @dataclass(frozen=True)
 class Copier:
-    """Writes new changelogs through `producer`, in transactions of their own: nothing names those topics yet."""
+    """Writes new changelogs through `producer`, in transactions of their own, because nothing refers to those topics yet."""
 
     kit: RestoreKit
     producer: BatchProducer
@@ -95,7 +95,7 @@ class Copier:
     probe: Probe
 
     def copy(self, items: Iterator[Entries], spec: StoreSpec, changelog: TopicPartition, loaded: RocksStore) -> int:
-        """Write and load them; how many there were."""
+        """Write the items to a changelog and load them into a store. Returns their number. Blocks."""
         number = changelog.partition
         return self.spread(items, spec, changelog.topic, {number: loaded}, lambda keys: np.full(len(keys), number))[
             number
@@ -104,7 +104,7 @@ class Copier:
     def spread(
         self, items: Iterator[Entries], spec: StoreSpec, topic: str, loaded: Mapping[int, RocksStore], place: Place
     ) -> dict[int, int]:
-        """Write and load each into the partition that `place` names; how many there were by partition."""
+        """Write and load each item into the partition that `place` returns. Returns their number by partition. Blocks."""
         sent, in_transaction = dict.fromkeys(loaded, 0), 0
         self.producer.begin()
         with aborting(self.producer):
@@ -145,7 +145,7 @@ class Copier:
 
     @contextmanager
     def store(self, task: TaskId, spec: StoreSpec) -> Iterator[RocksStore]:
-        """An empty store to load beside the changelog, to be compared with it."""
+        """Provide an empty store that is loaded together with the changelog, to be compared with it."""
         folder = folder_of(self.folder, task, spec.name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -156,18 +156,21 @@ class Copier:
             store.close()
 
     def verify(self, task: TaskId, spec: StoreSpec, standing: Standing) -> None:
-        """Fold the new changelog and compare it with what was loaded. Raises `PreflightFailed`: nothing was changed."""
+        """Fold the new changelog and compare it with what was loaded. Raises `PreflightFailed`; then nothing was changed.
+
+        Blocks.
+        """
         facts = self.kit.witnesses.facts([task])[task]
         job = restore_job(self.kit.plan, facts, spec, standing, self.kit.clock())
         verdict = self.kit.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:
             raise PreflightFailed(
-                f"{verdict.told}; what was written is not what was read: nothing was changed, try again"
+                f"{verdict.told}; the new changelog differs from what was written to it; nothing was changed, try again"
             )
 
 
 def keys_of(folder: Path, spec: StoreSpec, standing: Standing) -> int:
-    """How many keys live in a built store."""
+    """Return the number of live keys in a built store."""
     with opened(folder) as store:
         return sum(len(keys) for keys, _ in live_items(store, spec, standing))
 

@@ -1,4 +1,4 @@
-"""What a person declares about an upgrade: `--rename`, `--drop` and `--add`, parsed."""
+"""The operator's declarations about an upgrade, parsed: `--rename`, `--drop` and `--add`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tidemark.errors import StartRefused
 
 @dataclass(frozen=True)
 class Declared:
-    """`renames` old name to new. `drops` are old stores that are given up. Fields are (store, field), of the old version
-    in `dropped_fields`, of the new one in `added_fields`, where the value is what old keys get (None: null).
+    """The declarations. `renames` maps old store names to new ones; `drops` are old stores whose contents are discarded.
+
+    Fields are (store, field): of the old version in `dropped_fields`, of the new version in `added_fields`, whose value
+    is what existing keys get (None: null).
     """
 
     renames: Mapping[str, str]
@@ -29,9 +31,10 @@ NOTHING = Declared({}, (), (), {})
 def parse_declared(
     old: Description, new: Description, renames: Sequence[str], drops: Sequence[str], adds: Sequence[str]
 ) -> Declared:
-    """Read `OLD=NEW`, `STORE` or `STORE.FIELD`, and `STORE.FIELD` or `STORE.FIELD=JSON`.
+    """Parse `OLD=NEW`, `STORE` or `STORE.FIELD`, and `STORE.FIELD` or `STORE.FIELD=JSON`.
 
-    Raises `StartRefused` for a store or field that there is not: a slip must not pass for a declaration.
+    Raises `StartRefused` for a store or field that does not exist, because a typing error must not count as a
+    declaration.
     """
     renamed: dict[str, str] = {}
     for text in renames:
@@ -39,7 +42,7 @@ def parse_declared(
         _require(before, old, f"--rename {text}")
         _require(after, new, f"--rename {text}")
         if before in renamed or after in renamed.values():
-            raise StartRefused(f"--rename {text}: a store is renamed once, and two do not become one")
+            raise StartRefused(f"--rename {text}: a store can be renamed only once, and two stores cannot become one")
         if after in old.stores and after != before:
             raise StartRefused(f"--rename {text}: version {old.version} has a store '{after}' of its own")
         renamed[before] = after

@@ -1,8 +1,8 @@
-"""What a topology keeps: the part of a plan that its stores' bytes depend on, as `<app>-topology` holds it.
+"""The description of an application's state: the part of a plan that its stores' bytes depend on, kept in `<app>-topology`.
 
-Commit records name a version of the topology, but the module of that version is gone once it is edited. So the first
-commit of an instance that finds another description than its own writes it, in the commit's transaction: the last record
-of the topic describes the state that the last commits stand on.
+Commit records name a version of the topology, but the module of that version no longer exists once it is edited. So the
+first commit of an instance that finds another description than its own writes its own in the same transaction: the last
+record of the topic describes the state that the last commits wrote.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ DESCRIPTION_VERSION = 2
 
 @dataclass(frozen=True)
 class StoreState:
-    """One store. `spec` is as if RocksDB held it.
+    """The description of one store. `spec` is written as if RocksDB held the store.
 
-    `role` is what the store is for its node, `key` what its keys are made of, as SQL, `window` its windows in words or
-    empty. `aggregates` are empty for a store of rows.
+    `role` is what the store is used for by its node, `key` the SQL that its keys are made of, `window` its windows as
+    text, or empty. `aggregates` are empty for a store of rows.
     """
 
     spec: StoreSpec
@@ -50,14 +50,14 @@ class StoreState:
 
     @property
     def name(self) -> str:
-        """The store's."""
+        """The name of the store."""
         return self.spec.name
 
     @property
     def fields(self) -> dict[str, str]:
-        """What a value consists of, by name: a column's type, or what an aggregate folds.
+        """The fields of a value, by name: a column's type, or what an aggregate folds.
 
-        Neither a quantile's rank nor a collect's limit changes what is kept.
+        A quantile's rank and a collect's limit are left out, because they do not change what is stored.
         """
         if self.aggregates:
             return {a.name: f"{a.fold.value}({' '.join((a.expression or '*').split())})" for a in self.aggregates}
@@ -66,7 +66,7 @@ class StoreState:
 
 @dataclass(frozen=True)
 class SubtopologyState:
-    """One sub-topology: the topics it reads, the lead first, and its stores."""
+    """One sub-topology: the topics it reads, the lead topic first, and its stores."""
 
     sources: tuple[str, ...]
     stores: tuple[StoreState, ...]
@@ -74,11 +74,12 @@ class SubtopologyState:
 
 @dataclass(frozen=True)
 class Description:
-    """A whole application, as its module has it. `partitions` counts those of the user's topics that it reads.
+    """The description of a whole application, with the names of its module.
 
-    `internal` are the topics between its sub-topologies. `routing` counts rescales, 0 where each task has a partition of
-    the user's topics; it is part of the names of the topics that the sources go through. `topic_ids` are the ids that Kafka
-    gave the topics which it reads and writes, by their names in use; empty until its first commit writes them down.
+    `partitions` are those of the user's topics it reads. `internal` are the topics between its sub-topologies.
+    `routing` counts rescales; it is 0 if each task reads a partition of the user's topics, and part of the names of the
+    topics through which the sources are routed. `topic_ids` are the ids that Kafka gave the topics it reads and writes,
+    by the names in use; empty until its first commit.
     """
 
     application_id: str
@@ -92,15 +93,15 @@ class Description:
 
     @property
     def stores(self) -> dict[str, StoreState]:
-        """By name."""
+        """All stores, by name."""
         return {store.name: store for s in self.subtopologies for store in s.stores}
 
     def subtopology_of(self, store: str) -> int:
-        """Which keeps it."""
+        """Return the sub-topology that the store belongs to."""
         return next(i for i, s in enumerate(self.subtopologies) if any(each.name == store for each in s.stores))
 
     def keeps_the_same(self, other: Description) -> bool:
-        """Whether the two stand on the same state: all but the version, the guarantee, the generations and topic ids."""
+        """Whether both describe the same state, apart from the version, the guarantee, the generations and topic ids."""
         return self._forms == other._forms
 
     @property
@@ -111,24 +112,24 @@ class Description:
         )
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the description as JSON."""
         body = {"format": DESCRIPTION_VERSION, **asdict(self)}
         return json.dumps(body, separators=(",", ":"), default=lambda member: member.value).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Description:
-        """Read what `to_bytes` wrote; raises `StartRefused` on another format."""
+        """Read what `to_bytes` wrote. Raises `StartRefused` for another format."""
         body = json.loads(data)
         found = body.pop("format", None)
         if found == 1:
             raise StartRefused(
-                "a topology's description was written by a Tidemark that did not keep the ids of topics, so nobody can tell "
-                "whether they are still the same: go on with that Tidemark, or give the topology another application id to "
-                "process its sources from the start"
+                "a topology's description was written by a version of Tidemark that did not keep the ids of topics, "
+                "so it is not known whether they are still the same: continue with that version, or give the topology "
+                "another application id to process its sources from the start"
             )
         if found != DESCRIPTION_VERSION:
             raise StartRefused(
-                f"a topology's description has format {found}, this Tidemark reads {DESCRIPTION_VERSION}: upgrade it"
+                f"a topology's description has format {found}, but this Tidemark reads {DESCRIPTION_VERSION}: upgrade Tidemark"
             )
         body["guarantee"] = Guarantee(body["guarantee"])
         body["subtopologies"] = tuple(
@@ -139,16 +140,16 @@ class Description:
         return cls(**body)
 
     def routed_topic(self, topic: str) -> str:
-        """The topic that is read in the place of one that the module names."""
+        """Return the topic that is read in place of one that the module names."""
         return routed_topic(self.application_id, topic, self.routing, is_internal=topic in self.internal)
 
     @property
     def user_topics(self) -> tuple[str, ...]:
-        """Sources that are not its own."""
+        """The source topics that are not internal."""
         return tuple(t for s in self.subtopologies for t in s.sources if t not in self.internal)
 
     def skeleton(self) -> TopologyPlan:
-        """A plan that knows sources and stores, and no more: enough to find and read the state, not to run."""
+        """Return a plan that has only sources and stores: enough to find and read the state, not to run."""
         states = [
             replace(s, sources=tuple(self.routed_topic(topic) for topic in s.sources)) for s in self.subtopologies
         ]
@@ -159,7 +160,7 @@ class Description:
 
 
 def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Description:
-    """The description of a module's plan, never rescaled; `partitions` are of all topics, the user's own are kept."""
+    """Return the description of a module's plan that was never rescaled. Of `partitions`, the user's own topics are kept."""
     internal = plan.repartition_topics
     return Description(
         plan.application_id,
@@ -177,7 +178,7 @@ def describe_state(plan: TopologyPlan, partitions: Mapping[str, int]) -> Descrip
 
 
 def with_generations(plan: TopologyPlan, generations: Mapping[str, int]) -> TopologyPlan:
-    """The plan with each store's changelog as it is named now; a store that is not in `generations` has none yet."""
+    """Return the plan with the present changelog of each store. A store that is not in `generations` has none yet."""
 
     def settled(spec: StoreSpec) -> StoreSpec:
         return replace(spec, generation=generations.get(spec.name, spec.generation))
@@ -214,12 +215,12 @@ def _states(plan: TopologyPlan, subtopology: SubTopology) -> Iterable[StoreState
 
 
 def _bare(spec: StoreSpec) -> StoreSpec:
-    """As RocksDB would hold it: who holds it may change at any time."""
+    """Return the spec as if RocksDB held the store, because the kind of store may change at any time."""
     return replace(spec, in_memory=False, custom=None)
 
 
 def _form(spec: StoreSpec) -> StoreSpec:
-    """Without what says nothing of its contents: the settings of its changelog, and how often it was written anew."""
+    """Return the spec without what does not affect contents: the settings of the changelog, and how often it was rewritten."""
     return replace(spec, profile="default", topic_config=(), generation=0)
 
 

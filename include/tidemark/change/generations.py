@@ -1,4 +1,4 @@
-"""Names for contents that are written anew: a changelog that has ever been written is not written from its beginning again."""
+"""Names of changelogs for contents that are written again. A used changelog is never written from its beginning again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tidemark.topology.plan import TopologyPlan
 
 
 def next_generation(application_id: str, store: str, topics: Collection[str], recorded: int | None) -> int:
-    """The first one behind the recorded one and behind every changelog of that name that exists.
+    """Return the first generation after the recorded one and after every existing changelog of that name.
 
-    What an attempt that was killed has written lies in a topic that nothing names, and is passed over here.
+    This skips topics that an attempt left which was killed; nothing refers to them.
     """
     name = re.compile(re.escape(changelog_topic(application_id, store)) + r"(?:-([1-9]\d*))?")
     known = [int(found[1] or 0) for topic in topics if (found := name.fullmatch(topic))]
@@ -25,7 +25,7 @@ def next_generation(application_id: str, store: str, topics: Collection[str], re
 def with_new_changelogs(
     plan: TopologyPlan, found: Description, stores: Collection[str], existing: Mapping[str, int]
 ) -> Description:
-    """What `found` becomes where each of `stores` has a new changelog; the topics are yet to be made.
+    """Return `found` with a new changelog for each of `stores`; the topics are not created yet.
 
     `plan` is the module's, `existing` counts the partitions of all topics.
     """

@@ -1,4 +1,4 @@
-"""What the changes of an application have in common: records in flight, and the records they commit."""
+"""Steps shared by the changes of an application: records between sub-topologies, and the commit records of a change."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from tidemark.topology.plan import TopologyPlan
 
 
 def records_between(kit: RestoreKit, partition: TopicPartition, offset: int, end: int) -> int:
-    """Committed records of a partition in [offset, end); transaction markers have offsets too. Blocks."""
+    """Count the committed records of a partition in [offset, end); transaction markers also have offsets. Blocks."""
     return sum(len(batch.keys) for batch in kit.read(partition, offset, end))
 
 
 def send_on(
     kit: RestoreKit, producer: BatchProducer, partition: TopicPartition, offset: int, end: int, topic: str
 ) -> int:
-    """Send the committed records of [offset, end) to another topic by murmur2 of their keys; how many. Blocks.
+    """Send the committed records of [offset, end) to another topic, by murmur2 of their keys. Returns their number. Blocks.
 
-    They keep their timestamps, which are event time, and their headers.
-
-    In transactions of their own, so nothing may name that topic yet.
+    They keep their timestamps, which are event time, and their headers. They are sent in transactions of their own, so
+    nothing may refer to that topic yet.
     """
     sent = 0
     for found in kit.messages(partition, offset, end):
@@ -57,9 +56,9 @@ def moved_records(
     commit_time_ms: int,
     before: Mapping[TaskId, Standing] | None = None,
 ) -> list[CommitRecord]:
-    """A record of each task that goes on at `standing`, one batch later. `ends` are of the sinks and of every changelog.
+    """Return a commit record, one batch later, of each task in `standing`. `ends` are of the sinks and of every changelog.
 
-    `before` is where they stood, the same place unless given: source spans run from there to where they go on.
+    The source spans of a record run from `before`, by default `standing`, to the next offsets in `standing`.
     """
     ends_before = by_topic(ends)
     return [

@@ -1,4 +1,4 @@
-"""Whose a stored key is: the record's key inside a store's key, which decides the task that owns it (rule 16)."""
+"""Extraction of the record's key from a stored key, which decides the task that owns it. See invariant: rescale."""
 
 from __future__ import annotations
 
@@ -16,25 +16,29 @@ _ENDS: Mapping[StoreKind, int] = {
     StoreKind.WINDOW: WINDOW_START_BYTES,
     StoreKind.SESSION: 2 * WINDOW_START_BYTES,
 }
-"""Bytes behind the record's key, by the kind of a store."""
+"""The number of bytes after the record's key, by the kind of store."""
 
 Owner = Callable[[Sequence[bytes]], list[bytes]]
-"""Store keys in, the records' keys out."""
+"""The function that maps keys of a store to the keys of their records."""
 
 
 def owner_of(store: StoreState) -> Owner:
-    """Raises `StartRefused` for a store whose keys do not say whose they are, or whose values count a task's keys."""
+    """Return the function that extracts records' keys from the keys of a store.
+
+    Raises `StartRefused` for a store whose keys do not contain the record's key, or that limits its number of keys per
+    task.
+    """
     if store.role == PROCESS:
         raise StartRefused(
-            f"store {store.name} belongs to a processor, whose keys may be anything: nobody knows which task they belong "
-            "to; the application cannot be rescaled with it"
+            f"store {store.name} belongs to a processor, whose keys may be anything, so the tasks that they belong "
+            "to are not known; the application cannot be rescaled with it"
         )
     if store.role == ORDER:
         return _of_order
     if store.spec.max_entries is not None:
         raise StartRefused(
-            f"store {store.name} keeps max_entries keys per task, so other tasks would keep others: the application cannot "
-            "be rescaled with it; use ttl"
+            f"store {store.name} keeps max_entries keys per task, so with other tasks it would keep other keys: the "
+            "application cannot be rescaled with it; use ttl"
         )
     if store.role == SUPPRESS:
         return _cut(_TIME, WINDOW_START_BYTES)
@@ -50,5 +54,5 @@ def _cut(before: int, behind: int) -> Owner:
 
 
 def _of_order(keys: Sequence[bytes]) -> list[bytes]:
-    """`0 time key` and `2 key`, as `tasks.nodes.expiry` writes them where there is a TTL."""
+    """Extract from `0 time key` and `2 key`, which `tasks.nodes.expiry` writes for a store with a TTL."""
     return [key[1 + _TIME :] if key[:1] == b"\0" else key[1:] for key in keys]

@@ -1,4 +1,4 @@
-"""Reading `<app>-topology`, and what a start makes of it: the plan with the names that are in use now, or a refusal."""
+"""Reading of `<app>-topology`. A start derives the plan with the present names from it, or a refusal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tidemark.topology.plan import TopologyPlan
 def recorded(
     settings: Settings, admin: AdminClient, plan: TopologyPlan, partitions: Mapping[str, int]
 ) -> Description | None:
-    """What the application's state consisted of at its last commit; None where it has never committed any.
+    """Return the description of the application's state at its last commit; None if it has never committed.
 
-    `plan` is the topology module's, `partitions` are of all topics of the cluster. An open transaction is waited for.
-    Blocks; raises `OutcomeUnknown`, and `StartRefused` where the description or the commits topic was lost.
+    `plan` is the topology module's, `partitions` are of all topics of the cluster. Waits for an open transaction.
+    Blocks; raises `OutcomeUnknown`, and `StartRefused` if the description or the commits topic was lost.
     """
     app = plan.application_id
     last = _last_value(settings, admin, TopicPartition(topology_topic(app), 0), partitions)
@@ -48,7 +48,7 @@ def recorded(
 def _require_no_traces(
     settings: Settings, admin: AdminClient, plan: TopologyPlan, partitions: Mapping[str, int]
 ) -> None:
-    """Raises `StartRefused` where there is no description, but what only an application with one has."""
+    """Raise `StartRefused` if there is no description, but traces of an application that must have had one."""
     app, commits = plan.application_id, commits_topic(plan.application_id)
     traces = [
         f"{commits}[{number}] holds commit records"
@@ -58,14 +58,14 @@ def _require_no_traces(
     traces += [f"there is {topic}" for topic in later_generations(plan, partitions)]
     if traces:
         raise StartRefused(
-            f"{app}: {topology_topic(app)} was deleted or emptied, but the application has run ({traces[0]}): which changelogs "
-            "its stores have, and how its sources are routed, is known from there alone, and is not guessed. Bring the last "
-            f"record of {topology_topic(app)} back from a copy of that topic; {BEGIN_WITHOUT_STATE}"
+            f"{app}: {topology_topic(app)} was deleted or emptied, but the application has run ({traces[0]}): only "
+            "that topic says which changelogs its stores have and how its sources are routed, and neither is guessed. "
+            f"Bring the last record of {topology_topic(app)} back from a copy of that topic; {BEGIN_WITHOUT_STATE}"
         )
 
 
 def later_generations(plan: TopologyPlan, topics: Collection[str]) -> list[str]:
-    """Changelogs that an upgrade, a rescale or a reset has made: without a description there was none of these. Pure."""
+    """Return the changelogs that an upgrade, a rescale or a reset has made, which imply a description. A pure function."""
     names = [re.escape(changelog_topic(plan.application_id, spec.name)) + r"-[1-9]\d*" for spec in plan.stores]
     return sorted(topic for topic in topics if any(re.fullmatch(name, topic) for name in names))
 
@@ -73,7 +73,7 @@ def later_generations(plan: TopologyPlan, topics: Collection[str]) -> list[str]:
 def _last_value(
     settings: Settings, admin: AdminClient, place: TopicPartition, partitions: Mapping[str, int]
 ) -> bytes | None:
-    """The last committed value of a compacted topic's partition; None where there is none. Blocks."""
+    """Return the last committed value of a compacted topic's partition; None if there is none. Blocks."""
     if place.topic not in partitions:
         return None
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
@@ -88,10 +88,10 @@ def _last_value(
 
 
 def settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> TopologyPlan:
-    """The module's plan as it runs now: each store with its generation, its sources routed where it was rescaled. Pure.
+    """Return the module's plan as it runs now: each store with its generation, its sources routed if it was rescaled. Pure.
 
-    `partitions` are of all topics; one that is missing there is somebody else's to report. Raises `StartRefused` where the
-    state is another.
+    `partitions` are of all topics; a missing one is reported elsewhere. Raises `StartRefused` if the plan keeps another
+    state.
     """
     if found is None:
         return plan
@@ -101,18 +101,18 @@ def settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[s
 
 
 def require_same(found: Description, plan: TopologyPlan, partitions: Mapping[str, int]) -> None:
-    """Raises `StartRefused` where the module's plan keeps another state than the one that was left."""
+    """Raise `StartRefused` if the module's plan keeps another state than the recorded one."""
     own = describe_state(plan, partitions)
     if not own.keeps_the_same(found):
         raise StartRefused(
-            f"{plan.application_id}: what version {plan.version} keeps is not what version {found.version} left behind "
-            f"({_difference(found, own)}): `tidemark upgrade` says what carries over and does it; or bring the old topology "
-            "back"
+            f"{plan.application_id}: the state that version {plan.version} keeps is not the state that version "
+            f"{found.version} left ({_difference(found, own)}): `tidemark upgrade` shows what carries over and does "
+            "it; or bring the old topology back"
         )
 
 
 def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
-    """The module's plan with the names that are in use, whatever else has changed."""
+    """Return the module's plan with the names in use, whatever else has changed."""
     if found is None or plan.routed:
         return plan
     own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
@@ -122,7 +122,7 @@ def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
 def describe_settled(
     plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int], topic_ids: Mapping[str, str]
 ) -> Description:
-    """What the first commit of the module's plan writes down, where it settles on `found`."""
+    """Return the description that the first commit of the module's plan writes, based on `found`."""
     if found is None:
         return replace(describe_state(plan, partitions), topic_ids=topic_ids)
     own = with_generations(plan, {name: store.spec.generation for name, store in found.stores.items()})
@@ -130,9 +130,9 @@ def describe_settled(
 
 
 def require_topics(plan: TopologyPlan, found: Description, settings: Settings, admin: AdminClient) -> None:
-    """Raises `StartRefused` where a topic that state depends on was deleted or made again since the last commit.
+    """Raise `StartRefused` if a topic that state depends on was deleted or created again since the last commit. Blocks.
 
-    `plan` has the names that are in use. The message names each topic, what is lost and the remedy. Blocks.
+    `plan` has the names in use. The message names each topic, what is lost, and the remedy.
     """
     lost = identities_of(found, settings, admin).lost(plan)
     if lost:
@@ -140,48 +140,48 @@ def require_topics(plan: TopologyPlan, found: Description, settings: Settings, a
 
 
 def identities_of(found: Description | None, settings: Settings, admin: AdminClient) -> Identities:
-    """The topic ids of a description, and those of now to be asked for."""
+    """Return the topic ids of a description, with a function that asks Kafka for the present ones."""
     return Identities({} if found is None else found.topic_ids, lambda topics: topic_ids(admin, topics, settings))
 
 
 def require_partitions(found: Description, partitions: Mapping[str, int]) -> None:
-    """Raises `StartRefused` where a topic has another number of partitions than the last commit knew.
+    """Raise `StartRefused` if a topic has another number of partitions than at the last commit.
 
-    One that is routed may have more.
+    A routed topic may have more.
     """
     for topic, before in found.partitions.items():
         now = partitions.get(topic, before)
         if now < before or (now > before and not found.routing):
             raise StartRefused(
                 f"{found.application_id}: {topic} has {now} partitions, it had {before} when the application last ran: "
-                f"records of one key lie in two of them now; `tidemark rescale NAME --tasks {now}` sends them where the state "
-                "of their keys is"
+                f"records of one key are now in two of them; `tidemark rescale NAME --tasks {now}` brings records and state "
+                "of a key together"
             )
 
 
 def settled_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
-    """`settled` with what the cluster says. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+    """Call `settled` with what the cluster has. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
     return settled_description(plan, settings, admin)[0]
 
 
 def settled_description(
     plan: TopologyPlan, settings: Settings, admin: AdminClient
 ) -> tuple[TopologyPlan, Description | None]:
-    """`settled_plan`, and the description that it rests on."""
+    """Return `settled_plan`, and the description that it is based on."""
     partitions = partition_counts(admin, settings)
     found = recorded(settings, admin, plan, partitions)
     return settled(plan, found, partitions), found
 
 
 def _difference(found: Description, own: Description) -> str:
-    """The first thing that is another, in words."""
+    """Return the first difference as text."""
     if [s.sources for s in found.subtopologies] != [s.sources for s in own.subtopologies]:
         return "the topics that it reads"
     changes = carry(found, own, NOTHING)
     worst = [c for c in changes if c.fate is Fate.REFUSED] or [c for c in changes if c.fate is not Fate.KEPT]
-    return f"store {worst[0].name}: {worst[0].why}" if worst else "how its keys leave"
+    return f"store {worst[0].name}: {worst[0].why}" if worst else "how its keys are removed"
 
 
 def named_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
-    """`named` with what the cluster says: to look at an application, not to run it. Blocks. Raises `OutcomeUnknown`."""
+    """Call `named` with what the cluster has: to look at an application, not to run it. Blocks. Raises `OutcomeUnknown`."""
     return named(plan, recorded(settings, admin, plan, partition_counts(admin, settings)))

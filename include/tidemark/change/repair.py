@@ -1,10 +1,11 @@
-"""Repairing changelogs: what a right copy of a store holds is written to its changelog, or to a new one (rules 5, 27 and 30).
+"""Repair of changelogs: the contents of a right copy of a store are written to its changelog, or to a new one.
 
-Steps, with all instances fenced: take each task's copy that is level with the last commit, or compute it again; compare it with
-the changelog; then one transaction with the keys that differ and a commit record of kind repair. Where the changelog was
-deleted, made again or truncated, holds records that are none of the store's, or differs in too many keys, the whole store is
-written to a new changelog first and compared there, and the transaction has the description that names it. Before that
-transaction nothing has changed, after it everything has: a second run finds that nothing differs.
+Steps, with all instances fenced: take each task's copy that is up to date with the last commit, or compute it again;
+compare it with the changelog; then one transaction with the differing keys and a commit record of kind repair. If the
+changelog was deleted, created again or truncated, holds records that do not belong to the store, or differs in too many
+keys, the whole store is first written to a new changelog and compared there, and the transaction contains the
+description that names it. Before that transaction nothing has changed, after it everything has: a second run finds that
+nothing differs. See invariants: commit records, topic identity, evidence or nothing.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ from tidemark.tasks.update import Message
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 _COPIES = (SourceOfState.LOCAL, SourceOfState.STANDBY, SourceOfState.SAVEPOINT)
-"""What may be right where a changelog is damaged. Held against one that is whole, only the first: the others follow it."""
+"""The kinds of copies that may be right if a changelog is damaged.
+
+For a changelog that is whole, only the first counts, because the others follow the changelog.
+"""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One task's part of a store, and the way to its contents. `values` are what the changelog lacks."""
+    """One task's part of a store, and the source of its contents. `values` are what the changelog lacks."""
 
     task: TaskId
     spec: StoreSpec
@@ -67,9 +71,10 @@ class _Part:
 class Repair:
     """One repair of the application that `plan`, its module's, describes.
 
-    `stores` are those that are asked for; without any, those whose changelog is damaged, or differed from the store in the last
-    drill. `source` is the only source of state that may say what is right; without it, a changelog that is whole is held to
-    the store that processes, and one that is damaged is written from any copy that is level with the last commit.
+    `stores` are those that were asked for; if there are none, those whose changelog is damaged, or differed from the
+    store in the last drill. `source` is the only source of state that decides what is right. If it is None, a whole
+    changelog is compared with the store of the instance that processes, and a damaged one is written from any copy that
+    is up to date with the last commit.
     """
 
     plan: TopologyPlan
@@ -82,7 +87,7 @@ class Repair:
     say: Callable[[str], None]
 
     def show(self) -> RepairPlan:
-        """What it would do now, nothing compared yet; the application may run. Raises `StartRefused`."""
+        """Return what a repair would do now, before anything is compared. The application may run. Raises `StartRefused`."""
         before = stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True)
         own = self._kit(before)
         parts = self._parts(before, own, may_run=True)
@@ -91,10 +96,10 @@ class Repair:
         return self._planned(parts)
 
     def run(self, approve: Callable[[RepairPlan], bool]) -> bool:
-        """Compare with all instances fenced, ask, write; False where `approve` said no. Blocks.
+        """Compare with all instances fenced, ask, write. Returns False if `approve` returned False. Blocks.
 
-        Nobody is asked where nothing differs. Raises `TaskLocked` or `PreflightFailed` while the application runs,
-        `StartRefused`, and what a commit raises: after `OutcomeUnknown` a second run finds out.
+        Does not ask if nothing differs. Raises `TaskLocked` or `PreflightFailed` while the application runs,
+        `StartRefused`, and what a commit raises: after `OutcomeUnknown`, run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
         with standstill(kit, REPAIRS_FOLDER, self.say) as (producer, folder, _):
@@ -104,7 +109,9 @@ class Repair:
             if parts:
                 return self._run(before, own, parts, producer, folder, approve)
             if any(_repaired(before, task) for task in before.found):
-                self.say(f"the changelogs of {self.plan.application_id} are repaired already, and it has not run since")
+                self.say(
+                    f"the changelogs of {self.plan.application_id} have already been repaired, and it has not run since"
+                )
                 return True
             raise self._nothing(own)
 
@@ -126,7 +133,7 @@ class Repair:
                 )
         if plan.changes_nothing:
             self.say(
-                f"{', '.join(s.changelog for s in plan.stores)}: nothing differs from the stores, nothing was changed"
+                f"{', '.join(s.changelog for s in plan.stores)}: no difference from the stores was found; nothing was changed"
             )
             self._note(parts)
             return True
@@ -160,7 +167,7 @@ class Repair:
         note_repaired(self.settings.state_dir, self.plan.application_id, right, self.clock())
 
     def _kit(self, before: Stood) -> RestoreKit:
-        """Of the deployed topology with the names in use. Raises `StartRefused` where it keeps another state."""
+        """Return a kit of the deployed topology with the names in use. Raises `StartRefused` if it keeps another state."""
         reads = (TopicUse.SOURCE, TopicUse.REPARTITION)
         if gone := [each for each in before.lost.values() if each.use in reads and each.found_id is None]:
             raise StartRefused(format_lost(self.plan.application_id, gone))
@@ -168,9 +175,10 @@ class Repair:
         return kit_of(plan, self.settings, self.clock, before.description.topic_ids)
 
     def _parts(self, before: Stood, own: RestoreKit, *, may_run: bool = False) -> list[_Part]:
-        """Each task's part of each store, and where its contents come from. Raises `StartRefused`.
+        """Return each task's part of each store, with the source of its contents. Raises `StartRefused`.
 
-        `may_run`: the store of an instance that runs will be level once it is stopped.
+        With `may_run`, the store of a running instance counts, because it will be up to date once the instance is
+        stopped.
         """
         parts: list[_Part] = []
         verdicts = drill_history(own).verdicts
@@ -188,14 +196,14 @@ class Repair:
                     continue
                 wanted = f"{self.source.value} copy" if self.source else "copy"
                 raise StartRefused(
-                    f"store {name}: no {wanted} of it here is level with the last commit, so nothing says what its changelog "
-                    f"should hold; `tidemark changelog repair NAME --store {name} --from source` computes it again"
+                    f"store {name}: no {wanted} of it here is up to date with the last commit, so it is not known what its "
+                    f"changelog should hold; `tidemark changelog repair NAME --store {name} --from source` computes it again"
                 )
             parts += found
         return parts
 
     def _changelogs(self, own: RestoreKit) -> dict[str, str]:
-        """The changelogs that are the application's own, by store."""
+        """Return the changelogs that are the application's own, by store."""
         return {
             spec.name: changelog_of(self.plan.application_id, spec) for spec in own.plan.stores if spec.has_changelog
         }
@@ -203,11 +211,11 @@ class Repair:
     def _nothing(self, own: RestoreKit) -> StartRefused:
         return StartRefused(
             f"no changelog of {self.plan.application_id} is damaged, and no drill has found one that differs from its store: "
-            f"name the stores that should be compared with --store: {', '.join(self._changelogs(own))}"
+            f"name the stores to compare with --store: {', '.join(self._changelogs(own))}"
         )
 
     def _chosen(self, before: Stood, own: RestoreKit, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
-        """The stores to repair. Raises `StartRefused` where one cannot be repaired."""
+        """Return the stores to repair. Raises `StartRefused` if one cannot be repaired."""
         known = {spec.name: spec for spec in own.plan.stores}
         if unknown := [name for name in self.stores if name not in known]:
             raise StartRefused(f"there is no store {unknown[0]}; the topology has {', '.join(known)}")
@@ -220,12 +228,14 @@ class Repair:
             spec = known[name]
             if name not in own_changelog:
                 why = (
-                    "is not logged" if spec.source_topic is None else f"is kept by its source topic {spec.source_topic}"
+                    "is not logged"
+                    if spec.source_topic is None
+                    else f"uses as its changelog the source topic {spec.source_topic}"
                 )
-                raise StartRefused(f"store {name} {why}: it has no changelog that could be repaired")
+                raise StartRefused(f"store {name} {why}: it has no changelog of its own to repair")
             if spec.uncopied is not None:
                 raise StartRefused(
-                    f"store {name} is {spec.uncopied} and cannot be copied, so nothing says what its changelog should hold: "
+                    f"store {name} is {spec.uncopied} and cannot be copied, so it is not known what its changelog should hold: "
                     f"{BEGIN_AGAIN}"
                 )
         return chosen
@@ -240,9 +250,9 @@ class Repair:
         whole = weigh(evidence, store, standing, MEASURED, SourceOfState.CHANGELOG)[0]
         if way is None:
             if damaged is not None and not has_lost_beginning(store):
-                # What a copy would read behind its own place is not what was written there.
+                # The tail that a copy would read from this changelog is not what was written to it.
                 raise StartRefused(
-                    f"task {task}: {damaged}, and no copy of store {name} here is level with the last commit; "
+                    f"task {task}: {damaged}, and no copy of store {name} here is up to date with the last commit; "
                     f"`tidemark changelog repair NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
                 )
             other = best_way(own.weighed(found, None), store, standing, MEASURED, None)
@@ -259,7 +269,7 @@ class Repair:
     def _judge(
         self, evidence: TaskEvidence, store: StoreEvidence, before: Stood, *, is_damaged: bool, may_run: bool
     ) -> Way | None:
-        """What says what the changelog should hold; None where nothing here does. Raises `StartRefused`."""
+        """Return the source that decides what the changelog should hold; None if there is none here. Raises `StartRefused`."""
         standing = before.standing[evidence.task]
         if self.source is SourceOfState.SOURCE:
             way = weigh(evidence, store, standing, MEASURED, SourceOfState.SOURCE)[0]
@@ -271,7 +281,7 @@ class Repair:
         last = before.found[evidence.task].facts.last_instance
         level = [way for way in ways if way.fault is None and way.is_ready]
         if not level and is_damaged:
-            # A standby knows no batches, but how far it has read.
+            # A standby knows no batches, only how far it has read.
             whole = (way for way in ways if way.copy is not None and holds_last_commit(way.copy, evidence, store))
             level = [replace(way, from_offset=way.end_offset) for way in whole]
         own = [way for way in level or ways if _is_of(way, last, self.settings.state_dir)]
@@ -289,7 +299,7 @@ class Repair:
         return RepairPlan(self.plan.application_id, self.source, tuple(stores))
 
     def _compared(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> list[_Part]:
-        """Each part built in the folder, and what its changelog lacks."""
+        """Build each part in the folder, and return the parts with what their changelogs lack."""
         recomputed = folder / "recomputed"
         if self.source is SourceOfState.SOURCE:
             self.say("processing the source topics from their start")
@@ -309,11 +319,11 @@ class Repair:
             builder.build(task, job, part.way, built, lambda: True)
         except CopyUnusable as error:
             raise StartRefused(
-                f"store {task}/{name}: {error}; nothing was changed; choose another with --from"
+                f"store {task}/{name}: {error}; nothing was changed; choose another source with --from"
             ) from error
         self.probe("repair-built")
         if part.told.damaged is not None:
-            self.say(f"{task}/{name} is taken from {part.way.location}; nothing was compared: {part.told.damaged}")
+            self.say(f"{task}/{name} is taken from {part.way.location} without a comparison: {part.told.damaged}")
             return part
         values: list[Message] = []
 
@@ -332,16 +342,16 @@ class Repair:
         self.say(verdict.told)
         if not part.told.is_judge and not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; and {part.way.location} is no witness against it: choose one with --from"
+                f"{verdict.told}; {part.way.location} cannot decide which of the two is right: choose a source with --from"
             )
-        # Windows whose records were deleted before their time: to be written again, though nothing can be compared.
+        # Windows whose records were deleted before their time must be written again, although nothing can be compared.
         damaged = verdict.told if verdict.deleted else None
         return replace(
             part, told=replace(part.told, differing=verdict.different, damaged=damaged), values=tuple(values)
         )
 
     def _require_right_stores(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> None:
-        """Raises `StartRefused` where a changelog is right as it is, and a local store that goes on without it is not."""
+        """Raise `StartRefused` if a changelog is right, but a local store that would be used without reading it is wrong."""
         builder = own.builder(self.listener, self.probe, own.copies)
         for part in parts:
             if not part.told.is_judge or part.way.kind is SourceOfState.LOCAL:
@@ -358,15 +368,15 @@ class Repair:
                 verdict = own.verify(task, job, built, lambda: True)
                 if not verdict.is_equal:
                     raise StartRefused(
-                        f"{job.changelog} holds what {part.way.location} says, and {way.location} does not: {verdict.told}; "
+                        f"{job.changelog} is equal to {part.way.location}, but {way.location} is not: {verdict.told}; "
                         "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store"
                     )
 
     def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str]) -> Description:
-        """The description with the changelogs that the stores have from now on, which are made."""
+        """Create the changelogs that the stores have from now on, and return the description with them."""
         existing = partition_counts(own.admin, self.settings)
         description = with_new_changelogs(self.plan, before.description, anew, existing)
-        # What else was lost stays so, until somebody decides what becomes of it.
+        # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
         ensure_internal_topics(named(self.plan, description), self.settings, own.admin, existing)
         self.probe("topics-made")
@@ -380,7 +390,10 @@ class Repair:
         folder: Path,
         counts: dict[TaskId, dict[str, int]],
     ) -> None:
-        """Write whole stores to their new changelogs, compared there; adds the records written per task and changelog."""
+        """Write whole stores to their new changelogs and compare them.
+
+        Adds the records written, per task and changelog, to `counts`.
+        """
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         for part in parts:
             task, at, spec = part.task, before.standing[part.task], specs[part.spec.name]
@@ -392,7 +405,7 @@ class Repair:
             copier.verify(task, spec, at)
 
     def _verify(self, parts: Sequence[_Part], before: Stood, own: RestoreKit, folder: Path) -> None:
-        """Compare once more what was written into changelogs that stay. Raises `PreflightFailed`."""
+        """Compare again what was written into changelogs that stay. Raises `PreflightFailed`."""
         facts = own.witnesses.facts([part.task for part in parts])
         for part in parts:
             job = restore_job(own.plan, facts[part.task], part.spec, before.standing[part.task], self.clock())
@@ -400,13 +413,16 @@ class Repair:
             self.say(verdict.told)
             if not verdict.is_equal:
                 raise PreflightFailed(
-                    f"{verdict.told}: somebody writes to {job.changelog}; find out who, then repair it again"
+                    f"{verdict.told}: another program writes to {job.changelog}; find it, then repair the changelog again"
                 )
         self.probe("repair-verified")
 
 
 def _remember_repaired(before: Stood, counts: Mapping[TaskId, dict[str, int]]) -> None:
-    """Name the changelogs that a repair before this one has written to, as this one's record takes that one's place."""
+    """Add the changelogs that an earlier repair has written to.
+
+    The new commit record replaces that of the earlier repair.
+    """
     for task, written in counts.items():
         record = before.found[task].facts.record
         if record is not None and _repaired(before, task):
@@ -415,48 +431,48 @@ def _remember_repaired(before: Stood, counts: Mapping[TaskId, dict[str, int]]) -
 
 
 def _repaired(before: Stood, task: TaskId) -> bool:
-    """Whether a repair is the last thing that was committed of it."""
+    """Whether the task's last commit is that of a repair."""
     record = before.found[task].facts.record
     return record is not None and record.kind is CommitKind.REPAIR
 
 
 def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVerdict]) -> None:
-    """Raises `StartRefused` where the last drill found that a store and its changelog differ: one of them is wrong."""
+    """Raise `StartRefused` if the last drill found that a store and its changelog differ: one of them is wrong."""
     for part in parts:
         verdict = verdicts.get((part.task, part.spec.name))
         if part.told.is_judge and verdict is not None and verdict.is_suspect:
             raise StartRefused(
-                f"{part.way.location} {verdict.told}, and the two alone do not tell which is right: `--from source` computes "
-                "the store again; give `--from local` where you know that somebody else has written to the changelog "
-                "(`tidemark audit NAME` finds records that no task wrote)"
+                f"{part.way.location} {verdict.told}, and a comparison of the two cannot show which is right: `--from "
+                "source` computes the store again; use `--from local` if you know that another program has written to "
+                "the changelog (`tidemark audit NAME` finds records that no task wrote)"
             )
 
 
 def _becomes(tasks: Sequence[TaskRepair]) -> bool | None:
-    """Whether all is written to a new changelog; None where that is not known yet."""
+    """Whether everything is written to a new changelog; None if that is not known yet."""
     if any(task.damaged for task in tasks):
         return True
     if any(task.differing is None for task in tasks):
         return None
     differing = sum(task.differing or 0 for task in tasks)
-    # Local stores go on with the tail of a changelog that stays; where another copy was right, they may be wrong in more.
-    # So may a second local copy that is level, which would not read the tail.
+    # Local stores continue with the tail of a changelog that stays. If another copy was right, they may be wrong in
+    # more keys. So may a second local copy that is up to date, which would not read the tail.
     by_local = all(task.source is SourceOfState.LOCAL and task.is_alone for task in tasks if task.is_judge)
     return differing > 0 and (not by_local or differing > MOST_IN_PLACE)
 
 
 def _require_readable(own: RestoreKit, job: RestoreJob) -> None:
-    """Raises `StartRefused` where the changelog holds records, overwritten ones included, that a restore could not read."""
+    """Raise `StartRefused` if the changelog holds records that a restore could not read, overwritten ones included."""
     for batch in own.read(job.changelog, job.low_offset, job.target.changelog_offset):
         changelog_writes(job, batch)
 
 
 def _is_of(way: Way, instance: int | None, state_dir: Path) -> bool:
-    """Whether it is the local copy of an instance."""
+    """Whether the source is the local copy of that instance."""
     is_local = way.kind is SourceOfState.LOCAL and instance is not None
     return is_local and Path(way.location).is_relative_to(state_dir / str(instance))
 
 
 def _is_level_local(way: Way) -> bool:
-    """Whether an instance would go on with a local copy without reading the changelog."""
+    """Whether an instance would use a local copy without reading the changelog."""
     return way.kind is SourceOfState.LOCAL and way.fault is None and way.is_ready

@@ -1,4 +1,4 @@
-"""A repair of changelogs before it runs: which store's, from which copy, and what becomes of it."""
+"""The plan of a repair of changelogs: of which stores, from which copy, and how each changelog is written."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from tidemark.start.evidence import SourceOfState
 
 MOST_IN_PLACE = 50_000
-"""Keys that are written into a changelog that stays, in the repair's transaction; where more differ, all go to a new one."""
+"""The most keys that are written into an existing changelog, in the repair's transaction.
+
+If more differ, a new one is written.
+"""
 
 
 @dataclass(frozen=True)
 class TaskRepair:
-    """One task's part of a store. `differing` counts keys whose last record in the changelog is another.
+    """One task's part of a store. `differing` counts the keys whose last record in the changelog is wrong.
 
-    It is None before anything was compared, and where the changelog is `damaged`, in the words of the fault.
-    `is_judge`: whether the copy says what is right; where it is none, the changelog of this task stays as it is.
-    `is_alone`: whether no second local copy is level, which would go on as it is.
+    It is None before anything was compared, and if the changelog is `damaged`, which is the text of the fault.
+    `is_judge` is true if the copy decides what is right; otherwise the changelog of this task stays as it is.
+    `is_alone` is true if no second local copy is up to date, which an instance would use as it is.
     """
 
     task: str
@@ -30,7 +33,10 @@ class TaskRepair:
 
 @dataclass(frozen=True)
 class StoreRepair:
-    """One store of all tasks. `is_new`: whether all of it is written to a new changelog; None before anything was compared."""
+    """The repair of one store of all tasks.
+
+    `is_new` is true if all of it is written to a new changelog; None before anything was compared.
+    """
 
     store: str
     changelog: str
@@ -39,7 +45,7 @@ class StoreRepair:
 
     @property
     def differing(self) -> int:
-        """Keys that differ, as far as could be compared."""
+        """The number of keys that differ, as far as they could be compared."""
         return sum(task.differing or 0 for task in self.tasks)
 
     @property
@@ -49,17 +55,17 @@ class StoreRepair:
 
     @property
     def told(self) -> str:
-        """What becomes of its changelog, in words."""
+        """What happens to its changelog, as text."""
         if self.is_new is None:
             return f"compared with all instances stopped: up to {MOST_IN_PLACE} keys are written into it, or all to a new one"
         if self.is_new:
             return "written to a new changelog"
-        return f"{self.differing} keys written into it" if self.differing else "holds what the store holds"
+        return f"{self.differing} keys written into it" if self.differing else "equal to the store"
 
 
 @dataclass(frozen=True)
 class RepairPlan:
-    """The whole of it. `asked` is the source of state that a person chose, None for the best that there is."""
+    """The plan of a repair. `asked` is the source of state that the operator chose, None for the best one."""
 
     application_id: str
     asked: SourceOfState | None
@@ -67,22 +73,22 @@ class RepairPlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every changelog was found to hold what its store holds."""
+        """Whether every changelog was found equal to its store."""
         return not any(store.is_new is None or store.is_new or store.differing for store in self.stores)
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know before it is done."""
+        """What the operator should know before approving."""
         told = [f"{s.changelog}: {s.damaged}; nothing can be compared with it" for s in self.stores if s.damaged]
         told += [
-            f"task {task.task}: no copy of {store.store} here is level with the last commit; its part of {store.changelog} is "
-            "taken as it is"
+            f"task {task.task}: no copy of {store.store} here is up to date with the last commit; its part of "
+            f"{store.changelog} stays as it is"
             for store in self.stores
             for task in store.tasks
             if not task.is_judge
         ]
         if any(store.is_new is not False for store in self.stores):
             told.append(
-                "where a changelog is new, standbys begin again with it, and savepoints of before are of no use for it"
+                "if a changelog is new, standbys read it from its beginning, and earlier savepoints cannot be used with it"
             )
         return told

@@ -1,4 +1,4 @@
-"""Which stores a repair has compared with their changelogs, and when: `<state_dir>/.repairs/<app>.json`."""
+"""Notes of which stores a repair has compared with their changelogs, and when: `<state_dir>/.repairs/<app>.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REPAIRS_FOLDER = ".repairs"
 
 
 def repaired_ms(state_dir: Path, application_id: str) -> dict[tuple[TaskId, str], int]:
-    """When a repair found or made each store's changelog right, in epoch milliseconds, by task and store."""
+    """Return when a repair last found or made each store's changelog right, in epoch milliseconds, by task and store."""
     try:
         found = json.loads(_path(state_dir, application_id).read_text())
     except FileNotFoundError:
@@ -24,7 +24,7 @@ def repaired_ms(state_dir: Path, application_id: str) -> dict[tuple[TaskId, str]
 
 
 def note_repaired(state_dir: Path, application_id: str, stores: Iterable[tuple[TaskId, str]], at_ms: int) -> None:
-    """Write down that these are right since a time."""
+    """Note that the changelogs of these stores were right at a time."""
     noted: dict[str, dict[str, int]] = {}
     for (task, store), known_ms in (repaired_ms(state_dir, application_id) | dict.fromkeys(stores, at_ms)).items():
         noted.setdefault(str(task), {})[store] = known_ms

@@ -1,9 +1,10 @@
-"""Another number of tasks (rule 16, `docs/rescale.md`): sources through repartition topics, state by key to its new tasks.
+"""Change of the number of tasks: sources go through repartition topics, state moves by key to its new task.
 
-Steps, with all instances fenced: make the topics of the next routing; send on what lies unread between sub-topologies; build
-and verify every store, and write each key to the changelog partition of the task that owns it from now on, and compare; then
-one transaction with the new description, a commit record of kind rescale and the offsets of every task. Before that
-transaction nothing has changed, after it everything has: a second run begins anew or finds that all is done.
+See `docs/rescale.md` and invariant: rescale. Steps, with all instances fenced: create the topics of the next routing;
+send on the unread records between sub-topologies; build and verify every store, write each key to the changelog
+partition of the task that owns it from now on, and compare; then one transaction with the new description, a commit
+record of kind rescale and the offsets of every task. Before that transaction nothing has changed, after it everything
+has: a second run begins again or finds that all is done.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ RESCALES_FOLDER = ".rescales"
 
 @dataclass(frozen=True)
 class Rescale:
-    """One rescale of the application that `plan`, its module's, describes, to so many tasks per sub-topology."""
+    """One rescale of the application that `plan`, its module's, describes, to `tasks` tasks per sub-topology."""
 
     plan: TopologyPlan
     settings: Settings
@@ -57,20 +58,20 @@ class Rescale:
     say: Callable[[str], None]
 
     def show(self) -> RescalePlan:
-        """What it would do now; the application may run. Raises `StartRefused`."""
+        """Return what a rescale would do now. The application may run. Raises `StartRefused`."""
         return self._planned(stood(kit_of(self.plan, self.settings, self.clock)))
 
     def run(self, approve: Callable[[RescalePlan], bool]) -> bool:
-        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+        """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
 
-        One that was committed before is only cleaned up behind, and nobody is asked. Raises `TaskLocked` or
-        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
-        second run finds out.
+        If the rescale was committed before, only removes old folders, without asking. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
+        run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
         with standstill(kit, RESCALES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
-                self.say(f"{self.plan.application_id} has {self.tasks} tasks already")
+                self.say(f"{self.plan.application_id} already has {self.tasks} tasks")
                 self._forget_folders(held)
                 return True
             if not self._run(kit, producer, folder, approve):
@@ -113,18 +114,20 @@ class Rescale:
         for name, store in description.stores.items():
             owner_of(store)
             if not store.spec.is_logged:
-                raise StartRefused(f"store {name} is not logged, so nobody knows what it holds: it cannot be moved")
+                raise StartRefused(f"store {name} is not logged, so its contents are not known and cannot be moved")
             if store.spec.source_topic is not None:
                 raise StartRefused(
-                    f"store {name} is kept by its source topic {store.spec.source_topic}, which has as many partitions as "
-                    "it has: leave optimised=True out of the topology, `tidemark upgrade` it, then rescale"
+                    f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
+                    "is fixed: leave optimised=True out of the topology, `tidemark upgrade` it, then rescale"
                 )
         missing = [task for task in before.found if task not in before.standing]
         if missing:
-            raise StartRefused(f"task {missing[0]} has never committed anything: let the application run until it has")
+            raise StartRefused(
+                f"task {missing[0]} has never committed anything: let the application run until it has committed"
+            )
         tasks = {number: self._tasks(before, number) for number in range(len(description.subtopologies))}
         if not description.routing and set(tasks.values()) == {self.tasks} and not self._has_grown(description, counts):
-            raise StartRefused(f"{self.plan.application_id} has {self.tasks} tasks already: there is nothing to do")
+            raise StartRefused(f"{self.plan.application_id} already has {self.tasks} tasks: there is nothing to do")
         tasks_ms = [at.stream_times.task_ms for at in before.standing.values()]
         times = [time_ms for time_ms in tasks_ms if time_ms != NO_STREAM_TIME]
         left = [changelog_of(description.application_id, store.spec) for store in description.stores.values()]
@@ -136,7 +139,7 @@ class Rescale:
         )  # fmt: skip
 
     def _own_topics(self, description: Description) -> tuple[str, ...]:
-        """The module's names of the topics between sub-topologies, those of routers where there are such."""
+        """Return the module's names of the topics between sub-topologies, including those of routers if there are any."""
         return (*description.internal, *(description.user_topics if description.routing else ()))
 
     def _has_grown(self, description: Description, counts: Mapping[str, int]) -> bool:
@@ -146,7 +149,7 @@ class Rescale:
         return sum(task.subtopology == number for task in before.standing)
 
     def _unread(self, before: Stood) -> dict[str, int]:
-        """Committed records between sub-topologies that are not read, by the topic's name now."""
+        """Count the committed records between sub-topologies that were not read, by the topic's present name."""
         unread: dict[str, int] = {}
         for place, offset, end in self._between(before):
             found = records_between(before.kit, place, offset, end)
@@ -154,7 +157,7 @@ class Rescale:
         return unread
 
     def _between(self, before: Stood) -> list[tuple[TopicPartition, int, int]]:
-        """Partitions of the application's own topics: next offset and end."""
+        """Return the partitions of the application's own topics, with next offset and end."""
         description = before.description
         topics = {description.routed_topic(topic) for topic in self._own_topics(description)}
         return [
@@ -166,7 +169,7 @@ class Rescale:
         ]
 
     def _new_topics(self, kit: RestoreKit, before: Stood) -> Description:
-        """The description from now on, its topics made."""
+        """Create the new topics, and return the description from now on."""
         old, existing = before.description, partition_counts(kit.admin, self.settings)
         app = old.application_id
         generations = {
@@ -174,7 +177,7 @@ class Rescale:
         }
         made = describe_state(with_generations(self.plan, generations), existing)
         made = replace(made, routing=next_routing(app, old.internal, existing, old.routing))
-        self.say("making the topics of the new tasks")
+        self.say("creating the topics of the new tasks")
         topics = [made.routed_topic(topic) for s in made.subtopologies for topic in s.sources]
         create_topics(
             kit.admin,
@@ -186,7 +189,7 @@ class Rescale:
         return made
 
     def _send_on(self, before: Stood, made: Description, producer: BatchProducer) -> None:
-        """What nobody has read between sub-topologies, to the topics that take their place."""
+        """Send the unread records between sub-topologies to the topics that replace the old ones."""
         old = before.description
         names = {old.routed_topic(topic): made.routed_topic(topic) for topic in self._own_topics(old)}
         for place, offset, end in self._between(before):
@@ -195,7 +198,7 @@ class Rescale:
             self.probe("sent-on")
 
     def _after(self, before: Stood, made: Description, own: RestoreKit) -> dict[TaskId, Standing]:
-        """Where every task goes on: those of before at the beginning of their new topics, routers where was read up to."""
+        """Return where every task continues: tasks at the beginning of their new topics, routers at the committed offsets."""
         after: dict[TaskId, Standing] = {}
         batch = max(at.batch for at in before.standing.values())
         for number, state in enumerate(made.subtopologies):
@@ -211,7 +214,7 @@ class Rescale:
         counts = partition_counts(own.admin, self.settings)
         for place, topic in enumerate(made.user_topics):
             partitions = [TopicPartition(topic, n) for n in range(counts[topic])]
-            # A partition that came later is read from its beginning.
+            # A partition that was added later is read from its beginning.
             lows = own.ends.beginnings([p for p in partitions if p not in read])
             for partition in partitions:
                 offset = read.get(partition, lows.get(partition, 0))
@@ -222,7 +225,10 @@ class Rescale:
     def _spread(
         self, before: Stood, after: Mapping[TaskId, Standing], old: OldState, copier: Copier
     ) -> dict[TaskId, dict[str, int]]:
-        """Every key to the task that owns it now; records written per task and changelog."""
+        """Write every key to the changelog of the task that owns it now.
+
+        Returns the records written, per task and changelog.
+        """
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for name, held in before.description.stores.items():
@@ -236,7 +242,7 @@ class Rescale:
                 for task in (task for task in before.standing if task.subtopology == number):
                     folder = old.build(before.found[task], held.spec)
                     with opened(folder) as store:
-                        # Expiry is by the latest stream time of all, as every task goes on with it.
+                        # Expiry is judged by the latest stream time of all tasks, because every task continues with it.
                         items = live_items(store, held.spec, after[new[0]])
                         sent = copier.spread(items, spec, topic, loaded, place)
                     for partition, records in sent.items():
@@ -248,7 +254,10 @@ class Rescale:
         return counts
 
     def _forget_folders(self, held: Sequence[Path]) -> None:
-        """Folders of tasks that are no more; those that are go on with other contents, which the next start sees."""
+        """Delete the folders of tasks that no longer exist.
+
+        The others get new contents at the next start, which notices the change.
+        """
         for holder in held:
             for folder in holder.glob("[0-9]*_[0-9]*"):
                 task = TaskId.parse(folder.name)

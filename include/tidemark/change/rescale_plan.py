@@ -1,4 +1,4 @@
-"""A rescale before it runs: how many tasks each sub-topology has and gets, what is moved, and what that means."""
+"""The plan of a rescale: the numbers of tasks before and after, what is moved, and the consequences."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tidemark.topology.durations import format_ms
 
 @dataclass(frozen=True)
 class RescalePlan:
-    """The whole of it. `before` counts tasks by sub-topology; `routers` by topic, the partitions that are sent on.
+    """The plan of a rescale. `before` counts tasks by sub-topology; `routers` counts the partitions that are sent on, by topic.
 
-    `unread` are records between sub-topologies that nobody has read, by topic: they are sent on to the new ones. Source
-    offsets that wait are in `waiting`, by topic. `spread_ms` is how far the tasks' stream times lie apart. `left` are topics
-    that nothing reads afterwards.
+    `unread` counts the records between sub-topologies that were not read, by topic; they are sent to the new topics.
+    `waiting` counts the unprocessed source offsets, by topic. `spread_ms` is the largest difference between the tasks'
+    stream times. `left` are topics that nothing reads afterwards.
     """
 
     application_id: str
@@ -29,11 +29,13 @@ class RescalePlan:
 
     @property
     def warnings(self) -> list[str]:
-        """What it means to those who read the outputs."""
-        told = ["records of one key that lie in two partitions, as a topic has grown, may be processed in either order"]
+        """The consequences for readers of the outputs."""
+        told = [
+            "records of one key that are in two partitions, because a topic has grown, may be processed in either order"
+        ]
         if self.spread_ms > 0:
             told.append(
-                f"every task goes on with the latest stream time of all, so that nothing final is emitted twice: records "
-                f"of tasks that were behind, by up to {format_ms(self.spread_ms)}, may be late now"
+                f"every task continues with the latest stream time of all, so that no final result is emitted twice: records "
+                f"of tasks that were behind, by up to {format_ms(self.spread_ms)}, may now be late"
             )
         return told

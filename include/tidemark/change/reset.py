@@ -1,4 +1,7 @@
-"""Moving an application's offsets: all instances stopped, one transaction with offsets and commit records (rule 5)."""
+"""Reset of an application's offsets: all instances stopped, one transaction with offsets and commit records.
+
+See invariant: commit records.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ RESETS_FOLDER = ".resets"
 
 @dataclass(frozen=True)
 class Reset:
-    """One reset of the application that `plan` describes. `given` are of `--to offsets`, `at_ms` of `--to time`."""
+    """One reset of the application that `plan` describes.
+
+    `given` are the offsets of `--to offsets`, `at_ms` is that of `--to time`.
+    """
 
     plan: TopologyPlan
     settings: Settings
@@ -49,15 +55,15 @@ class Reset:
     say: Callable[[str], None]
 
     def show(self) -> ResetPlan:
-        """What it would do now; the application may run. Raises `StartRefused`."""
+        """Return what a reset would do now. The application may run. Raises `StartRefused`."""
         return self._planned(stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True))
 
     def run(self, approve: Callable[[ResetPlan], bool]) -> bool:
-        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+        """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
 
-        Killed before the commit, nothing has changed; after it, everything has, and a second run finds that, until the
-        application has run again. Raises `TaskLocked` or `PreflightFailed` while it runs, `StartRefused`, and what a commit
-        raises.
+        If it is killed before the commit, nothing has changed. After the commit everything has, and a second run finds
+        that, unless the application has run since. Raises `TaskLocked` or `PreflightFailed` while the application runs,
+        `StartRefused`, and what a commit raises.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
         with standstill(kit, RESETS_FOLDER, self.say) as (producer, folder, _):
@@ -69,10 +75,10 @@ class Reset:
         before = fenced_stood(kit, may_be_gone=True)
         plan = self._planned(before)
         if self._is_done(before, plan):
-            self.say(f"{plan.application_id} is reset already, and has not run since")
+            self.say(f"{plan.application_id} has already been reset, and has not run since")
             return True
         if plan.changes_nothing:
-            raise StartRefused(f"{plan.application_id} stands there already: there is nothing to reset")
+            raise StartRefused(f"{plan.application_id} is already at these offsets: there is nothing to reset")
         if not approve(plan):
             return False
         description = self._renewed(kit, before, plan)
@@ -89,7 +95,7 @@ class Reset:
         return True
 
     def _is_done(self, before: Stood, plan: ResetPlan) -> bool:
-        """Whether the last thing that was committed is a reset that left what this one would."""
+        """Whether the last commit is a reset with the same result as this one."""
         found = {task: before.found[task].facts for task in before.standing}
         records = [facts.record for facts in found.values()]
         return (
@@ -122,17 +128,17 @@ class Reset:
         for task, at in before.standing.items():
             for topic, offset in at.next_offsets.items():
                 place = TopicPartition(topic, task.partition)
-                # Of a topic that was made again nothing was read.
+                # Nothing was read of a topic that was created again.
                 stays = marks[place].low if topic in before.lost else offset
                 stays = marks[place].end if self.state is StateAfter.EMPTY else stays
                 sources.append(SourceReset(place, offset, wanted.get(place, stays), topic in internal))
         stores = before.description.stores
-        # A store that is further than the offsets is refused at a start, so it is written anew.
+        # A store that is ahead of the offsets is refused at a start, so it is written to a new changelog.
         goes_back = any(source.again for source in sources)
         keeps = self.state is StateAfter.KEEP
         damaged = before.damaged_changelogs()
         if damaged and keeps:
-            raise StartRefused(f"{', '.join(sorted(damaged))}: deleted, made again or truncated; {CHANGELOG_REMEDY}")
+            raise StartRefused(f"{', '.join(sorted(damaged))}: deleted, created again or truncated; {CHANGELOG_REMEDY}")
         return ResetPlan(
             before.description.application_id,
             self.to,
@@ -145,7 +151,7 @@ class Reset:
         )
 
     def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:
-        """With the changelogs that the stores have from now on, which are made."""
+        """Create the changelogs that the stores have from now on, and return the description with them."""
         self._make_lost_topics(kit, before)
         existing = partition_counts(kit.admin, self.settings)
         renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
@@ -154,7 +160,7 @@ class Reset:
         return renewed
 
     def _make_lost_topics(self, kit: RestoreKit, before: Stood) -> None:
-        """Repartition topics that were deleted, with a partition for each task that reads them."""
+        """Create the repartition topics that were deleted, with a partition for each task that reads them."""
         tasks = [
             (task, topic) for task, each in before.found.items() for topic in {p.topic for p in each.facts.sources}
         ]
@@ -166,7 +172,7 @@ class Reset:
         create_topics(kit.admin, [spec.surviving(self.plan.survives) for spec in specs], self.settings)
 
     def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
-        """Records written per task and changelog."""
+        """Copy the stores that are rewritten. Returns the records written, per task and changelog."""
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for name in plan.rewritten:

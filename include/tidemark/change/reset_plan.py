@@ -1,4 +1,4 @@
-"""A reset of offsets before it runs: where every task goes, what is read again or passed over, what becomes of the state."""
+"""The plan of a reset of offsets: the new offsets, what is read again or skipped, and what happens to the state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidemark.start.evidence import Watermarks
 
 
 class ResetTo(StrEnum):
-    """Where the offsets go. TIME: the first record whose Kafka timestamp is not older; OFFSETS: those that are given."""
+    """Where the offsets are moved. TIME: to the first record whose Kafka timestamp is not older; OFFSETS: to the given ones."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -22,7 +22,7 @@ class ResetTo(StrEnum):
 
 
 class StateAfter(StrEnum):
-    """What becomes of the stores: they stay as they are, or begin anew."""
+    """What happens to the stores: they stay as they are, or begin again, empty."""
 
     KEEP = "keep"
     EMPTY = "empty"
@@ -30,8 +30,11 @@ class StateAfter(StrEnum):
 
 @dataclass(frozen=True)
 class SourceReset:
-    """One source partition. A repartition topic (`is_internal`) only moves when the state begins anew, to its end, or when
-    it was made again, to its beginning."""
+    """The reset of one source partition.
+
+    A repartition topic (`is_internal`) is moved only in two cases: to its end if the stores begin empty, and to its
+    beginning if it was created again.
+    """
 
     partition: TopicPartition
     from_offset: int
@@ -40,21 +43,21 @@ class SourceReset:
 
     @property
     def again(self) -> int:
-        """Offsets that are read once more."""
+        """The number of offsets that are read again."""
         return max(0, self.from_offset - self.to_offset)
 
     @property
     def skipped(self) -> int:
-        """Offsets that are never read."""
+        """The number of offsets that are never read."""
         return max(0, self.to_offset - self.from_offset)
 
 
 @dataclass(frozen=True)
 class ResetPlan:
-    """The whole of it.
+    """The plan of a reset.
 
-    `rewritten` stores are copied to new changelogs, as their old place would be ahead of Kafka. `accepted` are topics that were
-    deleted, made again or truncated; the application goes on without what they held.
+    `rewritten` stores are copied to new changelogs, because the old ones would be ahead of Kafka. `accepted` are topics
+    that were deleted, created again or truncated; the application continues without what they held.
     """
 
     application_id: str
@@ -68,35 +71,37 @@ class ResetPlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether every offset stands there already, no store begins anew, and every topic is the one that was committed."""
+        """Whether every offset is already there, no store begins empty, and every topic is the one that was committed."""
         return self.state is StateAfter.KEEP and self.moves_nothing and not self.accepted
 
     @property
     def targets(self) -> list[str]:
-        """Where the user's partitions go, as `parse_offsets` reads it."""
+        """The new offsets of the user's partitions, in the format of `parse_offsets`."""
         return [f"{s.partition.topic}:{s.partition.partition}={s.to_offset}" for s in self.sources if not s.is_internal]
 
     @property
     def moves_nothing(self) -> bool:
-        """Whether every offset stands there already."""
+        """Whether every offset is already there."""
         return not any(source.again or source.skipped for source in self.sources)
 
     @property
     def warnings(self) -> list[str]:
-        """What it means."""
+        """The consequences, as text."""
         again, skipped = (sum(getattr(s, what) for s in self.sources) for what in ("again", "skipped"))
         told: list[str] = []
         if again and self.state is StateAfter.KEEP:
             told.append(f"up to {again} records are processed again on top of what the stores hold: they count twice")
             if self.windowed:
-                told.append(f"stream time stays: what is older than the grace is late in {', '.join(self.windowed)}")
+                told.append(
+                    f"stream time stays, so records older than the grace are late in {', '.join(self.windowed)}"
+                )
         elif again:
             told.append(f"up to {again} records are processed again, and their outputs emitted again")
         if skipped:
             told.append(f"up to {skipped} records are never processed")
         if self.accepted:
             told.append(
-                f"{', '.join(self.accepted)}: deleted, made again or truncated since the last commit; what they held is "
+                f"{', '.join(self.accepted)}: deleted, created again or truncated since the last commit; their contents are "
                 "given up"
             )
         if self.emptied:
@@ -105,7 +110,7 @@ class ResetPlan:
 
 
 def parse_offsets(texts: Sequence[str]) -> dict[TopicPartition, int]:
-    """`topic:partition=offset`, as often as there are partitions. Raises `StartRefused`."""
+    """Parse `topic:partition=offset`, once per partition. Raises `StartRefused`."""
     found: dict[TopicPartition, int] = {}
     for text in texts:
         place, _, offset = text.rpartition("=")
@@ -123,7 +128,10 @@ def target_offsets(
     at_ms: int | None,
     ends: EndOffsets,
 ) -> dict[TopicPartition, int]:
-    """Where the user's partitions go. Blocks for a round trip. Raises `StartRefused` for an offset that is not there."""
+    """Return the new offsets of the user's partitions. Blocks for one request.
+
+    Raises `StartRefused` for an offset out of range.
+    """
     if to is ResetTo.EARLIEST:
         return {partition: marks.low for partition, marks in sources.items()}
     if to is ResetTo.LATEST:
@@ -133,13 +141,15 @@ def target_offsets(
             raise StartRefused("--to time needs --time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m")
         return ends.at_time(list(sources), at_ms)
     for partition in given.keys() - sources.keys():
-        raise StartRefused(f"--offset {partition}: the application does not read it")
+        raise StartRefused(f"--offset {partition}: the application does not read this partition")
     for partition in sources.keys() - given.keys():
         raise StartRefused(
-            f"--to offsets needs one of every partition: --offset {partition.topic}:{partition.partition}=… is missing"
+            f"--to offsets needs an offset of every partition: --offset {partition.topic}:{partition.partition}=… is missing"
         )
     for partition, offset in given.items():
         marks = sources[partition]
         if not marks.low <= offset <= marks.end:
-            raise StartRefused(f"--offset {partition}: {offset} is not there, it holds {marks.low} to {marks.end}")
+            raise StartRefused(
+                f"--offset {partition}: {offset} does not exist, the partition holds {marks.low} to {marks.end}"
+            )
     return dict(given)

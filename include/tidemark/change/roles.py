@@ -1,4 +1,4 @@
-"""What a store is for its node, in words that stay the same while the bytes mean the same."""
+"""Descriptions of what a node uses a store for. They stay the same as long as the stored bytes mean the same."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tidemark.topology.plan import (
 )
 
 ORDER = "order"
-"""Role of the store that keeps the order in which keys leave another one."""
+"""The role of the store that keeps the order in which keys leave another store."""
 SUPPRESS, PROCESS = "suppress", "process"
 JOIN_SIDES = ("join, this side", "join, other side", "join, rows without a partner")
 _ROLES: dict[type[TaskNode], str] = {Suppress: SUPPRESS, Reduce: "reduce", TableSource: "table", Process: PROCESS}
 
 
 def role_of(node: TaskNode, place: int) -> str:
-    """What the store at that place of a node is."""
+    """Return the role of the node's store at `place`."""
     if isinstance(node, StreamStreamJoin):
         return JOIN_SIDES[place]
     if not node.stores[place].columns and node.stores[place].name.endswith("-order"):
@@ -42,7 +42,7 @@ def role_of(node: TaskNode, place: int) -> str:
 
 
 def window_text(window: Window | SessionWindow | SlidingWindow | None) -> str:
-    """What decides which window a record falls into. Grace only decides how long: it may change."""
+    """Return what decides the window of a record. Grace is left out, because it only decides how long a window stays open."""
     if window is None:
         return ""
     if isinstance(window, SessionWindow):
@@ -55,7 +55,7 @@ def window_text(window: Window | SessionWindow | SlidingWindow | None) -> str:
 
 
 def window_of(subtopology: SubTopology, node: TaskNode) -> str:
-    """The windows that a node's stores hold: its own, or those of what it takes its rows from."""
+    """Return the windows that a node's stores hold: its own, or those of the node whose rows it takes."""
     if isinstance(node, StreamStreamJoin):
         return f"{format_ms(node.before_ms)} before to {format_ms(node.after_ms)} after"
     if isinstance(node, Reduce):
@@ -71,17 +71,17 @@ def window_of(subtopology: SubTopology, node: TaskNode) -> str:
 
 
 def key_of_branch(plan: TopologyPlan, subtopology: SubTopology, branch: Branch) -> str:
-    """What the keys of an aggregation are made of."""
+    """Return the SQL that the keys of an aggregation are made of."""
     return _key_of(plan, subtopology.sources[branch.source])
 
 
 def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
-    """What the keys of the task loop are made of: all sources of a sub-topology share them."""
+    """Return the SQL that the keys of the task loop are made of. All sources of a sub-topology share it."""
     return ", ".join(dict.fromkeys(_key_of(plan, source) for source in subtopology.sources))
 
 
 def _key_of(plan: TopologyPlan, source: Source) -> str:
-    """SQL over the records of a user's topic, or what a repartition was keyed by."""
+    """Return SQL over the records of a user's topic, or the key that a repartition was made by."""
     for subtopology in plan.subtopologies:
         for branch in subtopology.branches:
             if any(sink.is_repartition and sink.topic == source.topic for sink in branch.sinks):

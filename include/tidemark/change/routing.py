@@ -1,9 +1,9 @@
-"""The plan of an application that was rescaled: its sources go through repartition topics of as many partitions as tasks.
+"""The plan of a rescaled application: its sources go through repartition topics with as many partitions as tasks.
 
-Each topic of the user's that the topology reads gets a router, a sub-topology behind all others: one task per partition of
-the topic, stateless, sending each record by murmur2 of its key, one without a key to any partition. What read the topic
-reads the routers' topic instead, and so do the topics between sub-topologies get another name with each rescale, as Kafka
-cannot take partitions away.
+Each topic of the user that the topology reads gets a router: a stateless sub-topology after all others, with one task
+per partition of the topic, which sends each record by murmur2 of its key, and a record without a key to any partition.
+The sub-topologies that read the user's topic read the router's topic instead. The topics between sub-topologies also
+get another name with each rescale, because Kafka cannot remove partitions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SUFFIX = "-repartition"
 
 
 def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
-    """The plan as it runs after the rescale of that number; `plan` is the topology module's."""
+    """Return the plan as it runs after that many rescales. `plan` is the topology module's."""
     app, internal = plan.application_id, set(plan.repartition_topics)
 
     def name(topic: str) -> str:
@@ -64,7 +64,7 @@ def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
 
 
 def routed_topic(application_id: str, topic: str, generation: int, *, is_internal: bool) -> str:
-    """The topic that takes another's place after that many rescales; 0: none yet."""
+    """Return the topic that replaces another one after that many rescales; 0 means none yet."""
     if not generation:
         return topic
     name = topic.removeprefix(f"{application_id}-").removesuffix(_SUFFIX) if is_internal else f"source-{topic}"
@@ -72,7 +72,10 @@ def routed_topic(application_id: str, topic: str, generation: int, *, is_interna
 
 
 def next_routing(application_id: str, topics: Iterable[str], existing: Collection[str], recorded: int) -> int:
-    """The first number behind `recorded` under which no topic exists; `topics` are the module's between sub-topologies."""
+    """Return the first number after `recorded` for which no topic exists.
+
+    `topics` are the module's names of those between sub-topologies.
+    """
     generation = recorded + 1
     prefix = f"{application_id}-source-"
     names = {topic.removesuffix(_SUFFIX) for topic in topics}
@@ -86,7 +89,7 @@ def next_routing(application_id: str, topics: Iterable[str], existing: Collectio
 
 
 def require_routable(plan: TopologyPlan) -> None:
-    """Raises `StartRefused` where a record could not be told from one that came straight from its topic."""
+    """Raise `StartRefused` if a routed record would be processed differently from one that was read directly from its topic."""
     names = "|".join(re.escape(name) for name in ("_topic", "_partition", "_offset", "_timestamp"))
     for subtopology in plan.subtopologies:
         for branch in subtopology.branches:
@@ -96,7 +99,7 @@ def require_routable(plan: TopologyPlan) -> None:
                 if found := re.search(rf"(?<![\w`])({names})(?!\w)", text):
                     raise StartRefused(
                         f"{plan.application_id} cannot be rescaled: {branch.end} uses {found[1]} ({text}), which a record "
-                        "loses on its way through a repartition topic; select it into the record before it is sent here"
+                        "loses when it goes through a repartition topic; select it into the record before it is sent there"
                     )
 
 

@@ -1,4 +1,4 @@
-"""What an application stands on before a change: its description, its tasks' standing, and where its topics end."""
+"""The state of an application before a change: its description, the progress of its tasks, and the ends of its topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from tidemark.topology.plan import TopologyPlan
 
 @dataclass(frozen=True)
 class Stood:
-    """`kit` reads the state as it was left. `standing` holds the tasks that have ever committed."""
+    """The state of an application before a change. `kit` reads it as it was left.
+
+    `standing` holds the tasks that have committed.
+    """
 
     description: Description
     kit: RestoreKit
@@ -33,24 +36,28 @@ class Stood:
 
     @property
     def instances(self) -> set[int]:
-        """Those that committed last."""
+        """The instances that committed last."""
         return {each.facts.record.instance for each in self.found.values() if each.facts.record is not None}
 
     @property
     def lost(self) -> dict[str, LostTopic]:
-        """Topics that were deleted, or deleted and made again, since the last commit, by name."""
+        """Topics that were deleted, or deleted and created again, since the last commit, by name."""
         return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
 
     def followed(self, task: TaskId) -> Standing:
-        """Where the record of a change goes on that leaves the stores as they are.
+        """Return the progress from which a change continues that leaves the stores as they are.
 
-        Behind another such record it takes its place: the stores are still those of the batch before, and stay level.
+        If the last commit is also of such a change, the new record takes its place: the stores are still of the batch
+        before, and so stay up to date.
         """
         at = self.standing[task]
         return replace(at, batch=min(level_batches(self.found[task].facts.record, at)))
 
     def damaged_changelogs(self) -> frozenset[str]:
-        """Changelogs that no store could be rebuilt from: deleted, made again, truncated, or without their beginning."""
+        """Return the changelogs from which no store could be rebuilt.
+
+        They were deleted, created again or truncated, or have lost their beginning.
+        """
         damaged: set[str] = set()
         for each in self.found.values():
             evidence = self.kit.witnesses.evidence(each.facts, each.copies)
@@ -59,7 +66,7 @@ class Stood:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """Source offsets behind what is committed, by topic."""
+        """The number of source offsets that are not committed yet, by topic."""
         waiting: dict[str, int] = {}
         for task, at in self.standing.items():
             for topic, offset in at.next_offsets.items():
@@ -71,30 +78,34 @@ class Stood:
 def kit_of(
     plan: TopologyPlan, settings: Settings, clock: Callable[[], int], known_ids: Mapping[str, str] | None = None
 ) -> RestoreKit:
-    """Of a plan with its generations, with every place where copies lie. `known_ids` as `RestoreKit.exactly` has them."""
+    """Return a kit of a plan with its generations, with all places of copies. `known_ids` are as in `RestoreKit.exactly`."""
     return RestoreKit.exactly(plan, settings, copy_sources(plan, settings), clock, known_ids or {})
 
 
 def described(kit: RestoreKit) -> Description:
-    """What the last commit left. Raises `StartRefused` for an application that has never committed."""
+    """Return the description that the last commit left. Raises `StartRefused` for an application that has never committed.
+
+    Blocks.
+    """
     app = kit.plan.application_id
     found = recorded(kit.settings, kit.admin, kit.plan, partition_counts(kit.admin, kit.settings))
     if found is None:
-        raise StartRefused(f"{app} has never committed anything here: there is nothing to change, start it")
+        raise StartRefused(f"{app} has never committed anything: there is nothing to change, start it")
     return found
 
 
 def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
-    """Ask Kafka. Blocks. Raises `StartRefused` where the witnesses contradict each other, or there is none.
+    """Read the state of an application from Kafka. Blocks. Raises `StartRefused` if it is contradictory, or if there is none.
 
-    `may_be_gone`: also where the sources do not hold any more what comes next, and where topics were deleted or made again.
+    With `may_be_gone`, the sources may have deleted the next record to read, and topics may have been deleted or
+    created again.
     """
     description = described(kit)
     own = kit_of(description.skeleton(), kit.settings, kit.clock, description.topic_ids)
     lost = own.witnesses.identities.lost(own.plan)
     if lost and (not may_be_gone or any(each.use is TopicUse.COMMITS for each in lost.values())):
         raise StartRefused(format_lost(kit.plan.application_id, lost.values()))
-    # Partitions that came since belong to no task yet.
+    # Partitions that were added since belong to no task yet.
     counts = {**partition_counts(kit.admin, kit.settings), **description.partitions}
     if lost:
         counts = _with_lost_topics(named(kit.plan, description), counts)
@@ -112,7 +123,7 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
 
 
 def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts, and those of repartition topics that were deleted: as many as their readers' changelogs have."""
+    """Return the counts with those of deleted repartition topics: as many partitions as their readers' changelogs have."""
     found = dict(counts)
     for subtopology in plan.subtopologies:
         changelogs = [changelog_of(plan.application_id, s) for s in subtopology.stores if s.is_logged]
@@ -123,7 +134,10 @@ def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str
 
 
 def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, int]:
-    """read_uncommitted ends of sinks, dead letters and the tasks' changelogs, as a commit record tells them."""
+    """Return the read_uncommitted ends of sinks, dead letters and the tasks' changelogs, as a commit record holds them.
+
+    Blocks.
+    """
     plan, counts = kit.plan, partition_counts(kit.admin, kit.settings)
     places = told_partitions(plan, counts)
     places += [

@@ -1,4 +1,7 @@
-"""The one transaction that makes a change true: description, commit records and source offsets of all tasks (rule 5)."""
+"""The one transaction that puts a change into effect: description, commit records and source offsets of all tasks.
+
+See invariant: commit records.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,10 @@ _QUEUED_RECORDS = 500_000
 
 
 def fencing_producer(kit: RestoreKit) -> TransactionalProducer:
-    """Instance 0's producer, once the transactional id of every instance with a folder here was taken over.
+    """Take over the transactional id of every instance with a folder here, and return instance 0's producer. Blocks.
 
-    What they have left open is settled, so that reading waits for nothing; copies of them elsewhere can commit no more.
-    Blocks.
+    This settles the transactions that they left open, so that no reader waits for them; copies of them elsewhere can no
+    longer commit.
     """
     known = {int(folder.parent.name) for folder in holders(kit.settings.state_dir, kit.plan.application_id)}
     fence(kit, known - {0})
@@ -38,7 +41,7 @@ def fencing_producer(kit: RestoreKit) -> TransactionalProducer:
 
 
 def fence(kit: RestoreKit, instances: Iterable[int]) -> None:
-    """Take their transactional ids over, and give them back. Blocks."""
+    """Take over the instances' transactional ids, and release them. Blocks."""
     for instance in instances:
         _taken_over(kit, instance)
 
@@ -55,10 +58,11 @@ def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
 def standstill(
     kit: RestoreKit, folder_name: str, say: Callable[[str], None]
 ) -> Iterator[tuple[TransactionalProducer, Path, list[Path]]]:
-    """All instances fenced for as long as the block runs: a fencing producer, an empty folder that is gone afterwards, and
-    the application's folders on this machine (see `fenced`).
+    """Fence all instances while the block runs.
 
-    `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the application runs.
+    Yields a fencing producer, an empty folder that is deleted afterwards, and the application's folders on this machine
+    (see `fenced`). `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the
+    application runs.
     """
     app = kit.plan.application_id
     folder = kit.settings.state_dir / folder_name / app
@@ -72,15 +76,15 @@ def standstill(
 
 
 def fenced_stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
-    """Where everything stands once the instances that committed last, wherever they were, can commit no more."""
+    """Return the state once the instances that committed last, wherever they ran, can no longer commit. Blocks."""
     fence(kit, stood(kit, may_be_gone=may_be_gone).instances - {0})
-    # What an instance elsewhere had left open is settled only now.
+    # Only now are the transactions settled that an instance elsewhere had left open.
     return stood(kit, may_be_gone=may_be_gone)
 
 
 @dataclass(frozen=True)
 class Switch:
-    """Commits a change; the group is empty and `producer` has been initialised. `again` is the command to repeat."""
+    """Commits a change. The group must be empty and `producer` initialised. `again` is the command to repeat."""
 
     kit: RestoreKit
     producer: BatchProducer
@@ -94,12 +98,11 @@ class Switch:
         forgotten: Sequence[TaskId] = (),
         values: Mapping[TopicPartition, Sequence[Message]] | None = None,
     ) -> None:
-        """Commit a record of each task with its end offsets; `forgotten` tasks are no more. Raises as a commit does.
+        """Commit a record of each task with its end offsets; `forgotten` tasks no longer exist. Raises as a commit does.
 
-        `values` are written to changelogs that are in use, in the same transaction.
-
-        The topics that the change has made, or accepts as they are now, are those that starts expect from then on (rule 27).
-        Of those whose ids the description has, these ids stay.
+        Blocks. `values` are written to changelogs that are in use, in the same transaction. The topics that the change
+        has created, or accepts as they are now, are those that starts expect from then on (see invariant: topic
+        identity). Ids that the description has already stay.
         """
         app = self.kit.plan.application_id
         if description is not None:
@@ -127,5 +130,7 @@ class Switch:
         uses = topics_in_use(self.kit.plan)
         ids = {**topic_ids(self.kit.admin, list(uses), self.kit.settings), **known}
         if missing := [topic for topic in uses if topic not in ids]:
-            raise PreflightFailed(f"topics {', '.join(missing)} do not exist: nothing was changed, run it again")
+            raise PreflightFailed(
+                f"topics {', '.join(missing)} do not exist; nothing was changed, run the command again"
+            )
         return {topic: ids[topic] for topic in uses}

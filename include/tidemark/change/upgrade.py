@@ -1,9 +1,9 @@
-"""From one version of a topology to another, with the state that carries over (`docs/upgrade.md`).
+"""Upgrade from one version of a topology to another, with the state that carries over (`docs/upgrade.md`).
 
-Steps, with all instances fenced: read what the last version kept; build and verify the stores that are copied; write them
-in their new form to changelogs that nothing names yet, and compare; then one transaction with the new description, a commit
-record of kind upgrade and the offsets of every task. Before that transaction nothing has changed, after it everything
-has: a second run, after a kill at any point, begins anew or finds that all is done.
+Steps, with all instances fenced: read what the last version kept; build and verify the stores that are copied; write
+them in their new form to changelogs that nothing refers to yet, and compare; then one transaction with the new
+description, a commit record of kind upgrade and the offsets of every task. Before that transaction nothing has changed,
+after it everything has: a second run, after a kill at any point, begins again or finds that all is done.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Change:
 
     @property
     def old(self) -> Description:
-        """What the version that ran has left."""
+        """The description that the previous version left."""
         return self.before.description
 
     @property
     def after(self) -> dict[TaskId, Standing]:
-        """Where every task goes on: where it was, its stream times under the stores' names of now."""
+        """The progress with which every task continues: as before, with stream times under the present names of the stores."""
         names = {each.was: each.store for each in self.changes if each.was and each.store}
         return {
             task: replace(self.before.followed(task), stream_times=at.stream_times.renamed(names))
@@ -65,7 +65,7 @@ class Change:
         }
 
     def stores(self, fates: Sequence[Fate]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:
-        """Old stores with a changelog of their own that have one of these fates, of every task."""
+        """Return old stores with a changelog of their own that have one of these fates, of every task."""
         chosen: list[tuple[TaskId, StoreChange, StoreSpec]] = []
         for change in self.changes:
             if change.fate not in fates or not change.was:
@@ -79,7 +79,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Upgrade:
-    """One upgrade to `plan`, as its module has it. `renames`, `drops` and `adds` as they were written (`declared`)."""
+    """One upgrade to `plan`, the module's. `renames`, `drops` and `adds` are unparsed, see `declared`."""
 
     plan: TopologyPlan
     settings: Settings
@@ -92,21 +92,24 @@ class Upgrade:
     say: Callable[[str], None]
 
     def show(self, folder: Path) -> UpgradePlan:
-        """What it would do now; the application may run. Builds in `folder` what it counts. Raises `StartRefused`."""
+        """Return what an upgrade would do now. The application may run. Builds the stores whose keys it counts in `folder`.
+
+        Blocks. Raises `StartRefused`.
+        """
         kit = kit_of(self.plan, self.settings, self.clock)
         return self._planned(self._change(kit, stood(kit)), folder, {})
 
     def run(self, approve: Callable[[UpgradePlan], bool]) -> bool:
-        """Plan with all instances fenced, ask, do it; False where `approve` said no. Blocks.
+        """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
 
-        One that was committed before is only cleaned up behind, and nobody is asked. Raises `TaskLocked` or
-        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
-        second run finds out.
+        If the upgrade was committed before, only removes old folders, without asking. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
+        run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
         with standstill(kit, CHANGES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
-                self.say(f"{self.plan.application_id} is upgraded to version {self.plan.version} already")
+                self.say(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
                 self._forget_folders(described(kit), held)
                 return True
             return self._run(kit, producer, folder, held, approve)
@@ -154,7 +157,10 @@ class Upgrade:
         return Change(before, new, carry(old, new, declared))
 
     def _planned(self, change: Change, folder: Path, built: dict[tuple[TaskId, str], Path]) -> UpgradePlan:
-        """`built` is filled with the folders of what is copied; a refused upgrade builds nothing."""
+        """Return the plan, and add the folders of the stores that are copied to `built`.
+
+        Builds nothing if the upgrade is refused.
+        """
         old, new = change.old, change.new
         against = [*obstacles(old, new), *self._in_flight(change)]
         left = [
@@ -180,7 +186,7 @@ class Upgrade:
         return replace(plan, keys=keys)
 
     def _in_flight(self, change: Change) -> list[str]:
-        """Records between two sub-topologies still have the key that they were sent under."""
+        """Return obstacles to an upgrade: unread records between sub-topologies that were sent under their old key."""
         new = change.new.stores
         rekeyed = {
             change.new.subtopology_of(c.store)
@@ -195,12 +201,12 @@ class Upgrade:
                 if records_between(change.before.kit, partition, at.next_offsets[topic], end):
                     told.append(
                         f"{partition} holds records under the old key that are not read yet; bring the old version back "
-                        "and let it run until `tidemark lag` is 0 there, its sources silent"
+                        "and let it run, without new input, until `tidemark lag` is 0 there"
                     )
         return told
 
     def _new_topics(self, kit: RestoreKit, change: Change) -> tuple[Description, list[str]]:
-        """The new description with its generations, its topics made; and those that did not exist before."""
+        """Create the new topics. Returns the new description with its generations, and the topics that did not exist before."""
         existing = partition_counts(kit.admin, self.settings)
         app, generations = self.plan.application_id, {}
         for each in change.changes:
@@ -215,7 +221,7 @@ class Upgrade:
         description = replace(
             describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
         )
-        self.say("making the topics of the new version")
+        self.say("creating the topics of the new version")
         ensure_internal_topics(named(self.plan, description), self.settings, kit.admin, existing)
         made = [topic for topic in partition_counts(kit.admin, self.settings) if topic not in existing]
         return description, made
@@ -223,7 +229,7 @@ class Upgrade:
     def _copy(
         self, change: Change, built: Mapping[tuple[TaskId, str], Path], copier: Copier
     ) -> dict[TaskId, dict[str, int]]:
-        """Records written per task and changelog."""
+        """Write the copied stores to their changelogs. Returns the records written, per task and changelog."""
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
         for (task, was), folder in built.items():
@@ -239,7 +245,7 @@ class Upgrade:
         return counts
 
     def _forget_folders(self, description: Description, held: Sequence[Path]) -> None:
-        """Stores here that no version names any more; what has another form is replaced by the next start."""
+        """Delete stores that the new version does not name. The next start replaces those that have another form."""
         for holder in held:
             for folder in holder.glob(f"*/{STORES_FOLDER}/*"):
                 if folder.name not in description.stores:

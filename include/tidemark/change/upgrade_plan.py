@@ -1,4 +1,4 @@
-"""An upgrade before it runs: what becomes of every store, how many keys that concerns, and why it may be refused."""
+"""The plan of an upgrade: what happens to every store, how many keys that concerns, and why it may be refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidemark.errors import StartRefused
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """The whole of it. `keys` counts, by old store, the live keys of all tasks that are copied or given up.
+    """The plan of an upgrade. `keys` counts the live keys of all tasks that are copied or discarded, by old store.
 
-    `waiting` are source offsets that nothing has been committed past, by topic: the new version begins there. `left` are
-    topics that nothing names afterwards.
+    `waiting` counts the source offsets that are not committed yet, by topic: the new version begins there. `left` are
+    topics that nothing refers to afterwards.
     """
 
     application_id: str
@@ -28,20 +28,20 @@ class UpgradePlan:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Every reason why it cannot be done, each with its remedy."""
+        """Every reason why the upgrade is refused, each with its remedy."""
         stores = (c for c in self.changes if c.fate is Fate.REFUSED)
         return (*self.obstacles, *(f"store {c.name}: {c.why}; {c.remedy}" for c in stores))
 
     @property
     def lost(self) -> Mapping[str, int]:
-        """Keys that are given up, by old store."""
+        """The number of keys that are discarded, by old store."""
         return {c.was: self.keys.get(c.was, 0) for c in self.changes if c.fate is Fate.DROPPED}
 
     def require_possible(self) -> None:
-        """Raises `StartRefused` with every reason."""
+        """Raise `StartRefused` with every reason against the upgrade."""
         if self.refused:
             told = " | ".join(self.refused)
             raise StartRefused(
-                f"{self.application_id} cannot be upgraded from version {self.from_version} to {self.to_version}, nothing "
+                f"{self.application_id} cannot be upgraded from version {self.from_version} to {self.to_version}; nothing "
                 f"was changed: {told}"
             )

@@ -1,4 +1,4 @@
-"""Values of one form into another: aggregates by their slots, rows by their columns."""
+"""Conversion of stored values to another form: aggregates by their slots, rows by their columns."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tidemark.stores.layout import ValueLayout, slots_of
 
 @dataclass(frozen=True)
 class AggregateValues:
-    """Fields are found by their names; what `filled` names, a new one, gets that value, other new ones are null."""
+    """Converts aggregates, matching fields by name. New fields get the value in `filled`, or null."""
 
     before: ValueLayout
     after: ValueLayout
     filled: Mapping[str, Any]
 
     def __call__(self, values: Sequence[bytes]) -> list[bytes]:
-        """As many values, in order. Raises `TaskCorrupted`."""
+        """Return as many values, in order. Raises `TaskCorrupted`."""
         old, new = self.before.decode(values), self.after.empty(len(values))
         places = {slot.column: i for i, slot in enumerate(self.before.slots)}
         new["ts"] = old["ts"]
@@ -43,13 +43,13 @@ class AggregateValues:
 
 @dataclass(frozen=True)
 class RowValues:
-    """JSON objects. What stands last, a node's own marks, stays last."""
+    """Converts rows, which are JSON objects. Marks that a node adds at the end stay at the end."""
 
     added: Mapping[str, Any]
     dropped: Sequence[str]
 
     def __call__(self, values: Sequence[bytes]) -> list[bytes]:
-        """As many values, in order. Raises `TaskCorrupted`."""
+        """Return as many values, in order. Raises `TaskCorrupted`."""
         return [self._one(value) for value in values] if self.added or self.dropped else list(values)
 
     def _one(self, value: bytes) -> bytes:
@@ -58,13 +58,13 @@ class RowValues:
         except ValueError as error:
             raise TaskCorrupted(f"a stored row is not JSON: {value!r}") from error
         if not isinstance(row, dict):
-            return value  # An entry of a node's own, which has no columns.
+            return value  # An entry of the node itself, which has no columns.
         kept = {name: each for name, each in row.items() if name not in self.dropped}
         return json.dumps({**self.added, **kept}, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def converter(before: StoreState, after: StoreState, change: StoreChange) -> AggregateValues | RowValues:
-    """What makes the new values of a store that is copied."""
+    """Return the converter for the values of a store that is copied."""
     if before.aggregates:
         return AggregateValues(
             ValueLayout(slots_of(before.aggregates)), ValueLayout(slots_of(after.aggregates)), change.added_fields

@@ -1,1 +1,1 @@
-"""Restore drills: the state rebuilt elsewhere while the application runs, and compared key by key."""
+"""Restore drills: the state is rebuilt elsewhere while the application runs, and compared key by key."""

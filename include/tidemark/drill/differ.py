@@ -1,4 +1,4 @@
-"""A rebuilt store beside the one of a savepoint: every key, every value, and the first that differ by name."""
+"""Comparison of a rebuilt store with that of a savepoint: every key, every value, with examples of differing keys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidemark.stores.protocol import Store, Writes
 from tidemark.topology.plan import StoreSpec, SubTopology
 
 EXAMPLES = 5
-"""Keys that are named, of each kind."""
+"""The number of keys that are named, of each kind."""
 
 
 class Kind(StrEnum):
-    """How a key differs. Missing and extra are said of the rebuilt store."""
+    """How a key differs. MISSING and EXTRA refer to the rebuilt store."""
 
     ALTERED = "altered"
     MISSING = "missing"
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One key that differs; None where a side does not hold it."""
+    """One key that differs; a value is None if that side does not hold the key."""
 
     kind: Kind
     segment: int
@@ -41,10 +41,11 @@ class KeyDifference:
 
 @dataclass(frozen=True)
 class Compared:
-    """Every key that either side holds is in `compared` or in `left_out`; those that differ are of `compared`.
+    """The result of a comparison. Every key that either side holds is in `compared` or in `left_out`.
 
-    `keys`, and `size_bytes` of keys and values, are of the rebuilt store. Left out are `expired` keys and those missing ones
-    whose records may be deleted: by age (`aged`), or with a beginning that no age explains the loss of (`deleted`).
+    Those that differ are among the compared ones. `keys`, and `size_bytes` of keys and values, are those of the rebuilt
+    store. Left out are `expired` keys and those missing ones whose records may be deleted: by age (`aged`), or with a
+    beginning whose deletion no age explains (`deleted`).
     """
 
     keys: int
@@ -61,26 +62,26 @@ class Compared:
 
     @property
     def different(self) -> int:
-        """Of all kinds."""
+        """The differing keys of all kinds."""
         return self.altered + self.missing + self.extra
 
     @property
     def left_out(self) -> int:
-        """For whatever reason."""
+        """The keys left out for any reason."""
         return self.expired + self.aged + self.deleted
 
     @property
     def figures(self) -> Figures:
-        """As a verification of any kind has them."""
+        """The figures as every verification has them."""
         return Figures(self.compared, self.left_out, self.different, self.deleted, self.is_whole)
 
 
 def compare(
     saved: Store, rebuilt: Store, bounds: EvidenceBounds, tombstoned: Collection[bytes] = frozenset()
 ) -> Compared:
-    """Read both stores through once, side by side. Blocks; raises nothing of its own.
+    """Read both stores once, side by side, and compare them. Blocks; raises no errors of its own.
 
-    A missing key in `tombstoned` is deleted by a record that is there, so the broker has not deleted it.
+    A missing key in `tombstoned` is deleted by a record that still exists, so the broker has not deleted it.
     """
     keys = size = compared = expired = 0
     counts = dict.fromkeys(Kind, 0)
@@ -121,7 +122,7 @@ def compare(
 
 
 def told(subtopology: SubTopology, spec: StoreSpec, difference: KeyDifference) -> str:
-    """One key that differs, for people: its key, its window, both values."""
+    """Format one differing key: its key, its window, both values."""
     saved = _row(subtopology, spec, difference, difference.saved)
     rebuilt = _row(subtopology, spec, difference, difference.rebuilt)
     row = saved or rebuilt
@@ -139,7 +140,7 @@ def _value(row: StoreRow | None, raw: bytes | None) -> str:
 
 
 def _row(subtopology: SubTopology, spec: StoreSpec, difference: KeyDifference, value: bytes | None) -> StoreRow | None:
-    """None where there is no value, or where it is none of this store's."""
+    """Decode a value. Returns None if there is no value, or if it does not belong to this store."""
     if value is None:
         return None
     one = MemoryStore()

@@ -1,6 +1,6 @@
 """A restore drill: rebuild every task elsewhere while the application runs, and compare key by key.
 
-Nothing of the application is touched: it is asked for two savepoints, its changelogs are read, and everything is built
+The application itself is not changed: it is asked for two savepoints, its changelogs are read, and everything is built
 below `<state_dir>/.drills/<application_id>`, which is empty again afterwards.
 """
 
@@ -35,7 +35,7 @@ from tidemark.stores.directory import FolderLock
 
 DRILLS_FOLDER = ".drills"
 _COPIES = 3
-"""How many copies of the state lie in the drill's folder at once."""
+"""The number of copies of the state that are in the drill's folder at the same time."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ class DrillOptions:
 
 @dataclass(frozen=True)
 class Drill:
-    """One drill of a running application. `say` is told each step in a line."""
+    """One drill of a running application. `say` is called with a line for each step."""
 
     kit: RestoreKit
     options: DrillOptions
@@ -60,15 +60,15 @@ class Drill:
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> DrillReport:
-        """Blocks. What is wrong with the state is in the report.
+        """Run the drill. Blocks. Faults of the state are in the report.
 
-        Raises `PreflightFailed` where the application does not run here or the disk is too small, `TaskLocked` while
-        another drill of it is at work, `SavepointFailed`, `OutcomeUnknown`.
+        Raises `PreflightFailed` if the application is not running here or the disk is too small, `TaskLocked` while
+        another drill of it is running, `SavepointFailed`, `OutcomeUnknown`.
         """
         kit, app = self.kit, self.kit.plan.application_id
         if not live_instances(kit.settings.var_dir, app):
             raise PreflightFailed(
-                f"no instance of {app} runs on this machine: a drill compares with a running application; unpause its DAG"
+                f"no instance of {app} is running on this machine: a drill compares with a running application; unpause its DAG"
             )
         drill_id, started_ms = new_id(), kit.clock()
         repository = SavepointRepository(kit.settings.savepoint_location, app)
@@ -94,13 +94,13 @@ class Drill:
 
     @contextmanager
     def _folder(self, drill_id: str) -> Iterator[Path]:
-        """The drill's own, gone afterwards, and with it whatever a killed drill has left."""
+        """Provide the drill's own folder, which is deleted afterwards, with whatever a killed drill has left."""
         settings, app = self.kit.settings, self.kit.plan.application_id
         drills = settings.state_dir / DRILLS_FOLDER / app
         try:
             lock = FolderLock(drills)
         except TaskLocked as error:
-            raise TaskLocked(f"another drill of {app} is at work: wait for it ({error})") from error
+            raise TaskLocked(f"another drill of {app} is running: wait for it ({error})") from error
         with lock:
             for left in (path for path in drills.iterdir() if path.is_dir()):
                 shutil.rmtree(left, ignore_errors=True)
@@ -112,7 +112,10 @@ class Drill:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def each(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """All of it, several at a time, the results in the items' order. What fails first ends the drill."""
+        """Do the work for all items, several at a time. Returns the results in the items' order.
+
+        The first error ends the drill.
+        """
         threads = self.kit.settings.restore_threads
         return side_by_side(work, items, threads, on_failure=self._stop.set)
 
@@ -131,13 +134,13 @@ class _Course:
         self.followed_batches = 0
 
     def go(self) -> None:
-        """Every step in its order; none where no savepoint would hold a store."""
+        """Do every step in order; none if a savepoint would not hold any store."""
         if not is_drillable(self._kit.plan):
             return
         older = self._newest_savepoint()
         first = self._take_savepoint()
         if not first:
-            self._drill.say("the savepoint holds no store yet: there is nothing to rebuild")
+            self._drill.say("the savepoint contains no store yet: there is nothing to rebuild")
             return
         self._require_room(first)
         scales = Scales(self._rebuilder, self._keepings(first))
@@ -147,44 +150,44 @@ class _Course:
             self._by_savepoint(first, tails, scales)
         followed = self._follow(first, built, scales)
         if not tails:
-            self._drill.say("there is no older savepoint that would do: the drill's first one takes its place")
+            self._drill.say("there is no older savepoint that can be used: the drill's first one takes its place")
             self._by_savepoint(followed, self._tails(first, followed), scales)
 
     def _newest_savepoint(self) -> list[SavedState]:
-        """Of those that were there before."""
+        """Return the newest readable savepoint that existed before the drill."""
         for savepoint_id in self._repository.ids():
             try:
                 return saved_states(self._kit, self._repository, savepoint_id)
             except CopyUnusable as error:
-                self._drill.say(f"savepoint passed over: {error}")
+                self._drill.say(f"a savepoint is passed over: {error}")
         return []
 
     def _take_savepoint(self) -> list[SavedState]:
         kit = self._kit
         taken = SavepointCommand(kit.plan, kit.settings, kit.tasks(), lambda _copied: None, kit.clock).take()
         savepoint_id = taken.manifest.savepoint_id
-        self._drill.say(f"savepoint {savepoint_id} taken, the stream stood still for {taken.held_ms} ms")
+        self._drill.say(f"savepoint {savepoint_id} taken, the stream was paused for {taken.held_ms} ms")
         self.savepoints.append(savepoint_id)
         states = saved_states(kit, self._repository, savepoint_id)
         running = {state.copy.marker.topology_version for state in states} - {kit.plan.version}
         if running:
             raise PreflightFailed(
-                f"{kit.plan.application_id} runs version {running.pop()} of the topology, this is version {kit.plan.version}: "
-                "relaunch it, or drill with the version that runs"
+                f"{kit.plan.application_id} runs version {running.pop()} of the topology, but this is version "
+                f"{kit.plan.version}: relaunch it, or drill with the running version"
             )
         return states
 
     def _require_room(self, states: Sequence[SavedState]) -> None:
-        """The application writes to the same disk."""
+        """Check the room, because the application writes to the same disk. Raises `PreflightFailed`."""
         needed = _COPIES * sum(state.copy.bytes_to_copy for state in states)
         free = shutil.disk_usage(self._rebuilder.folder).free
         if free < needed:
             raise PreflightFailed(
-                f"a drill needs {needed} bytes in {self._rebuilder.folder.parent}, {free} are free: free its disk"
+                f"a drill needs {needed} bytes in {self._rebuilder.folder.parent}, but {free} are free: free disk space"
             )
 
     def _keepings(self, states: Sequence[SavedState]) -> Mapping[str, Keeping]:
-        """By changelog topic."""
+        """Return what changelogs are configured to keep, by topic."""
         topics = sorted({self._kit.witnesses.changelog_of(s.task, s.spec).topic for s in states})
         configs = topic_configs(self._kit.admin, topics, self._kit.settings)
         return {topic: Keeping.of(topic, configs[topic]) for topic in topics}
@@ -201,7 +204,7 @@ class _Course:
         return {state.name: one for state, one in zip(states, built, strict=True)}
 
     def _tails(self, older: Sequence[SavedState], states: Sequence[SavedState]) -> list[tuple[SavedState, StoreWay]]:
-        """The way of every store from an older savepoint; nothing where one of them has none."""
+        """Return the source of every store from an older savepoint; nothing if one of them has none without a fault."""
         by_name = {state.name: state for state in older}
         facts = self._kit.facts()
         found: list[tuple[SavedState, StoreWay]] = []
@@ -235,7 +238,7 @@ class _Course:
     def _follow(
         self, states: Sequence[SavedState], built: Mapping[tuple[TaskId, str], Built], scales: Scales
     ) -> list[SavedState]:
-        """Let what was rebuilt follow, take the second savepoint, and compare with it; gives its states."""
+        """Let the rebuilt stores follow, take the second savepoint, and compare with it. Returns its states."""
         options = self._drill.options
         standing = [state for state in states if built[state.name].fault is None]
         self._drill.say(f"following the changelogs for {options.follow_batches} batches")
@@ -251,7 +254,7 @@ class _Course:
         return second
 
     def _reached(self, way: Way, states: Sequence[SavedState], started_ms: int) -> None:
-        """Every store stands: how long that took, and how far the application is by now."""
+        """Note that every store is rebuilt: how long that took, and how far the application is by now."""
         rto_s = (self._kit.clock() - started_ms) / 1000
         offsets, seconds = distance(states, self._kit.facts())
         self.ways.append(WayDrill(way, rto_s, offsets, seconds))

@@ -12,11 +12,11 @@ from tidemark.drill.rebuild import Built, Rebuilder, SavedState
 _LOOK_S = 0.5
 
 Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
-"""Does something for every item, several at a time."""
+"""The function that does something for every item, several at a time."""
 
 
 class Follower:
-    """Follows with the stores that were built as `kind` to where `states` stood."""
+    """Follows the changelogs with the stores that were built as `kind` up to `states`."""
 
     def __init__(self, rebuilder: Rebuilder, kind: str, states: Sequence[SavedState], each: Each) -> None:
         self._rebuilder = rebuilder
@@ -29,10 +29,10 @@ class Follower:
         self._seconds = dict.fromkeys(self._next, 0.0)
 
     def run(self, batches: int, timeout_s: float) -> int:
-        """Follow until the application has committed so many batches, over all tasks; gives how many it were. Blocks.
+        """Follow until the application has committed so many batches over all tasks. Returns how many there were. Blocks.
 
-        An end is asked for before the second savepoint is, so no store gets ahead of that: what is committed below the end
-        is in it, and what is aborted is not read.
+        Each end is read before the second savepoint is taken, so no store gets ahead of the savepoint: what is
+        committed below the end is in it, and what is aborted is not read.
         """
         deadline = time.monotonic() + timeout_s
         pause = threading.Event()
@@ -43,7 +43,7 @@ class Follower:
             pause.wait(_LOOK_S)
 
     def _round(self) -> int:
-        """Every store up to the end of now; batches that were committed since the first savepoint."""
+        """Read every store up to its present end. Returns the number of batches committed since the first savepoint."""
         asked_ms, facts = self._rebuilder.kit.clock(), self._rebuilder.kit.facts()
         moving = [state for state in self._states if state.spec.source_topic is None]
 
@@ -58,7 +58,7 @@ class Follower:
         return sum(max(0, record.batch - stood[task]) for task, record in records.items() if record is not None)
 
     def finish(self, states: Sequence[SavedState]) -> list[tuple[SavedState, Built]]:
-        """Follow up to where `states` of the second savepoint stood."""
+        """Follow up to the offsets of `states`, which are of the second savepoint."""
         kit = self._rebuilder.kit
         facts = kit.facts()
         begun = {state.name: state.copy.marker.changelog_offset for state in self._states}
@@ -74,7 +74,7 @@ class Follower:
         return self._each(last, states)
 
     def _read(self, state: SavedState, low_offset: int, end_offset: int) -> None:
-        """What was deleted before it was read is missing in the comparison."""
+        """Read a part of a changelog. Records that were deleted before are missing in the comparison."""
         started = time.monotonic()
         from_offset = max(self._next[state.name], low_offset)
         since_ms = self._level_ms[state.name]

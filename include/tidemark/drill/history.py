@@ -1,4 +1,4 @@
-"""What a restore plan takes from the drills of its application: which copies are suspected, and how fast state is rebuilt."""
+"""What a restore plan takes from the application's drills: which copies are suspected, and how fast state is rebuilt."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tidemark.start.ways import Rates
 
 @dataclass(frozen=True)
 class DrillHistory:
-    """The verdicts by task and store, and the rates with where they come from."""
+    """The verdicts by task and store, and the rates, with a text that says where they come from."""
 
     verdicts: Mapping[Name, DrillVerdict]
     rates: Rates
     told: str
 
     def suspicion(self, task: TaskId, store: str, copy: StateCopy) -> str | None:
-        """Why a copy is not to be taken unless a person asks for its kind, in words that follow its name; None where it may be.
+        """Return why a copy is suspected, as a clause that follows its name; None if it is not.
 
-        The last drill found the live store differing: then that is every local copy, and every savepoint that was taken of it
-        since it was last known to be right. Standbys are filled from the changelog.
+        A suspected copy is only taken if an operator asks for its kind. If the last drill found that the live store
+        differs, every local copy is suspected, and every savepoint that was taken of it since it was last known to be
+        right. Standbys are filled from the changelog, so they are not suspected.
         """
         verdict = self.verdicts.get((task, store))
         if verdict is None:
@@ -40,16 +41,16 @@ class DrillHistory:
         if not suspected:
             return None
         return (
-            f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source, and where the changelog is "
-            "the wrong one, repair that first: `tidemark changelog repair NAME`"
+            f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source; if the changelog is "
+            "the wrong one, repair it first: `tidemark changelog repair NAME`"
         )
 
 
 def drill_history(kit: RestoreKit) -> DrillHistory:
-    """That of the kit's application. Blocks.
+    """Return the drill history of the kit's application. Blocks.
 
-    Where the database of facts does not answer, nothing is suspected and the rates are assumed, which `told` says: what is
-    restored is compared with its changelog all the same.
+    If the database of facts does not answer, nothing is suspected and the rates are assumed, which `told` says. What is
+    restored is compared with its changelog in any case.
     """
     try:
         rates = last_rates(kit.settings, kit.plan.application_id)

@@ -1,4 +1,7 @@
-"""What a comparison comes to: a pure function of the figures and of what the changelog keeps (rules 11 and 21)."""
+"""Verdict of a comparison: a pure function of the figures and of what the changelog keeps.
+
+See invariants: two retentions, evidence or nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tidemark.topology.durations import format_ms
 def judge(
     state: SavedState, way: Way, built: Built, compared: Compared | None, first: Sequence[str], keeping: Keeping
 ) -> StoreDrill:
-    """One store's verdict; `compared` is None where there was nothing to compare, `first` names what differs."""
+    """Return one store's result. `compared` is None if there was nothing to compare, `first` names differing keys."""
     verdict, message = _verdict(state, built, compared, first, keeping)
     found = compared or _NOTHING
     return StoreDrill(
@@ -41,20 +44,20 @@ def _verdict(
     if took_ms >= keeping.min_compaction_lag_ms:
         seen = told if compared.different else "nothing differs"
         return Verdict.NOT_ENOUGH_EVIDENCE, (
-            f"its changelog was read until {format_ms(took_ms)} after the savepoint, min.compaction.lag.ms of "
-            f"{keeping.topic} is {format_ms(keeping.min_compaction_lag_ms)}: what the savepoint held may be compacted away; "
+            f"its changelog was read until {format_ms(took_ms)} after the savepoint, but min.compaction.lag.ms of "
+            f"{keeping.topic} is {format_ms(keeping.min_compaction_lag_ms)}: values of the savepoint may be compacted away; "
             f"raise it and drill again ({seen})"
         )
     if compared.different:
         return Verdict.FAILED, (
-            f"{told}; take a savepoint and keep it, find out who writes to {keeping.topic}, and do not restore from the "
-            "changelog alone"
+            f"{told}; take a savepoint and keep it, find the program that writes to {keeping.topic}, and do not "
+            "restore from the changelog alone"
         )
     return compared.figures.verdict, _told(compared, keeping)
 
 
 def _told(compared: Compared, keeping: Keeping) -> str:
-    """Nothing differs: how much that says."""
+    """Return what was compared and left out, if nothing differs."""
     reasons = {
         "expired": compared.expired,
         "past the broker's retention": compared.aged,
@@ -64,8 +67,8 @@ def _told(compared: Compared, keeping: Keeping) -> str:
     figures = f"{compared.compared} keys equal" + (f", left out: {left_out}" if left_out else "")
     if compared.deleted:
         return (
-            f"{keeping.topic} has lost its beginning, and {compared.deleted} keys of the savepoint have no record in what is "
-            f"left of it: they cannot be rebuilt from it alone; keep the savepoint, and find out who deleted records "
+            f"{keeping.topic} has lost its beginning, and {compared.deleted} keys of the savepoint have no record in the "
+            f"rest: they cannot be rebuilt from it alone; keep the savepoint, and find out what deleted the records "
             f"({figures})"
         )
     if compared.compared:

@@ -1,4 +1,4 @@
-"""How fast state is rebuilt here: rates that drills measured, for the estimates of restore plans."""
+"""How fast state is rebuilt on this machine: rates that drills measured, for the estimates of restore plans."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from tidemark.start.ways import MEASURED, Rates
 
 FEWEST_OFFSETS = 10_000
 FEWEST_BYTES = 1_000_000
-"""What a drill must have read to say anything of more: of less, most of the time is that of connecting and opening."""
+"""The least that a drill must have read to give a rate: with less, most of the time is spent on connecting and opening."""
 
 _OFFSETS, _BYTES = "changelog_offsets_per_s", "copied_bytes_per_s"
 
 
 @dataclass(frozen=True)
 class MeasuredRates:
-    """Rates of one application, and in a line where each comes from."""
+    """The rates of one application, and a line that says where each comes from."""
 
     rates: Rates
     told: str
 
 
 def rates_of(stores: Iterable[StoreDrill], fetched: Iterable[tuple[int, float]]) -> dict[str, float]:
-    """The fields of `Rates` that a drill has measured. `fetched` are bytes of a savepoint's store and the seconds they took.
+    """Return the fields of `Rates` that a drill has measured.
 
-    Stores are rebuilt side by side, so each rate is that of one store while others are at work.
+    `fetched` are the bytes of a savepoint's store and the seconds taken.
+
+    Several stores are rebuilt at the same time, so each rate is that of one store while others are built.
     """
     whole = [store for store in stores if store.way is Way.CHANGELOG and store.keys]
     measured = {
@@ -44,13 +46,13 @@ def rates_of(stores: Iterable[StoreDrill], fetched: Iterable[tuple[int, float]])
 
 
 def _rate(measured: Sequence[tuple[int, float]], *, fewest: int) -> float | None:
-    """All of it per second; None where it is too little to tell."""
+    """Return the amount per second; None if the amount is too small."""
     amount, seconds = sum(one for one, _ in measured), sum(seconds for _, seconds in measured)
     return round(amount / seconds, 1) if amount >= fewest and seconds > 0 else None
 
 
 def newest_rates(reports: Iterable[Mapping[str, Any]]) -> MeasuredRates:
-    """`last_rates` of drill reports as JSON, the newest first. Reads nothing."""
+    """Do `last_rates` for drill reports as JSON, the newest first. Reads nothing."""
     found: dict[str, tuple[float, str]] = {}
     for report in reports:
         for name, rate in report.get("rates", {}).items():
@@ -63,7 +65,7 @@ def newest_rates(reports: Iterable[Mapping[str, Any]]) -> MeasuredRates:
 
 
 def told_rates(rates: Rates, offsets_from: str, bytes_from: str) -> str:
-    """What an estimate rests on, in a line."""
+    """Format in one line what an estimate is based on."""
     offsets = f"{rates.changelog_offsets_per_s:,.0f} changelog offsets/s"
     copied = f"{rates.copied_bytes_per_s / 1e6:,.1f} MB/s of a savepoint"
     if offsets_from == bytes_from:
@@ -72,7 +74,10 @@ def told_rates(rates: Rates, offsets_from: str, bytes_from: str) -> str:
 
 
 def last_rates(settings: Settings, application_id: str) -> MeasuredRates:
-    """The newest rates that drills of an application measured, `MEASURED` where none has. Blocks. Raises `FactsUnavailable`."""
+    """Return the newest rates that drills of an application measured, `MEASURED` if there are none. Blocks.
+
+    Raises `FactsUnavailable`.
+    """
     facts = FactsDatabase(settings)
     try:
         return newest_rates([drill.report for drill in past_drills(facts, application_id)])

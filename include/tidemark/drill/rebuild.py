@@ -1,4 +1,4 @@
-"""Rebuilding one task's store up to where a savepoint stood, in a folder that nothing else looks at."""
+"""Rebuilding of one task's store up to the offsets of a savepoint, in a folder that nothing else uses."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class SavedState:
 
     @property
     def name(self) -> tuple[TaskId, str]:
-        """What it is of."""
+        """The task and the store."""
         return self.task, self.spec.name
 
 
 def saved_states(kit: RestoreKit, repository: SavepointRepository, savepoint_id: str) -> list[SavedState]:
-    """Every store of a savepoint that the topology has. Blocks. Raises `CopyUnusable`, `SavepointFailed`."""
+    """Return every store of a savepoint that the topology has. Blocks. Raises `CopyUnusable`, `SavepointFailed`."""
     found: list[SavedState] = []
     for name in repository.manifest(savepoint_id).tasks:
         task, manifest = TaskId.parse(name), repository.task(savepoint_id, name)
@@ -58,7 +58,7 @@ def saved_states(kit: RestoreKit, repository: SavepointRepository, savepoint_id:
 
 @dataclass
 class Reading:
-    """A `RestoreListener` that counts what one store read, and tells another one."""
+    """A `RestoreListener` that counts what one store read, and passes the events to another listener."""
 
     listener: RestoreListener
     records: int = 0
@@ -79,7 +79,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Built:
-    """A store as it was rebuilt, or `fault`: why it could not be. `ended_ms` is when its changelog had been read."""
+    """A rebuilt store, or `fault`, the reason why it could not be rebuilt. `ended_ms` is when its changelog had been read."""
 
     from_offset: int
     end_offset: int
@@ -89,17 +89,16 @@ class Built:
     fault: str | None = None
 
     def failed(self, fault: str) -> Built:
-        """The same, of no use."""
+        """Return the same with a fault."""
         return replace(self, fault=fault)
 
 
 @dataclass(frozen=True)
 class Rebuilder:
-    """Builds below `folder`. `go_on` says no when the drill is to end; then `RestoreSuspended` is raised.
+    """Builds below `folder`. If `go_on` returns False, the drill is to end, and `RestoreSuspended` is raised.
 
-    `fetched` has the bytes of each store of a savepoint that was fetched, and the seconds that took.
-
-    Safe to use from several threads, one per store. Everything blocks, and raises `OutcomeUnknown`.
+    `fetched` has the bytes of each store that was fetched from a savepoint, and the seconds taken. Safe to use from
+    several threads, one per store. Every method blocks, and may raise `OutcomeUnknown`.
     """
 
     kit: RestoreKit
@@ -110,16 +109,16 @@ class Rebuilder:
     fetched: list[tuple[int, float]] = field(default_factory=list, compare=False)
 
     def folder_of(self, kind: str, state: SavedState) -> Path:
-        """Where a store lies that was rebuilt (or, of the savepoint, fetched) as `kind`."""
+        """Return the folder of a store that was rebuilt, or fetched from the savepoint, as `kind`."""
         return folder_of(self.folder / kind, state.task, state.spec.name)
 
     def whole(self, kind: str, state: SavedState, changelog: Watermarks) -> Built:
-        """From the whole changelog up to where `state` stood."""
+        """Rebuild from the whole changelog up to the offsets of `state`."""
         job = self._job(state, changelog.low)
         return self._build(kind, state, job, whole_changelog(job))
 
     def tail_of(self, older: SavedState, state: SavedState, facts: TaskFacts) -> Way:
-        """The way from an older savepoint to where `state` stood; its `fault` says why it cannot be gone. Reads nothing."""
+        """Return an older savepoint as a source for `state`; its `fault` says why it cannot be used. Reads nothing."""
         found = self.kit.witnesses.evidence(facts, {state.spec.name: [older.copy]})
         store = next(s for s in found.stores if s.store == state.spec.name)
         marker = state.copy.marker
@@ -134,14 +133,14 @@ class Rebuilder:
         return next(way for way in weigh(found, bounded, standing, MEASURED) if way.copy is not None)
 
     def from_savepoint(self, kind: str, state: SavedState, way: Way, changelog: Watermarks) -> Built:
-        """Go a way that `tail_of` gave."""
+        """Rebuild from the source that `tail_of` returned."""
         return self._build(kind, state, self._job(state, changelog.low), way)
 
     def follow(self, kind: str, state: SavedState, from_offset: int, end_offset: int, since_ms: int) -> int:
-        """Read a built store's changelog on to `end_offset`; gives the number of records.
+        """Read a built store's changelog on to `end_offset`. Returns the number of records.
 
-        It was level with `from_offset` at `since_ms`. Raises `CopyUnusable` where that is too long ago to go on from.
-        `state` says what the store's marker is to be: what it reads beyond that is in the store all the same.
+        At `since_ms` the store lacked nothing before `from_offset`. Raises `CopyUnusable` if that is too long ago to
+        continue. `state` gives the store's new marker; what is read beyond it is written to the store as well.
         """
         job = self._job(state, 0)
         job = replace(job, target=replace(job.target, changelog_offset=end_offset))
@@ -152,7 +151,7 @@ class Rebuilder:
         return reading.records
 
     def fetch(self, state: SavedState) -> Path:
-        """The savepoint's own store; the same path when asked again. Raises `CopyUnusable`."""
+        """Return the folder of the savepoint's own store, which is fetched once. Raises `CopyUnusable`."""
         folder = self.folder_of(state.savepoint_id, state)
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +161,7 @@ class Rebuilder:
         return folder
 
     def forget(self, kind: str) -> None:
-        """Give what was built (or fetched) as `kind` back to the disk."""
+        """Delete what was built (or fetched) as `kind`."""
         shutil.rmtree(self.folder / kind, ignore_errors=True)
 
     def _build(self, kind: str, state: SavedState, job: RestoreJob, way: Way) -> Built:
@@ -178,9 +177,12 @@ class Rebuilder:
         return Built(way.from_offset, way.end_offset, reading.records, seconds, self.kit.clock(), fault)
 
     def _job(self, state: SavedState, low_offset: int) -> RestoreJob:
-        """To the savepoint's own marker, whose changelog offset is the end that was fixed before reading (rules 1, 12)."""
+        """Return a job to the savepoint's own marker, whose changelog offset is the end that was fixed before reading.
+
+        See invariants: end of a restore, store checkpoint.
+        """
         return job_to(self.kit.plan, state.task, state.spec, low_offset, state.copy.marker)
 
 
 def _pass(_point: str) -> None:
-    """A drill has no points at which tests kill it."""
+    """Do nothing: tests do not kill a drill at certain points."""

@@ -1,4 +1,4 @@
-"""What a drill found: figures per task and store, per way, and the findings they come to."""
+"""The report of a drill: figures per task and store and per way of rebuilding, and the findings that follow from them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tidemark.topology.plan import Guarantee, TopologyPlan
 
 
 def not_compared(plan: TopologyPlan) -> tuple[str, ...]:
-    """The stores that no savepoint holds, each with the reason."""
+    """Return the stores that savepoints do not contain, each with the reason."""
     return tuple(f"{spec.name}: {spec.uncopied}" for spec in plan.stores if spec.uncopied is not None)
 
 
 def is_drillable(plan: TopologyPlan) -> bool:
-    """Whether a savepoint holds any of its stores."""
+    """Whether a savepoint contains any of its stores."""
     return len(not_compared(plan)) < len(plan.stores)
 
 
 def nothing_to_drill(application_id: str, left_out: Sequence[str]) -> Finding:
-    """The one finding of an application that is not drillable; `left_out` as `not_compared` gives it."""
+    """Return the one finding about an application that cannot be drilled. `left_out` is the result of `not_compared`."""
     told = f" ({'; '.join(left_out)})" if left_out else ""
-    message = f"no savepoint holds any store of it{told}: there is nothing to rebuild and to compare"
+    message = f"savepoints contain none of its stores{told}: there is nothing to rebuild and to compare"
     return Finding(application_id, Verdict.NOT_ENOUGH_EVIDENCE, message)
 
 
 class Way(StrEnum):
-    """How the state was brought to where the savepoint stood that it was compared with."""
+    """How the state was rebuilt up to the savepoint that it was compared with."""
 
     CHANGELOG = "whole changelog"
     SAVEPOINT = "savepoint and tail"
@@ -40,12 +40,12 @@ class Way(StrEnum):
 
 @dataclass(frozen=True)
 class StoreDrill:
-    """One store of one task, rebuilt one way and compared with savepoint `savepoint_id`.
+    """The drill of one store of one task: rebuilt in one way and compared with savepoint `savepoint_id`.
 
-    The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys and
-    values) are of the rebuilt store, `seconds` those of building it. `compared`, `left_out`, `differing`, `deleted` and
-    `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` are how the differing ones differ.
-    `value_layout` is that of the live store's marker, with its generation.
+    The changelog was read from `from_offset` to `end_offset`, which gave `records` records; `keys` and `bytes` (of keys
+    and values) are those of the rebuilt store, `seconds` is the time of building it. `compared`, `left_out`,
+    `differing`, `deleted` and `is_whole` are as in `restore.bounds.Figures`; `altered`, `missing` and `extra` count how
+    the differing keys differ. `value_layout` is that of the live store's marker, with its generation.
     """
 
     task: str
@@ -73,12 +73,12 @@ class StoreDrill:
 
     @property
     def figures(self) -> Figures:
-        """What the comparison came to."""
+        """The figures of the comparison."""
         return Figures(self.compared, self.left_out, self.differing, self.deleted, self.is_whole)
 
     @property
     def rates(self) -> dict[str, float]:
-        """Per second of building; empty where it took no time that can be measured."""
+        """The amounts per second of building; empty if the time was too short to measure."""
         if self.seconds <= 0:
             return {}
         figures = {"records": self.records, "keys": self.keys, "bytes": self.bytes}
@@ -86,7 +86,7 @@ class StoreDrill:
 
     @property
     def finding(self) -> Finding:
-        """As it goes into the history of verdicts."""
+        """The finding that is written to the history of verdicts."""
         evidence = {**asdict(self), **self.rates}
         for told in ("task", "store", "verdict", "message"):
             del evidence[told]
@@ -95,11 +95,11 @@ class StoreDrill:
 
 @dataclass(frozen=True)
 class WayDrill:
-    """One way over all tasks and stores.
+    """One way of rebuilding, over all tasks and stores.
 
-    `rto_s`: from its beginning until every store stood. `rpo_offsets` and `rpo_s`: what the running application had
-    committed at that moment and the rebuilt state had not: source offsets over all tasks, and the longest of the
-    tasks' distances in commit time. All of it is in Kafka.
+    `rto_s` is the time from its beginning until every store was rebuilt. `rpo_offsets` and `rpo_s` are what the running
+    application had committed at that time and the rebuilt state lacked: source offsets over all tasks, and the longest
+    of the tasks' distances in commit time. All of it is in Kafka.
     """
 
     way: Way
@@ -110,7 +110,9 @@ class WayDrill:
 
 @dataclass(frozen=True)
 class DrillReport:
-    """The whole of it. Times in epoch milliseconds. `not_compared` are stores that no savepoint holds, with the reason.
+    """The report of a drill. Times are epoch milliseconds.
+
+    `not_compared` are stores that savepoints do not contain, with the reason.
 
     `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.drill.rates`.
     """
@@ -131,20 +133,20 @@ class DrillReport:
 
     @property
     def findings(self) -> list[Finding]:
-        """Of every store and way, whether any key was compared, and whether enough batches came to follow.
+        """The findings: of every store and way, whether any key was compared, and whether enough batches were followed.
 
-        One where there was nothing to rebuild.
+        There is only one finding if there was nothing to rebuild.
         """
         if not self.stores:
             return [nothing_to_drill(self.application_id, self.not_compared)]
         return [*(store.finding for store in self.stores), *self._compared(), self._followed()]
 
     def figures(self, way: Way) -> Figures:
-        """Of all stores that were rebuilt one way."""
+        """Return the figures of all stores that were rebuilt in one way."""
         return total(store.figures for store in self.stores if store.way is way)
 
     def _compared(self) -> list[Finding]:
-        """One per way that was gone. Stores that are all empty prove nothing."""
+        """Return one finding per way that was used. Stores that are all empty prove nothing."""
         return [self._compared_by(way) for way in Way if any(store.way is way for store in self.stores)]
 
     def _compared_by(self, way: Way) -> Finding:
@@ -155,7 +157,7 @@ class DrillReport:
         return Finding(
             subject,
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"{figures.told}: nothing shows that its state can be rebuilt; drill when it holds some",
+            f"{figures.told}: nothing shows that its state can be rebuilt; drill again when it has state",
             evidence,
         )
 
@@ -173,22 +175,22 @@ class DrillReport:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of all."""
+        """The worst verdict of all findings."""
         return worst(self.findings)
 
     @property
     def claim(self) -> str:
-        """What passing means under the application's guarantee (rule 18)."""
+        """What passing means under the application's guarantee (see invariant: order of at_least_once)."""
         if self.guarantee is Guarantee.EXACTLY_ONCE:
             return "stores equal their changelogs, whose records count every input once"
         return "stores equal their changelogs; under at_least_once inputs may be counted twice in both"
 
     def way(self, way: Way) -> WayDrill | None:
-        """None where it was not gone."""
+        """Return the result of one way; None if it was not used."""
         return next((one for one in self.ways if one.way is way), None)
 
     def per_store(self) -> list[dict[str, Any]]:
-        """The three figures of each store and way, with its verdict: what a DAG hands on."""
+        """Return the three figures of each store and way, with its verdict, for a DAG to pass on."""
         return [
             {
                 "task": store.task,
@@ -203,7 +205,7 @@ class DrillReport:
         ]
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As JSON can hold it."""
+        """Return the report as JSON values."""
         stores = [{**asdict(store), **store.rates} for store in self.stores]
         figures = {way.value: asdict(self.figures(way)) for way in Way}
         body = {**asdict(self), "stores": stores, "figures": figures, "verdict": self.verdict, "claim": self.claim}

@@ -1,4 +1,4 @@
-"""What drills found of each live store: whether it equals its changelog, and since when that is in doubt."""
+"""The verdicts of drills on each live store: whether it equals its changelog, and since when that is in doubt."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import TopologyPlan
 
 Name = tuple[TaskId, str]
-"""A task and a store of it."""
+"""A task and one of its stores."""
 
 _JUDGING = (Way.CHANGELOG, Way.FOLLOWED)
-"""Ways that begin with the changelog alone, in the order in which a drill compares. What an older savepoint comes to may be
-that savepoint's fault."""
+"""The ways that begin with the changelog alone, in the order in which a drill compares them.
+
+A difference found from an older savepoint may be that savepoint's fault.
+"""
 
 
 @dataclass(frozen=True)
 class DrillVerdict:
-    """What the newest drill that could judge a live store found of it. Times are in epoch milliseconds.
+    """The verdict on a live store of the newest drill that could compare it. Times are epoch milliseconds.
 
-    `verdict` is OK where no key differs between the live store and its changelog, else FAILED with the number of `differing`
-    keys: one of the two is wrong, and a drill cannot say which. `savepoints` are those of the drill that it judged, copies of
-    the live store, the oldest first. `right_ms` is the last time at which the store is known to have been right: the beginning
-    of the newest savepoint that a drill found equal, or the end of the last restore that verified it; None where there was
-    none.
+    `verdict` is OK if no key differs between the live store and its changelog, otherwise FAILED with the number of
+    `differing` keys: one of the two is wrong, and a drill cannot say which. `savepoints` are those of the drill that it
+    judged, which are copies of the live store, the oldest first. `right_ms` is the last time at which the store is
+    known to have been right: the beginning of the newest savepoint that a drill found equal, or the end of the last
+    restore that verified it; None if there was none.
     """
 
     drill_id: str
@@ -48,11 +50,11 @@ class DrillVerdict:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the live store is not to be copied from without a person's word."""
+        """Whether copies of the live store are taken only if an operator asks for them."""
         return self.verdict is Verdict.FAILED
 
     def suspects_savepoint(self, savepoint_id: str) -> bool:
-        """Whether a savepoint was taken of a suspected store: any that was begun after the store was last known to be right."""
+        """Whether a savepoint is of a suspected store, because it was begun after the store was last known to be right."""
         if not self.is_suspect or self.right_ms is None:
             return self.is_suspect
         began_ms = begun_ms(savepoint_id)
@@ -60,7 +62,7 @@ class DrillVerdict:
 
     @property
     def told(self) -> str:
-        """The reason, in words that follow a copy's name."""
+        """The reason, as a clause that follows a copy's name."""
         return (
             f"is suspected: the drill {self.drill_id} ({told_time(self.ended_ms)}) found {self.differing} keys that differ "
             "between it and its changelog"
@@ -68,13 +70,13 @@ class DrillVerdict:
 
 
 def last_verdicts(settings: Settings, topology: TopologyPlan) -> dict[Name, DrillVerdict]:
-    """The newest drill's verdict on the live store of every task and store.
+    """Return the newest drill's verdict on the live store of every task and store.
 
-    `topology` is the plan with the stores' generations, as `RestoreKit.plan` has it: a drill of an earlier generation says
-    nothing of the store that is there now. A drill that could not compare a store (it could not be rebuilt, or the changelog
-    was read too late) is passed over for an older one. Not in the result is a store that no drill of the last 20 has judged,
-    and one that a restore has verified and replaced, a rewind has replaced, or a repair has written to its changelog, since
-    its drill ended. Blocks, and reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
+    `topology` is the plan with the stores' generations, as in `RestoreKit.plan`: a drill of an earlier generation says
+    nothing about the present store. A drill that could not compare a store (it could not be rebuilt, or the changelog
+    was read too late) is passed over for an older one. The result lacks a store that none of the last 20 drills has
+    judged, and one that, since its drill ended, a restore has verified and replaced, a rewind has replaced, or a repair
+    has written to its changelog. Blocks: reads the database of facts and `<state_dir>`. Raises `FactsUnavailable`.
     """
     facts = FactsDatabase(settings)
     try:
@@ -90,10 +92,10 @@ def verdicts_of(
     layouts: Mapping[tuple[int, str], str],
     replaced_ms: Mapping[Name, Iterable[int]],
 ) -> dict[Name, DrillVerdict]:
-    """`last_verdicts` of drill reports as JSON, in any order. Reads nothing.
+    """Do `last_verdicts` for drill reports as JSON, in any order. Reads nothing.
 
-    `layouts` are the value signatures of the stores as they are now, by sub-topology and store; `replaced_ms` when a store
-    was replaced by what is known to be right.
+    `layouts` are the present value signatures of the stores, by sub-topology and store; `replaced_ms` says when a store
+    was replaced by one that is known to be right.
     """
     found: dict[Name, DrillVerdict] = {}
     for report in sorted(reports, key=lambda report: int(report["ended_ms"])):
@@ -122,7 +124,7 @@ def verdicts_of(
 
 
 def _judged(report: Mapping[str, Any], layouts: Mapping[tuple[int, str], str]) -> dict[Name, list[Mapping[str, Any]]]:
-    """The comparisons that say something of a store, by store, the last one last."""
+    """Return the comparisons that judge a store, by store, the last one last."""
     judged: dict[Name, list[Mapping[str, Any]]] = {}
     for store in report["stores"]:
         task = TaskId.parse(store["task"])
@@ -142,7 +144,10 @@ def _layouts(topology: TopologyPlan) -> dict[tuple[int, str], str]:
 
 
 def _replaced_ms(settings: Settings, application_id: str, stores: Iterable[tuple[int, str]]) -> dict[Name, list[int]]:
-    """When restores have verified and replaced a store, rewinds all `stores` of a task, and repairs have compared one."""
+    """Return the times at which each store was made or found right.
+
+    A restore has verified and replaced it, a rewind has replaced all `stores` of its task, or a repair has compared it.
+    """
     found: dict[Name, list[int]] = {
         name: [at_ms] for name, at_ms in repaired_ms(settings.state_dir, application_id).items()
     }

@@ -1,4 +1,4 @@
-"""A built store beside the savepoint's: what is asked of disks and brokers before `judge` can say."""
+"""Comparison of a built store with the savepoint's: the access to disks and brokers that `judge` needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Scales:
     keepings: Mapping[str, Keeping]
 
     def weigh(self, way: Way, kind: str, state: SavedState, built: Built) -> StoreDrill:
-        """The store built as `kind` beside that of the savepoint. Blocks. Raises `SavepointFailed`, `OutcomeUnknown`."""
+        """Compare the store that was built as `kind` with that of the savepoint. Blocks.
+
+        Raises `SavepointFailed`, `OutcomeUnknown`.
+        """
         kit = self.rebuilder.kit
         changelog = kit.witnesses.changelog_of(state.task, state.spec)
         keeping = self.keepings[changelog.topic]
@@ -47,7 +50,10 @@ class Scales:
         return judge(state, way, built, compared, first, keeping)
 
     def _bounds(self, way: Way, state: SavedState, built: Built, low: int, keeping: Keeping) -> EvidenceBounds:
-        """As a restore's verification has them. A savepoint brings what the changelog has lost, and its tail is whole."""
+        """Return the bounds as a restore's verification has them.
+
+        If the store was built from a savepoint, that provides what the changelog has lost, and the tail is whole.
+        """
         kit, marker = self.rebuilder.kit, state.copy.marker
         beginning = Beginning(0)
         if way is not Way.SAVEPOINT:
@@ -63,7 +69,7 @@ class Scales:
         )
 
     def _tombstoned(self, changelog: TopicPartition, low: int, end: int) -> set[bytes]:
-        """Keys whose last record deletes them."""
+        """Return the keys whose last record is a tombstone."""
         deleted: set[bytes] = set()
         reached = low
         for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.go_on):
@@ -76,7 +82,7 @@ class Scales:
 
 
 def distance(states: Sequence[SavedState], facts: Mapping[TaskId, TaskFacts]) -> tuple[int, float]:
-    """How much further the application is than these states: source offsets over all tasks, and seconds of commit time."""
+    """Return how far the application is ahead of these states: source offsets over all tasks, and seconds of commit time."""
     offsets, seconds = 0, 0.0
     for task, marker in {state.task: state.copy.marker for state in states}.items():
         found = facts[task]

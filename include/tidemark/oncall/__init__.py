@@ -1,1 +1,1 @@
-"""A restore as on-call runs it: checked, planned, approved by a person, done step by step, undone where it fails."""
+"""Restores and changes by an on-call operator: checked, planned, approved, done step by step, undone if they fail."""

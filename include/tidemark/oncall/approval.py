@@ -1,7 +1,8 @@
-"""The answer of a person to one plan, as the case keeps it: bound to the plan's hash, and used once (rule 29).
+"""The answer of a user to one plan, as the case keeps it: bound to the plan's hash, and used once.
 
-`answer.json` in the folder of a case is written by the task that has received the answer from Airflow's own record of the
-human response. Neither the state of that task nor an XCom counts: both can be set through Airflow's API.
+The task that received the answer from Airflow's own record of the human response writes it to `answer.json` in the
+folder of the case. The state of that task or an XCom does not count, because both can be set through Airflow's API. See
+invariant: approval of one plan.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ANSWER, _ASKED, _PLAN = "answer.json", "asked.json", "plan.json"
 
 
 class AnswerState(StrEnum):
-    """What became of an answer. Once it was used, only the same case goes on with it, until its work is done or given up."""
+    """The state of an answer. Once it is used, only the same case may continue with it, until its work is done or given up."""
 
     KEPT = "kept"
     USED = "used"
@@ -35,10 +36,10 @@ class AnswerState(StrEnum):
 
 @dataclass(frozen=True)
 class PlanAnswer:
-    """Who answered what to which plan, and when.
+    """An answer: who gave it, to which plan, and when.
 
-    `user_id` and `user_name` are those of Airflow's auth manager, None where nobody answered in time. `asked_by` is the name
-    of the user who triggered the run. `used_ms` is when the work began (epoch milliseconds), 0 before that.
+    `user_id` and `user_name` are those of Airflow's auth manager, None if no user answered in time. `asked_by` is the
+    name of the user who triggered the run. `used_ms` is when the work began (epoch milliseconds), 0 before that.
     """
 
     case_id: str
@@ -53,48 +54,48 @@ class PlanAnswer:
 
     @property
     def is_yes(self) -> bool:
-        """Whether a person approved the plan."""
+        """Whether a user approved the plan."""
         return self.chosen == APPROVE and self.user_id is not None
 
     @property
     def who(self) -> str:
-        """The user who answered, for people."""
+        """The name of the user who answered, for messages."""
         return self.user_name or self.user_id or "nobody"
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> PlanAnswer:
-        """Read what `dataclasses.asdict` gave."""
+        """Read the result of `dataclasses.asdict`."""
         return cls(**{**body, "state": AnswerState(body["state"])})
 
 
 def refusal(answer: PlanAnswer | None, case_id: str, wanted_hash: str, settings: Settings) -> str | None:
-    """Why an answer does not allow the plan with a hash to be carried out, and what to do; None where it does. Pure."""
+    """Return why an answer does not allow the plan with that hash to be carried out, and what to do; None if it does. Pure."""
     if answer is None:
         return (
-            f"no person has answered for the plan of case {case_id} (a task that was marked successful is no answer): clear "
+            f"no user has answered for the plan of case {case_id} (marking the task as successful is not an answer): clear "
             "the task `approval`, and answer under Required actions"
         )
     again = "trigger a new run"
     if answer.case_id != case_id:
         return f"the answer kept for case {case_id} was given for case {answer.case_id}: {again}"
     if answer.user_id is None:
-        return f"nobody answered for the plan of case {case_id} in time, which means no: {again}"
+        return f"no user answered for the plan of case {case_id} in time, which means no: {again}"
     if not answer.is_yes:
         return f"{answer.who} answered {answer.chosen} at {answer.answered_at}: {again}"
     if answer.plan_hash != wanted_hash:
         return (
-            f"{answer.who} approved plan {answer.plan_hash[:SHORT]} at {answer.answered_at}, and the plan of case {case_id} is "
+            f"{answer.who} approved plan {answer.plan_hash[:SHORT]} at {answer.answered_at}, but the plan of case {case_id} is "
             f"{wanted_hash[:SHORT]} now: {again}, which plans again"
         )
     if settings.oncall_approvers and answer.user_id not in settings.oncall_approvers:
         return (
-            f"user {answer.who} (id {answer.user_id}) approved the plan and is not in the setting oncall_approvers: {again}, "
-            "and let one of them answer"
+            f"user {answer.who} (id {answer.user_id}) approved the plan but is not in the setting oncall_approvers: {again}, "
+            "and let one of its users answer"
         )
     if settings.approval_by_another and answer.asked_by is None:
         return (
-            "nobody knows who triggered this run, and the setting approval_by_another asks for another approver than that "
-            "user: trigger it in Airflow's UI or through its API"
+            "the user who triggered this run is not known, and the setting approval_by_another requires another user to "
+            "approve it: trigger it in Airflow's UI or through its API"
         )
     if settings.approval_by_another and answer.asked_by in (answer.user_id, answer.user_name):
         return (
@@ -115,10 +116,11 @@ class PlanApproval:
     settings: Settings
 
     def ask(self) -> str | None:
-        """Note which plan is shown to the approver, and forget an earlier answer that was not used.
+        """Note which plan is shown to the approver, and discard an earlier answer that was not used.
 
-        Returns the Markdown to show, or None where an answer was used already: nobody is asked again. Raises `StartRefused`
-        where this case has asked about another plan, because Airflow keeps showing the text of its first question.
+        Returns the Markdown to show, or None if an answer was used already: then nobody is asked again. Raises
+        `StartRefused` if this case has asked about another plan, because Airflow keeps showing the text of its first
+        question.
         """
         with self._locked():
             answer = self.answer
@@ -128,7 +130,7 @@ class PlanApproval:
             shown = plan_hash(planned["content"])
             if self.folder.holds(_ASKED) and self.folder.read(_ASKED)["plan_hash"] != shown:
                 raise StartRefused(
-                    f"case {self.folder.folder.name} has asked about another plan before, and Airflow goes on showing that "
+                    f"case {self.folder.folder.name} has asked about another plan before, and Airflow keeps showing that "
                     "one: trigger a new run"
                 )
             self.folder.write(_ASKED, {"plan_hash": shown})
@@ -136,7 +138,10 @@ class PlanApproval:
             return str(planned["told"])
 
     def keep(self, chosen: str, user: Mapping[str, Any] | None, answered_at: str, asked_by: str | None) -> PlanAnswer:
-        """Keep an answer to the plan that was shown. `user` has `id` and `name`. Raises `StartRefused` once one was used."""
+        """Keep an answer to the plan that was shown. `user` has `id` and `name`.
+
+        Raises `StartRefused` if one was used already.
+        """
         with self._locked():
             before = self.answer
             if before is not None and before.state is not AnswerState.KEPT:
@@ -160,21 +165,21 @@ class PlanApproval:
 
     @property
     def is_used(self) -> bool:
-        """Whether the work that was approved has begun, whatever came of it."""
+        """Whether the approved work has begun, whatever its result."""
         return self._state not in (None, AnswerState.KEPT)
 
     @property
     def is_done(self) -> bool:
-        """Whether the work that was approved is done."""
+        """Whether the approved work is done."""
         return self._state is AnswerState.DONE
 
     @property
     def is_closed(self) -> bool:
-        """Whether the work that was approved was given up, and what was there before is back."""
+        """Whether the approved work was given up, and the earlier state is back."""
         return self._state is AnswerState.CLOSED
 
     def require(self) -> PlanAnswer:
-        """The answer that allows the plan of this case. Raises `StartRefused` saying why there is none."""
+        """Return the answer that allows the plan of this case. Raises `StartRefused`, which says why there is none."""
         answer = self.answer
         case_id, wanted = self.folder.case().case_id, plan_hash(self._content)
         if (why := refusal(answer, case_id, wanted, self.settings)) is not None or answer is None:
@@ -182,15 +187,15 @@ class PlanApproval:
         return answer
 
     def require_topology(self, deployed: TopologyPlan) -> None:
-        """Raises `StartRefused` where another topology is deployed than the one that was planned for."""
+        """Raise `StartRefused` if another topology is deployed than the one that was planned for."""
         self._require_equal(self._content["topology"], canonical(deployed), "topology")
 
     def require_content(self, now: Mapping[str, Any]) -> None:
-        """Raises `StartRefused` where the plan as it is now differs from the one that was approved."""
+        """Raise `StartRefused` if the present plan differs from the one that was approved."""
         self._require_equal(self._content, now, "plan")
 
     def use(self) -> None:
-        """Mark the answer as used, before anything is changed. The same case may go on with it until `finish` or `close`.
+        """Mark the answer as used, before anything is changed. The same case may continue with it until `finish` or `close`.
 
         Raises `StartRefused` as `require` does.
         """
@@ -200,11 +205,11 @@ class PlanApproval:
                 self._write(replace(answer, state=AnswerState.USED, used_ms=self.folder.clock()))
 
     def finish(self) -> None:
-        """The work is done: the answer allows nothing any more."""
+        """Note that the work is done: the answer no longer allows anything."""
         self._end(AnswerState.DONE)
 
     def close(self) -> None:
-        """The work that was begun is given up: the answer allows nothing any more. An answer that was not used stays."""
+        """Note that the work that was begun is given up: the answer no longer allows anything. An unused answer stays."""
         self._end(AnswerState.CLOSED)
 
     def _end(self, state: AnswerState) -> None:

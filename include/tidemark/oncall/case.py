@@ -1,7 +1,7 @@
-"""One restore or change as it is kept: what was asked, what was planned, and a time line that every step writes to.
+"""The record of one restore or change: what was asked, what was planned, and a time line that every step writes to.
 
-`<var_dir>/oncall/<application_id>/<case id>/` holds `case.json`, `plan.json`, `events.jsonl`, and in the end
-`report.json` and `report.html`. A step that is killed leaves its beginning in the time line.
+`<var_dir>/oncall/<application_id>/<case id>/` contains `case.json`, `plan.json`, `events.jsonl`, and in the end
+`report.json` and `report.html`. Of a step that was killed, the time line has the beginning.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Note:
-    """One line of the time line. `what` is `begun`, `done` or `failed` of a step, or `said` for what it told meanwhile.
+    """One line of the time line. `what` is `begun`, `done` or `failed` for a step, or `said` for a message in between.
 
-    `kept forward`: what was done before is in place and stays, though this step failed.
+    `kept forward` means that what was done before is in place and stays, although this step failed.
     """
 
     time_ms: int
@@ -51,20 +51,20 @@ class Note:
 
 
 def case_id_of(run_after: datetime) -> str:
-    """The id of the case of a run that was to run after a time: the same for each of its tasks and tries; ids sort by time."""
+    """Return the case id of a run with this logical time. It is the same for each of its tasks and tries; ids sort by time."""
     return new_id(run_after)
 
 
 @dataclass(frozen=True)
 class CaseFolder:
-    """Where one case is kept. `clock` gives epoch milliseconds."""
+    """The folder of one case. `clock` returns epoch milliseconds."""
 
     folder: Path
     clock: Callable[[], int]
 
     @classmethod
     def of(cls, var_dir: Path, application_id: str, case_id: str, clock: Callable[[], int]) -> CaseFolder:
-        """That of a case, which need not exist."""
+        """Refer to the folder of a case, which need not exist."""
         return cls(case_path(var_dir, application_id, case_id), clock)
 
     def open(self, case: Case) -> None:
@@ -74,19 +74,19 @@ class CaseFolder:
             replace_file(self.folder / "case.json", json.dumps(asdict(case), indent=1), synced=True)
 
     def case(self) -> Case:
-        """What was asked. Raises `StartRefused` where nothing was."""
+        """Return what was asked. Raises `StartRefused` if the case was not opened."""
         return Case(**self.read("case.json"))
 
     def write(self, name: str, body: Mapping[str, Any]) -> None:
-        """Keep something beside the case."""
+        """Write a file to the case's folder."""
         replace_file(self.folder / name, json.dumps(body, indent=1), synced=True)
 
     def holds(self, name: str) -> bool:
-        """Whether `write` kept something under that name."""
+        """Whether `write` has written that file."""
         return (self.folder / name).exists()
 
     def read(self, name: str) -> dict[str, Any]:
-        """What `write` kept. Raises `StartRefused` where it is missing."""
+        """Return what `write` wrote. Raises `StartRefused` if it is missing."""
         try:
             found: dict[str, Any] = json.loads((self.folder / name).read_text())
         except FileNotFoundError as error:
@@ -94,14 +94,14 @@ class CaseFolder:
         return found
 
     def note(self, step: str, what: str, message: str = "", **figures: Any) -> None:
-        """One more line."""
+        """Add a line to the time line."""
         self.folder.mkdir(parents=True, exist_ok=True)
         line = asdict(Note(self.clock(), step, what, message, figures))
         with (self.folder / "events.jsonl").open("a") as events:
             events.write(json.dumps(line) + "\n")
 
     def notes(self) -> list[Note]:
-        """The time line so far."""
+        """Return the time line so far."""
         try:
             lines = (self.folder / "events.jsonl").read_text().splitlines()
         except FileNotFoundError:
@@ -110,9 +110,9 @@ class CaseFolder:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[str], None]]:
-        """A step with its beginning and end in the time line; gives what tells a line meanwhile.
+        """Write the beginning and end of a step to the time line. Yields the function that adds a line in between.
 
-        What it does is done under the case's hold, where that lies there.
+        The step acts under the case's hold, if there is one.
         """
         self.note(name, BEGUN)
         try:
@@ -124,5 +124,5 @@ class CaseFolder:
         self.note(name, DONE)
 
     def has(self, step: str, what: str) -> bool:
-        """Whether a step has come so far."""
+        """Whether a step has reached that point."""
         return any(note.step == step and note.what == what for note in self.notes())

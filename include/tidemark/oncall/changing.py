@@ -1,7 +1,7 @@
-"""The steps of an upgrade, a rescale, a reset or a repair that look at an application or change it. Each may be run again.
+"""The steps of an upgrade, a rescale, a reset or a repair that read an application or change it. Each may be run again.
 
-An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), change, (the hold is
-released), (the lag drains). What is in brackets is no change's own.
+The order that a DAG keeps: preflight, plan, (a user approves), (the instances are stopped under a hold), change, (the
+hold is released), (the lag drains). The steps in brackets are not part of this module.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "change
 _MOVING = (ResetTo.LATEST, ResetTo.TIME)
 
 BEST = "best"
-"""The source of state of a repair that leaves the choice to the plan."""
+"""The value of a repair's parameter `source` that leaves the choice to the plan."""
 
 AnyPlan = UpgradePlan | RescalePlan | ResetPlan | RepairPlan
 
 
 @dataclass(frozen=True)
 class Changing:
-    """One case's steps. `topology` is the one that is deployed; `clock` gives epoch milliseconds."""
+    """The steps of one case. `topology` is the deployed one; `clock` returns epoch milliseconds."""
 
     topology: TopologyPlan
     settings: Settings
@@ -60,7 +60,7 @@ class Changing:
     clock: Callable[[], int]
 
     def preflight(self) -> None:
-        """Whether a change could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
+        """Check whether a change could run at all. Changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
         kit = self._kit()
         found = self._stood(kit)
         require_all_here(kit)
@@ -71,9 +71,9 @@ class Changing:
         )
 
     def plan(self) -> str:
-        """What would be done, as Markdown; stored, and nothing changed. Raises `StartRefused` where it is refused.
+        """Return what would be done, as Markdown, and store it. Changes nothing.
 
-        A plan whose work has begun stays as it was approved.
+        Raises `StartRefused` if the change is refused. A plan whose work has begun stays as it was approved.
         """
         if self._approval.is_used:
             return str(self.folder.read("plan.json")["told"])
@@ -99,17 +99,17 @@ class Changing:
             *told(made),
             *tail(content),
         ]
-        # The end, or a time, would mean other offsets by the time it is approved.
+        # The targets `latest` and `time` would mean other offsets by the time of the approval.
         offsets = made.targets if isinstance(made, ResetPlan) and made.to in _MOVING else []
         plan = {"told": "\n".join(lines), "eta_s": eta_s, "offsets": offsets, "content": content}
         self.folder.write("plan.json", plan)
         return "\n".join(lines)
 
     def change(self) -> None:
-        """Do what was approved, to the offsets of the plan, with all instances stopped; uses the kept answer.
+        """Do what was approved, to the offsets of the plan, with all instances stopped. Uses the kept answer.
 
-        What was committed before is only cleaned up after. Raises what the change's own `run` raises, and `StartRefused` where
-        nobody has approved this plan, or the plan differs by now.
+        If the change was committed before, only cleans up. Raises what the change's own `run` raises, and
+        `StartRefused` if this plan was not approved, or the present plan differs.
         """
         approval = self._approval
         if approval.is_done:
@@ -122,7 +122,10 @@ class Changing:
         approval.finish()
 
     def _is_approved(self, made: AnyPlan) -> bool:
-        """Raises `StartRefused` saying what differs where the plan that is made with all instances fenced is another."""
+        """Return True.
+
+        Raises `StartRefused`, which says what differs, if the plan made with all instances fenced is another one.
+        """
         self._approval.require_content(self._content(made, described(self._kit())))
         for line in told(made):
             self.say(line)
@@ -153,7 +156,7 @@ class Changing:
             source = None if case.asked["source"] == BEST else SourceOfState(case.asked["source"])
             return Repair(self.topology, self.settings, self.clock, case.asked["stores"], source, *common)
         if case.kind != RESET:
-            raise ValueError(f"no change is called {case.kind}")
+            raise ValueError(f"there is no change called {case.kind}")
         to = ResetTo.OFFSETS if offsets else ResetTo(case.asked["to"])
         given = parse_offsets(offsets or case.asked["offsets"])
         try:
@@ -165,7 +168,7 @@ class Changing:
 
 
 def told(made: AnyPlan) -> list[str]:
-    """What becomes of the application, a line of Markdown each."""
+    """Return what happens to the application, one line of Markdown each."""
     if isinstance(made, UpgradePlan):
         return [
             f"{made.application_id}: version {made.from_version} to {made.to_version}",
@@ -182,10 +185,10 @@ def told(made: AnyPlan) -> list[str]:
         ]
     if isinstance(made, RepairPlan):
         return [
-            f"{made.application_id}: changelogs are held to copies of their stores",
+            f"{made.application_id}: changelogs are compared with copies of their stores",
             "",
             *(
-                f"- `{t.task}/{s.store}`, held to {t.location if t.is_judge else 'nothing'}: `{s.changelog}` {s.told}"
+                f"- `{t.task}/{s.store}`, compared with {t.location if t.is_judge else 'nothing'}: `{s.changelog}` {s.told}"
                 for s in made.stores
                 for t in s.tasks
             ),
@@ -200,10 +203,10 @@ def told(made: AnyPlan) -> list[str]:
 
 
 def effects(made: AnyPlan) -> dict[str, Any]:
-    """What a change does, without what moves while the application runs: the lag, keys counted, offsets it has reached.
+    """Return what a change does, without what varies while the application runs: the lag, numbers of keys, offsets reached.
 
-    A reset is bound to the offsets that it leads to, and to whether anything is processed again or never; a repair to what says
-    what is right, as nothing was compared when it was approved.
+    An approval of a reset is bound to its target offsets, and to whether anything is processed again or never; that of
+    a repair to the copies that decide what is right, because nothing was compared when it was approved.
     """
     if isinstance(made, UpgradePlan):
         versions = {"from_version": made.from_version, "to_version": made.to_version}
@@ -231,7 +234,7 @@ def effects(made: AnyPlan) -> dict[str, Any]:
 
 
 def rewritten(made: AnyPlan) -> set[str]:
-    """Stores, by the name that they have now, of which every key is read and written once more."""
+    """Return the stores, by their present name, of which every key is read and written again."""
     if isinstance(made, UpgradePlan):
         return {change.was for change in made.changes if change.fate is Fate.COPIED}
     if isinstance(made, RepairPlan):
@@ -240,7 +243,7 @@ def rewritten(made: AnyPlan) -> set[str]:
 
 
 def changelog_offsets(found: Stood, stores: set[str]) -> int:
-    """How long the changelogs of these stores are, of all tasks."""
+    """Return the length of the changelogs of these stores in offsets, over all tasks."""
     return sum(
         marks.end - marks.low
         for each in found.found.values()

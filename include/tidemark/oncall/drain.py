@@ -1,4 +1,4 @@
-"""What waits in the sources, and waiting until it is committed."""
+"""The lag of the source topics, and waiting until it is processed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TELL_EVERY_S = 5.0
 
 
 def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
-    """Source offsets behind what is committed, of all tasks."""
+    """Return the source offsets that are not committed yet, of all tasks."""
     return sum(
         max(0, found.sources[p].end - committed.offset)
         for found in facts.values()
@@ -25,7 +25,7 @@ def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
 
 
 def drain(kit: RestoreKit, timeout_s: float, say: Callable[[str], None]) -> None:
-    """Wait until what waited at the beginning is committed; tells the lag. Blocks. Raises `OutcomeUnknown`."""
+    """Wait until what was unprocessed at the beginning is committed. Reports the lag. Blocks. Raises `OutcomeUnknown`."""
     facts = kit.facts()
     ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
     deadline, told_at = time.monotonic() + timeout_s, 0.0
@@ -38,10 +38,10 @@ def drain(kit: RestoreKit, timeout_s: float, say: Callable[[str], None]) -> None
             return
         if time.monotonic() - told_at > _TELL_EVERY_S:
             told_at = time.monotonic()
-            say(f"{left} of the source offsets that waited are left")
+            say(f"{left} of the source offsets that waited are not committed yet")
         if time.monotonic() > deadline:
             raise OutcomeUnknown(
-                f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place, look at `tidemark lag` "
+                f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place; look at `tidemark lag` "
                 f"and the log of the instance"
             )
         pause.wait(_LOOK_S)

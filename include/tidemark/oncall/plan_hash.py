@@ -1,7 +1,7 @@
-"""The hash of a plan: SHA-256 of canonical JSON of what the plan does and of what it was made for (rule 29).
+"""The hash of a plan: SHA-256 of canonical JSON of what the plan does and of what it was made for.
 
-The content of a plan holds what an approval is bound to, and nothing that changes by itself while the application runs:
-topology, options, target and effects, but neither the lag nor an estimate.
+The content of a plan is what an approval is bound to: topology, options, target and effects. It leaves out what varies
+while the application runs, such as the lag or an estimate. See invariant: approval of one plan.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.oncall.case import Case
 from tidemark.topology.plan import TopologyPlan
 
 SHORT = 12
-"""Digits of a hash in texts for people."""
+"""The number of digits of a hash that texts show."""
 
 _MOST_DIFFERENCES = 5
 _SHOWN = 80
@@ -25,9 +25,9 @@ _LABELS = ("name", "node", "partition", "task", "store", "topic")
 
 
 def plan_content(case: Case, topology: TopologyPlan, state: object, effects: Mapping[str, Any]) -> dict[str, Any]:
-    """What an approval of a plan is bound to, as JSON values.
+    """Return what an approval of a plan is bound to, as JSON values.
 
-    `state` is what the plan stands on in Kafka besides the topology; `effects` is what the plan does.
+    `state` is the state in Kafka that the plan is based on, besides the topology; `effects` is what the plan does.
     """
     content = {
         "kind": case.kind,
@@ -42,13 +42,13 @@ def plan_content(case: Case, topology: TopologyPlan, state: object, effects: Map
 
 
 def canonical(value: object) -> Any:
-    """The value as JSON types alone; equal values give equal results. Raises `TypeError` for what has no such form."""
+    """Return the value as JSON types; equal values give equal results. Raises `TypeError` for a value without such a form."""
     if isinstance(value, Enum):
         return canonical(value.value)
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        # Two nodes of a topology may have equal fields and do different things.
+        # The type is included, because two nodes of a topology may have equal fields and do different things.
         return {"is": type(value).__name__} | {f.name: canonical(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): canonical(value[key]) for key in sorted(value, key=str)}
@@ -60,13 +60,13 @@ def canonical(value: object) -> Any:
 
 
 def plan_hash(content: Mapping[str, Any]) -> str:
-    """The hash of a plan's content, as hexadecimal digits."""
+    """Return the hash of a plan's content, in hexadecimal digits."""
     text = json.dumps(canonical(content), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(approved: object, now: object) -> list[str]:
-    """What differs between two contents, in a line each; at most five, then how many more there are."""
+    """Return the differences between two contents, one line each: at most five, then the number of the others."""
     found = list(_differing("", canonical(approved), canonical(now)))
     more = len(found) - _MOST_DIFFERENCES
     return found[:_MOST_DIFFERENCES] + ([f"{more} more differences"] if more > 0 else [])
@@ -86,7 +86,7 @@ def _differing(path: str, approved: Any, now: Any) -> Iterator[str]:
     for key in sorted({*approved, *now}, key=simple_first):
         name = f"{path}.{key}" if path else key
         if key not in now:
-            yield f"{name} is gone, it was {_shown(approved[key])} when the plan was made"
+            yield f"{name} is missing now and was {_shown(approved[key])} when the plan was made"
         elif key not in approved:
             yield f"{name} is new: {_shown(now[key])}"
         else:
@@ -94,7 +94,7 @@ def _differing(path: str, approved: Any, now: Any) -> Iterator[str]:
 
 
 def _by_label(approved: list[Any], now: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Both lists by the names of their items where these have distinct names, else by position."""
+    """Return both lists as mappings by the names of their items, or by position if names are missing or not distinct."""
     labels = [[_label(each) for each in items] for items in (approved, now)]
     if any(None in found or len(set(found)) < len(found) for found in labels):
         labels = [[str(place) for place in range(len(items))] for items in (approved, now)]

@@ -1,4 +1,4 @@
-"""What a restore or a change would do, in words for the person who approves it."""
+"""Texts for the approver: what a restore or a change would do."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tidemark.restore.when import told_time
 from tidemark.topology.plan import TopologyPlan
 
 START_STOP_S = 30.0
-"""What stopping and starting an instance takes besides, roughly: Spark's own start, and a session that ends."""
+"""A rough time for stopping and starting an instance: Spark's own start, and the end of a session."""
 
 
 class PlanKind(StrEnum):
-    """Which way leads to the target."""
+    """The kind of plan that leads to the target."""
 
     RESTORE = "restore"
     REWIND = "rewind"
@@ -28,9 +28,9 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """`told` is Markdown; `eta_s` an estimate of how long the application stands still. `at_ms` of a rewind only.
+    """A plan with its text. `told` is Markdown; `eta_s` estimates how long the application is stopped.
 
-    `content` is what an approval of it is bound to.
+    `at_ms` only for a rewind. `content` is what an approval is bound to.
     """
 
     kind: PlanKind
@@ -41,21 +41,21 @@ class Planned:
     content: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """As it is stored."""
+        """Return the plan as it is stored."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Planned:
-        """What `to_dict` gave."""
+        """Read the result of `to_dict`."""
         return cls(**{**body, "kind": PlanKind(body["kind"])})
 
 
 def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threads: int) -> Planned:
-    """Of a restore to the latest state; `threads` stores are built side by side."""
+    """Plan a restore to the latest state; `threads` stores are built at the same time."""
     eta_s = made.eta_s(threads) + START_STOP_S
     lines = [
         *head(case, topology),
-        f"- **What is replaced**: {made.blast_radius}. What is replaced is kept aside until a later restore succeeds. "
+        f"- **What is replaced**: {made.blast_radius}. The replaced folders are kept until a later restore succeeds. "
         "Nothing is written to Kafka, no output is emitted.",
         f"- **Standstill**: about {eta_s:.0f} s (estimate). {made.source_lag} source offsets wait already, and more come "
         "meanwhile.",
@@ -77,7 +77,7 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
 
 
 def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s: float) -> Planned:
-    """Of a rewind, which took `took_s` seconds to plan: it builds the same states once more."""
+    """Plan a rewind. Its planning took `took_s` seconds, and the rewind builds the same states again."""
     eta_s = took_s + START_STOP_S
     lines = [
         *head(case, topology),
@@ -99,10 +99,10 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
 
 
 def restore_content(case: Case, topology: TopologyPlan, kind: PlanKind, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What an approval of a restore or a rewind is bound to. `topology` has the stores' generations; `plan` is as stored.
+    """Return what an approval of a restore or a rewind is bound to.
 
-    Offsets are left out that move while the application runs: a restore builds to where Kafka stands then, a rewind goes back
-    from there.
+    `topology` has the stores' generations; `plan` is as stored. Offsets that advance while the application runs are
+    left out: a restore builds up to the offsets that are committed then, a rewind goes back from them.
     """
     parts: tuple[str, ...] = ("stores",)
     names: tuple[str, ...] = ("task", "store", "source", "location")
@@ -117,15 +117,15 @@ def restore_content(case: Case, topology: TopologyPlan, kind: PlanKind, plan: Ma
 
 
 def tail(content: Mapping[str, Any]) -> list[str]:
-    """What every plan ends with: the hash that an approval of it is bound to."""
-    return ["", f"- **Plan**: `{plan_hash(content)[:SHORT]}`. An approval is of this plan alone, and is used once."]
+    """Return the end of every plan: the hash that an approval of it is bound to."""
+    return ["", f"- **Plan**: `{plan_hash(content)[:SHORT]}`. An approval is for this plan only, and is used once."]
 
 
 def head(case: Case, topology: TopologyPlan) -> list[str]:
-    """What every plan begins with: who stands still for it, why, and what was asked."""
+    """Return the beginning of every plan: which application is stopped for it, why, and what was asked."""
     sinks = list(dict.fromkeys(topic for s in topology.subtopologies for topic in s.sink_topics))
     waiting = f"nothing new in {', '.join(sinks)} meanwhile" if sinks else "it has no sinks"
-    # The reason is a person's own text, and this is Markdown.
+    # The reason is free text of a user, and this is Markdown.
     reason = " ".join(case.reason.split()).replace("|", "\\|").replace("<", "&lt;")
     return [
         f"- **Application**: {case.application_id}, stopped for it: {waiting}.",
@@ -135,7 +135,7 @@ def head(case: Case, topology: TopologyPlan) -> list[str]:
 
 
 def told_asked(case: Case) -> list[tuple[str, str]]:
-    """What was asked for, by name, without what was left empty."""
+    """Return what was asked for, by name, without empty parameters."""
     told = (
         (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
         for name, value in case.asked.items()

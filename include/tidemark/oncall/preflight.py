@@ -1,4 +1,4 @@
-"""Whether a restore could run at all: everything here, nothing else at work, room on the disk. Changes nothing."""
+"""Checks whether a restore could run at all: all instances here, no other work, room on the disk. Change nothing."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ _LOOK_S = 1.0
 
 
 def instances_here(kit: RestoreKit) -> list[int]:
-    """Numbers of the instances that run on this machine."""
+    """Return the numbers of the instances that run on this machine."""
     return [live.instance for live in live_instances(kit.settings.var_dir, kit.plan.application_id)]
 
 
 def require_all_here(kit: RestoreKit) -> None:
-    """No instance may run elsewhere. Raises `PreflightFailed` naming it.
+    """Check that no instance runs elsewhere. Raises `PreflightFailed`, which names it. Blocks.
 
-    A stopped one stays a member of the group until its session ends, so one that is not here is waited for that long.
+    A stopped instance stays a member of the group until its session ends, so a member that is not here is waited for
+    that long.
     """
     session_s = kit.settings.session_timeout_ms / 1000
     if not wait_until(lambda: not _elsewhere(kit), session_s + _LOOK_S, every_s=_LOOK_S):
         raise PreflightFailed(
-            f"{', '.join(_elsewhere(kit))} is in the group of {kit.plan.application_id} and does not run on this machine: "
+            f"{', '.join(_elsewhere(kit))} is in the group of {kit.plan.application_id} but does not run on this machine: "
             "stop it there"
         )
 
 
 def require_nothing_else(kit: RestoreKit, case: Case) -> None:
-    """Neither another restore that is half done, nor a hold of somebody else. Raises `PreflightFailed`."""
+    """Check that there is no unfinished other restore, and no hold of another case or command. Raises `PreflightFailed`."""
     app = kit.plan.application_id
     for workspace in workspaces(kit.settings.state_dir, app):
         name, state = workspace.folder.name, workspace.progress().state

@@ -1,4 +1,4 @@
-"""What came of a case: one JSON object, and the same as a page to read or send on."""
+"""The report of a case: one JSON object, and the same as a page to read or send on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.oncall.planning import told_asked
 from tidemark.restore.when import told_time
 
 RESTORE = "restore_oncall"
-"""The kind of a case that restores; every other changes."""
+"""The kind of a case that restores; cases of all other kinds are changes."""
 
 
 class Outcome(StrEnum):
@@ -37,19 +37,19 @@ class Outcome(StrEnum):
 
     @property
     def is_as_wanted(self) -> bool:
-        """Whether it ended as somebody chose."""
+        """Whether the case ended as its users chose."""
         return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED, Outcome.CHANGED)
 
 
 def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> Outcome:
-    """From the time line and the kept answer; `answer` is None where nobody was asked or answered yet."""
+    """Return the outcome from the time line and the kept answer; `answer` is None if none was asked for or given yet."""
     steps = {(note.step, note.what) for note in notes}
     changing = "restore" if case.kind == RESTORE else "change"
     if (changing, BEGUN) not in steps:
         if answer is not None and not answer.is_yes:
             return Outcome.TIMED_OUT if answer.user_id is None else Outcome.REJECTED
         return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
-    # What came of an earlier try does not count any more.
+    # The results of an earlier try no longer count.
     last = max(at for at, note in enumerate(notes) if (note.step, note.what) == (changing, BEGUN))
     steps = {(note.step, note.what) for note in notes[last:]}
     if case.kind != RESTORE:
@@ -74,7 +74,7 @@ def _change_outcome(steps: set[tuple[str, str]]) -> Outcome:
 
 
 def make_report(folder: CaseFolder, answer: PlanAnswer | None) -> dict[str, Any]:
-    """Write `report.json` and `report.html`; gives what the first one holds."""
+    """Write `report.json` and `report.html`. Returns the content of the former."""
     case, notes = folder.case(), folder.notes()
     outcome = outcome_of(case, notes, answer)
     figures: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def _first(notes: Sequence[Note], step: str, figure: str) -> Any:
 
 
 def _times(notes: Sequence[Note]) -> dict[str, float | None]:
-    """Seconds from the beginning of the fence: until instances ran again, and until what waited was committed (RTO)."""
+    """Return the seconds from the beginning of the fence until instances ran again, and until the lag was committed (RTO)."""
     begun = next((n.time_ms for n in notes if (n.step, n.what) == ("fence", BEGUN)), None)
 
     def until(step: str) -> float | None:
@@ -115,7 +115,7 @@ def _times(notes: Sequence[Note]) -> dict[str, float | None]:
 
 
 def _plan(folder: CaseFolder) -> Mapping[str, Any] | None:
-    """Without the content that its hash is of: `plan.json` has that."""
+    """Return the plan without the content of its hash, which is in `plan.json`."""
     if not folder.holds("plan.json"):
         return None
     return {name: value for name, value in folder.read("plan.json").items() if name != "content"}
@@ -129,7 +129,7 @@ _STYLE = (
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """The page; loads nothing from elsewhere."""
+    """Return the page as HTML. It loads nothing from elsewhere."""
     case = Case(**report["case"])
     what = "restore" if case.kind == RESTORE else case.kind.replace("_", " ")
     title = f"{what.capitalize()} of {case.application_id}"

@@ -1,8 +1,9 @@
-"""The steps of a restore that change something or look at it. Each may be run again after it was killed.
+"""The steps of a restore that read an application or change it. Each may be run again after it was killed.
 
-An order that a DAG keeps: preflight, plan, (a person approves), (the instances are stopped under a hold), restore, verify,
-swap, (the hold is released), (the lag drains); `roll_back` when one of those up to the swap fails. What is in brackets is no
-restore's own. Once the state is swapped in the case is done: no step changes anything again, and nothing is rolled back.
+The order that a DAG keeps: preflight, plan, (a user approves), (the instances are stopped under a hold), restore,
+verify, swap, (the hold is released), (the lag drains); `roll_back` if a step up to the swap fails. The steps in
+brackets are not part of this module. Once the state is swapped in, the case is done: no step changes anything again,
+and nothing is rolled back.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from tidemark.start.witnesses import TaskFacts, stalled_after
 from tidemark.stores.directory import folder_of
 
 FASTEST = "fastest"
-"""The source of state of a case that leaves the choice to the plan."""
+"""The value of a case's parameter `source` that leaves the choice to the plan."""
 
 
 @dataclass(frozen=True)
 class OnCall:
-    """One case's steps. `restoring` looks for copies everywhere, `rewinding` where they stay as they are."""
+    """The steps of one case. `restoring` uses all kinds of copies, `rewinding` only those that do not advance."""
 
     restoring: RestoreKit
     rewinding: RestoreKit
@@ -62,7 +63,7 @@ class OnCall:
         return self.restoring.plan.application_id
 
     def preflight(self) -> None:
-        """Whether a restore could run at all; changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
+        """Check whether a restore could run at all. Changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
         if self._is_done():
             return
         case, kit = self.folder.case(), self.restoring
@@ -72,7 +73,7 @@ class OnCall:
             require_rewindable(kit.plan)
         facts = kit.facts()
         if not any(found.record for found in facts.values()):
-            raise StartRefused(f"{self._application_id} has never committed anything here: there is nothing to restore")
+            raise StartRefused(f"{self._application_id} has never committed anything: there is nothing to restore")
         require_all_here(kit)
         require_nothing_else(kit, case)
         made = make_plan(kit, case.case_id, self._source, self._selection) if isinstance(target, Latest) else None
@@ -84,7 +85,7 @@ class OnCall:
         self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
     def plan(self) -> Planned:
-        """What would be done, weighed now; stored, and nothing changed. Raises `StartRefused`.
+        """Return what would be done, and store it. Changes nothing. Raises `StartRefused`.
 
         A plan whose work has begun stays as it was approved.
         """
@@ -99,7 +100,7 @@ class OnCall:
             self._require_all()
             at_ms = target.at_ms if isinstance(target, Moment) else self._moment_of(target.next_offsets)
             started = time.monotonic()
-            # Built elsewhere than a rewind itself would build.
+            # Built elsewhere than where the rewind itself will build.
             scratch = Workspace(self.folder.folder / "scratch", self._application_id, case.case_id, REWINDS_FOLDER)
             try:
                 rewound = self._rewind(scratch).plan(at_ms)
@@ -110,10 +111,10 @@ class OnCall:
         return planned
 
     def restore(self) -> None:
-        """Build the state beside the old one and compare every key with its changelog; a rewind is committed and swapped.
+        """Build the state beside the old one, and compare every key with its changelog.
 
-        With all instances stopped, as the kept answer allows, which is used from here on. Raises what `RestoreRun.prepare` and
-        `Rewind.run` raise, and `StartRefused` where nobody has approved this plan.
+        A rewind is also committed and swapped in. All instances must be stopped. Uses the kept answer. Raises what
+        `RestoreRun.prepare` and `Rewind.run` raise, and `StartRefused` if this plan was not approved.
         """
         if self._is_done():
             return
@@ -130,7 +131,7 @@ class OnCall:
         begun = json.loads(workspace.plan().to_json())
         approval.require_content(self._content(planned.kind, begun))
         if workspace.progress().state is RestoreState.DONE:
-            self.say("the state was built, verified and swapped in before")
+            self.say("the state has already been built, verified and swapped in")
             return
         try:
             self._restore_run().prepare()
@@ -138,7 +139,7 @@ class OnCall:
             raise StartRefused(f"restore {workspace.folder.name} was aborted; the old state is in place") from error
 
     def verify(self) -> None:
-        """Look at the evidence: every planned store was compared and is equal, and stands where Kafka stands."""
+        """Check the evidence: every planned store was compared, is equal, and is up to date with the last commit."""
         if self._is_done():
             return
         planned = self._planned()
@@ -154,7 +155,7 @@ class OnCall:
             name = f"{store.task}/{store.store}"
             verdict = verdicts.get(name)
             if verdict is None or not verdict.is_equal:
-                raise StartRefused(f"store {name} of restore {workspace.folder.name} was not verified: plan again")
+                raise StartRefused(f"store {name} of restore {workspace.folder.name} was not verified: make a new plan")
             folder = folder_of(workspace.built, TaskId.parse(store.task), store.store)
             marker = read_marker(folder) if folder.exists() else None
             if marker is not None:
@@ -168,12 +169,12 @@ class OnCall:
         )  # fmt: skip
         if behind:
             raise StartRefused(
-                f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; plan again"
+                f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; make a new plan"
             )
-        self.say(f"{evidence}: of {len(plan.stores)} stores, {found.told}; they stand where Kafka stands")
+        self.say(f"{evidence}: of {len(plan.stores)} stores, {found.told}; they are up to date with the last commit")
 
     def figures(self) -> list[dict[str, Any]]:
-        """What was compared, left out and found to differ, per store; empty for a rewind, which compares while it is built."""
+        """Return the keys compared, left out and differing, per store; empty for a rewind, which compares while it is built."""
         return [
             {
                 "task": verdict.task,
@@ -187,13 +188,14 @@ class OnCall:
         ]
 
     def swap(self) -> None:
-        """Put the verified state in place, which ends what was approved. Raises what `RestoreRun.swap` raises."""
+        """Put the verified state in place, which completes what was approved. Raises what `RestoreRun.swap` raises."""
         if self._is_done():
             return
         if self._planned().kind is PlanKind.REWIND:
             if self._rewind(self._rewind_workspace).state is not RewindState.DONE:
                 raise StartRefused(
-                    "the rewind is committed and not in place: clear the task `fence` with all behind it, which finishes it"
+                    "the rewind is committed but not in place: clear the task `fence` with all downstream tasks, "
+                    "which finishes it"
                 )
         elif self._workspace.progress().state is not RestoreState.DONE:
             self._approval.use()
@@ -201,22 +203,22 @@ class OnCall:
         self._approval.finish()
 
     def is_over(self) -> str | None:
-        """Why there is nothing to roll back, so that nothing needs to be stopped for it; None where there may be.
+        """Return why there is nothing to roll back, so that nothing needs to be stopped for it; None if there may be something.
 
-        A verified state that is in place is kept: what fails after it (a slow relaunch) is no fault of the state.
+        A verified state that is in place is kept: a later failure (a slow relaunch) is not a fault of the state.
         """
         approval = self._approval
         if approval.is_closed:
-            return "the old state was brought back before, and is in place"
+            return "the old state has already been brought back, and is in place"
         if not approval.is_done and self._is_in_place():
-            # Killed between the swap and the note of it.
+            # It was killed between the swap and the note of it.
             approval.finish()
         return (
             "the new state is verified and in place: it is kept, nothing is rolled back" if approval.is_done else None
         )
 
     def roll_back(self) -> str:
-        """Bring back what was there before, with all instances stopped; says in a line what that meant.
+        """Bring the earlier state back, with all instances stopped. Returns what was done, in one line.
 
         What is in place and verified is kept, see `is_over`. Raises `StartRefused` for a rewind that is committed.
         """
@@ -237,13 +239,16 @@ class OnCall:
         return workspace.abort()
 
     def _is_done(self) -> bool:
-        """Whether no step has anything left to do, which is said."""
+        """Whether no step has anything left to do; if so, reports that."""
         if self._approval.is_done:
             self.say("this case is done: nothing is changed again")
         return self._approval.is_done
 
     def _is_in_place(self) -> bool:
-        """Whether the verified state of a restore is swapped in. A rewind is over once its evidence was looked at."""
+        """Whether the verified state of a restore is swapped in.
+
+        Always False for a rewind, which is over once its evidence is checked.
+        """
         if not self.folder.holds("plan.json") or self._planned().kind is PlanKind.REWIND:
             return False
         return self._workspace.progress().state is RestoreState.DONE
@@ -254,13 +259,14 @@ class OnCall:
             shutil.rmtree(self._rewind_workspace.folder, ignore_errors=True)
             return "nothing was committed, the old state is in place"
         raise StartRefused(
-            "the rewind may be committed and cannot be taken back: clear the task `fence` with all behind it, which finishes "
-            f"it, or `tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka has"
+            "the rewind may be committed and cannot be taken back: clear the task `fence` with all downstream tasks, "
+            f"which finishes it, or `tidemark restore run {self.folder.case().topology}` rebuilds the state that Kafka "
+            "has"
         )
 
     @property
     def _source(self) -> SourceOfState | None:
-        """The only source of state that was asked for; None where the plan chooses."""
+        """The only source of state that was asked for; None if the plan chooses."""
         asked = self.folder.case().asked["source"]
         return None if asked == FASTEST else SourceOfState(asked)
 
@@ -271,7 +277,7 @@ class OnCall:
         return Selection.of(asked.get("tasks", ()), asked.get("stores", ()))
 
     def _require_all(self) -> None:
-        """A rewind is of the whole application. Raises `StartRefused`."""
+        """Raise `StartRefused` if a part of the application is selected, because a rewind is of the whole application."""
         if not self._selection.is_all:
             raise StartRefused(
                 f"cannot rewind {self._selection.told} alone to {self.folder.case().asked['target']}: all tasks go back "
@@ -320,7 +326,7 @@ class OnCall:
 
     def _run_rewind(self, planned: Planned) -> None:
         rewind = self._rewind(self._rewind_workspace)
-        # A later rewind removes the folder of this one.
+        # A later rewind deletes the folder of this one.
         if rewind.state is RewindState.DONE or self.folder.has("restore", DONE) or planned.at_ms is None:
             return
 
@@ -335,13 +341,11 @@ class OnCall:
         for task in planned.plan["tasks"]:
             record = facts[TaskId.parse(task["task"])].record
             if record is None or record.kind is not CommitKind.REWIND or record.rewound_to != task["to_batch"]:
-                raise StartRefused(
-                    f"task {task['task']} does not stand at batch {task['to_batch']}: see `tidemark inspect`"
-                )
+                raise StartRefused(f"task {task['task']} is not at batch {task['to_batch']}: see `tidemark inspect`")
             offsets += sum(at - task["to_offsets"][topic] for topic, at in task["from_offsets"].items())
             seconds = max(seconds, (self.folder.case().asked_ms - task["to_ms"]) / 1000)
         self.folder.note("verify", "figures", rpo_offsets=offsets, rpo_s=seconds)
-        self.say(f"every task stands at the batch that was approved, {offsets} source offsets back")
+        self.say(f"every task is at the batch that was approved, {offsets} source offsets back")
 
 
 def _behind(found: TaskFacts, source_offsets: Mapping[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""Where a restore is to lead: the latest state, or back to a time or to source offsets."""
+"""The target of a restore: the latest state, or a time or source offsets to go back to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Offsets:
-    """The last moment at which none of these source partitions was further than its next offset given here."""
+    """The last time at which none of these source partitions was beyond its next offset given here."""
 
     next_offsets: Mapping[TopicPartition, int]
 
@@ -38,9 +38,9 @@ Target = Latest | Moment | Offsets
 
 
 def parse_target(text: str, now_ms: int) -> Target:
-    """`latest`, a time as `tidemark rewind --to` takes it, or `topic[0]=120,topic[1]=90`.
+    """Parse `latest`, a time as `tidemark rewind --to` takes it, or `topic[0]=120,topic[1]=90`.
 
-    Raises `ValueError` in words for the person who wrote it.
+    Raises `ValueError` with a message for the user.
     """
     if text.strip() == LATEST:
         return Latest()
@@ -53,16 +53,17 @@ def parse_target(text: str, now_ms: int) -> Target:
     for part in text.split(","):
         written = _OFFSET.match(part)
         if written is None:
-            raise ValueError(f"{part.strip()!r} is no source offset: write topic[0]=120,topic[1]=90")
+            raise ValueError(f"{part.strip()!r} is not a source offset: write topic[0]=120,topic[1]=90")
         found[TopicPartition(written["topic"], int(written["partition"]))] = int(written["offset"])
     return Offsets(found)
 
 
 def moment_of_offsets(records: Iterable[CommitRecord], wanted: Mapping[TopicPartition, int]) -> int:
-    """The last time (epoch milliseconds) at which no partition of `wanted` had been committed beyond its offset.
+    """Return the last time (epoch milliseconds) at which no partition of `wanted` had been committed beyond its offset.
 
-    `records` are those of the commits topic, each task's in the order of its commits. Raises `StartRefused` where a
-    partition is read by no task, was never committed so low as far as the records tell, or was never further.
+    `records` are those of the commits topic, each task's in the order of its commits. Raises `StartRefused` if no task
+    reads a partition, if the remaining records do not show it at or below its offset, or if no partition was ever
+    beyond it.
     """
     last_ms: dict[TopicPartition, int] = {}
     beyond_ms: dict[TopicPartition, int] = {}
@@ -73,7 +74,7 @@ def moment_of_offsets(records: Iterable[CommitRecord], wanted: Mapping[TopicPart
                 continue
             seen.add(partition)
             if offset <= wanted[partition]:
-                # A rewind goes back: what was beyond before it no longer counts.
+                # A rewind goes back: what was beyond the offset before it no longer counts.
                 beyond_ms.pop(partition, None)
                 last_ms[partition] = record.commit_time_ms
             else:
@@ -85,7 +86,7 @@ def moment_of_offsets(records: Iterable[CommitRecord], wanted: Mapping[TopicPart
             )
         if partition not in last_ms:
             raise StartRefused(
-                f"no commit record that is left has {partition} at or before {offset}: give a higher offset, or a time"
+                f"no remaining commit record has {partition} at or before {offset}: give a higher offset, or a time"
             )
     if not beyond_ms:
         raise StartRefused("no partition is beyond the offsets given: there is nothing to go back from")

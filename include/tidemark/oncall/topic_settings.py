@@ -1,4 +1,4 @@
-"""Setting what topologies ask for on topics that differ from it, once a person has approved the list."""
+"""Changing topics to the settings that their topologies ask for, once a user has approved the list."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
 CASES_FOLDER = "topic-settings"
-"""Name of these cases' folder below `<var_dir>/oncall`, where others have that of their application."""
+"""The name of these cases' folder below `<var_dir>/oncall`, where other cases have that of their application."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class TopicSettings:
 
     @property
     def approval(self) -> PlanApproval:
-        """Of this case."""
+        """The approval of this case."""
         return PlanApproval(self.folder, self.settings)
 
     def plan(self) -> list[TopicChange]:
-        """What would be set; stored, unless nothing differs or the work has begun. Blocks."""
+        """Return what would be set, and store it, unless nothing differs or the work has begun. Blocks."""
         found = self._found()
         if found and not self.approval.is_used:
             content = {"kind": CASES_FOLDER, "changes": canonical(found)}
@@ -44,10 +44,10 @@ class TopicSettings:
         return found
 
     def apply(self) -> list[TopicChange]:
-        """Set what was approved, and nothing else; uses the kept answer. Gives what was set. Blocks.
+        """Set what was approved, and nothing else. Uses the kept answer. Returns what was set. Blocks.
 
-        Killed half way, it sets the rest when it is run again; done, it does nothing. Raises `StartRefused` where nobody has
-        approved this list, or a topic differs from it by now.
+        If it was killed half way, running it again sets the rest; if it is done, it does nothing. Raises `StartRefused`
+        if this list was not approved, or a topic now differs from it.
         """
         approval = self.approval
         if approval.is_done:

@@ -1,4 +1,7 @@
-"""A transaction of a command while no instance runs: offsets and commit records of tasks in one piece (rule 5)."""
+"""A transaction that a command commits while no instance runs: offsets and commit records of tasks together.
+
+See invariant: commit records.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from tidemark.restore.kit import RestoreKit
 
 @contextmanager
 def aborting(producer: BatchProducer) -> Iterator[None]:
-    """End the open transaction on an error, so that nobody waits for its time-out."""
+    """Abort the open transaction on an error, so that readers need not wait for its time-out."""
     try:
         yield
     except BatchAborted:
@@ -32,16 +35,17 @@ def aborting(producer: BatchProducer) -> Iterator[None]:
 
 
 def send_record(producer: BatchProducer, record: CommitRecord) -> None:
-    """Put a commit record into the open transaction."""
+    """Add a commit record to the open transaction."""
     message = {"key": str(record.task).encode(), "value": record.to_bytes()}
     producer.send_many(commits_topic(record.application_id), [message], record.task.partition)
 
 
 def send_offsets(kit: RestoreKit, producer: BatchProducer, records: Sequence[CommitRecord], again: str) -> None:
-    """Put the end offsets of every record into the open transaction, as a member of no generation.
+    """Add the end offsets of every record to the open transaction, without membership in the group.
 
-    The coordinator lets that through, and the group is empty (rule 6): looked at before and after. Raises
-    `PreflightFailed` naming who joined, and what to do `again`.
+    The group coordinator accepts that, and ownership is safe because the group is empty (see invariant: ownership at
+    commit), which is checked before and after. Raises `PreflightFailed`, which names the members that joined and the
+    command to repeat (`again`).
     """
     offsets = [
         ClientPartition(topic, record.task.partition, offset, _metadata(record))
@@ -64,6 +68,6 @@ def _metadata(record: CommitRecord) -> str:
 def _require_alone(kit: RestoreKit, again: str) -> None:
     if found := members(kit.settings, kit.admin, kit.plan.application_id):
         raise PreflightFailed(
-            f"{', '.join(found)} joined the group of {kit.plan.application_id} meanwhile: stop it, then {again} again; "
+            f"{', '.join(found)} joined the group of {kit.plan.application_id} in the meantime: stop it, then {again} again; "
             "nothing was changed"
         )

@@ -1,7 +1,7 @@
-"""Loading a long changelog in a process of its own: threads share one interpreter, and wait for it (decision 13).
+"""Loading of long changelogs in separate processes, because threads of one interpreter wait for each other.
 
-A process ends when its caller does, and holds the caller's locks on the folder until then: nothing else can build where it
-still writes.
+See docs/decisions/0013-restores-in-processes.md. A process ends when its caller does. Until then it holds the caller's
+locks on the folder, so nothing else can build where it still writes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _ASK_S = 0.1
 def load_apart(
     restorer: Restorer, job: RestoreJob, building: Path, write_buffer_bytes: int, go_on: Callable[[], bool]
 ) -> None:
-    """`Restorer.build_whole` in a process of its own, as many at once as there are cores. Blocks.
+    """Run `Restorer.build_whole` in a process of its own. As many run at once as there are cores. Blocks.
 
-    Raises what it would, and `OutcomeUnknown` when the process ends without a word.
+    Raises what `build_whole` raises, and `OutcomeUnknown` if the process ends without a reply.
     """
     load = Load(restorer.client_config, restorer.stalled_after_s, job, building, write_buffer_bytes)
     with _loaders.one(load, go_on) as loader:
@@ -40,14 +40,17 @@ def load_apart(
 
 
 class _Loader:
-    """One process. It holds the locks on the folder of its first load, of which an application's are all in one."""
+    """One loading process.
+
+    It holds the locks on the folder of its first load, which are those of all folders of the application.
+    """
 
     def __init__(self, building: Path) -> None:
         self._connection, its = Pipe()
         with its:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _PROGRAM, str(its.fileno())],
-                # It computes nothing that would be worth the start of more threads.
+                # It does no numeric work that would be worth the start of more threads.
                 env={
                     **without_airflow(os.environ),
                     "PYTHONPATH": str(project_root() / "include"),
@@ -55,19 +58,19 @@ class _Loader:
                 },
                 stdin=subprocess.PIPE,
                 pass_fds=[its.fileno(), *locks_around(building)],
-                # A signal to the caller's group is the caller's to answer.
+                # A signal to the caller's process group is left to the caller to handle.
                 start_new_session=True,
             )
 
     def follow(self, load: Load, restorer: Restorer, go_on: Callable[[], bool]) -> None:
-        """Ask for one load, and tell what the process tells until it is done."""
+        """Send one load to the process, and pass its progress on until it is done. Blocks."""
         try:
             self._connection.send(load)
             self._follow(load.job, restorer, go_on)
         except (EOFError, ConnectionError) as error:
             raise OutcomeUnknown(
                 f"{load.job.changelog}: the process that loaded it ended with {self._process.wait()}; "
-                "the next start begins again"
+                "the next start loads it again"
             ) from error
 
     def _follow(self, job: RestoreJob, restorer: Restorer, go_on: Callable[[], bool]) -> None:
@@ -89,15 +92,16 @@ class _Loader:
             restorer.probe("restore-whole")
 
     def end(self) -> None:
-        """At once, whatever it does."""
+        """End the process at once, whatever it is doing."""
         self._process.kill()
         self._process.communicate()
         self._connection.close()
 
 
 class _Loaders:
-    """As many processes as there are cores. One that is done goes on with a load that waits, or ends: a start takes as long
-    as 300 000 records do.
+    """A pool of at most as many loading processes as there are cores.
+
+    A process that is done takes a load that is waiting, or ends: starting one takes as long as loading 300 000 records.
     """
 
     def __init__(self, most: int) -> None:
@@ -108,7 +112,7 @@ class _Loaders:
 
     @contextmanager
     def one(self, load: Load, go_on: Callable[[], bool]) -> Iterator[_Loader]:
-        """A process for one load; it is ended where the load fails. Blocks until there is one."""
+        """Provide a process for one load, and end it if the load fails. Blocks until one is free."""
         loader = self._idle_one(load, go_on)
         try:
             loader = loader or _Loader(load.building)
@@ -119,7 +123,7 @@ class _Loaders:
         self._leave(loader, is_good=True)
 
     def _idle_one(self, load: Load, go_on: Callable[[], bool]) -> _Loader | None:
-        """One that is free; None where another may be started."""
+        """Return a process that is free; None if another one may be started. Blocks."""
         with self._changed:
             self._waiting += 1
             try:
@@ -147,7 +151,7 @@ class _Loaders:
             self._changed.notify()
 
     def _end_idle(self) -> None:
-        """Those that nobody waits for."""
+        """End the idle processes that no load is waiting for."""
         while len(self._idle) > self._waiting:
             self._idle.pop().end()
             self._running -= 1

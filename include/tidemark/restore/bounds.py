@@ -1,7 +1,8 @@
-"""Which keys of a store its changelog can be held to: the one judgement of time for restores and drills (rules 11 and 30).
+"""Decision which keys of a store can be compared with its changelog. Restores and drills share it.
 
-A changelog says something of every key that it holds a record of. Of a key without one it says something only where such a
-record would still be there: the broker may have deleted the beginning of the topic, by age or because somebody purged it.
+A record in the changelog proves what the value of its key is. A key without a record proves something only if its
+record would still be there: the broker may have deleted the beginning of the topic, by age or because it was purged.
+See invariants: two retentions, evidence or nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _ALL_SEGMENTS = 1 << 62
 
 
 class Absence(StrEnum):
-    """What it means that a changelog has no record of a key that a store holds."""
+    """What it means if a changelog has no record of a key that a store holds."""
 
     DIFFERENCE = "difference"
     AGED = "aged"
@@ -27,7 +28,7 @@ class Absence(StrEnum):
 
 @dataclass(frozen=True)
 class Keeping:
-    """What a changelog topic is set to keep. `retention_ms` is None where it deletes nothing by age."""
+    """What a changelog topic is configured to keep. `retention_ms` is None if it deletes nothing by age."""
 
     topic: str
     min_compaction_lag_ms: int
@@ -35,7 +36,7 @@ class Keeping:
 
     @classmethod
     def of(cls, topic: str, config: Mapping[str, str]) -> Keeping:
-        """From the topic's settings as the broker tells them."""
+        """Read the settings of the topic, as the broker returns them."""
         deletes = "delete" in config.get("cleanup.policy", "delete")
         retention_ms = int(config.get("retention.ms", "-1"))
         lag_ms = int(config.get("min.compaction.lag.ms", "0"))
@@ -44,24 +45,30 @@ class Keeping:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a changelog partition begins. `first_record_ms` is its first record's time, None where it holds none or where
-    nothing before it was deleted."""
+    """Where a changelog partition begins.
+
+    `first_record_ms` is the timestamp of its first record; None if it holds none, or if nothing before it was deleted.
+    """
 
     low_offset: int
     first_record_ms: int | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the broker has deleted nothing: what has no record was never written, or its tombstone is compacted away."""
+        """Whether the broker has deleted nothing.
+
+        If so, a key without a record was never written, or its tombstone was compacted away.
+        """
         return self.low_offset == 0
 
 
 @dataclass(frozen=True)
 class EvidenceBounds:
-    """Which segments count. Each is None where it leaves nothing out.
+    """The segments whose keys are compared. A bound that is None leaves nothing out.
 
-    What lies before `first_live` has expired, and either side may have dropped it. A key before `first_present` may have had
-    its only record in the part of the changelog that is deleted: by age, if it also lies before `first_kept`.
+    Segments before `first_live` have expired, and either side may have dropped them. A key before `first_present` may
+    have had its only record in the deleted part of the changelog; deleted by age if the key is also before
+    `first_kept`.
     """
 
     first_live: int | None
@@ -70,15 +77,15 @@ class EvidenceBounds:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every key that has not expired and has no record differs."""
+        """Whether every key without a record differs, unless it has expired."""
         return self.first_present is None or (self.first_live is not None and self.first_present <= self.first_live)
 
     def has_expired(self, segment: int) -> bool:
-        """Whether no key of the segment counts."""
+        """Whether the segment has expired, so that none of its keys is compared."""
         return self.first_live is not None and segment < self.first_live
 
     def absence(self, segment: int) -> Absence:
-        """What a key of the segment without a record is."""
+        """Return what it means if a key of the segment has no record."""
         if self.first_present is None or segment >= self.first_present:
             return Absence.DIFFERENCE
         return Absence.AGED if self.first_kept is not None and segment < self.first_kept else Absence.DELETED
@@ -92,12 +99,13 @@ def bounds_of(
     max_ahead_ms: int,
     now_ms: int,
 ) -> EvidenceBounds:
-    """Which segments of a store count; `retention_ms` is the changelog's, None where it deletes nothing by age.
+    """Return which segments of a store are compared. `retention_ms` is the changelog's; None if it deletes nothing by age.
 
-    A window begins at most `max_ahead_ms` after each of its records was written (rule 14), and records are written in the
-    order of the clock. So a window that begins later than that after the first record that is left has all of its records
-    behind that one; and one that the broker has deleted by age begins at most so long after the oldest age it keeps.
-    Keys without a window have no time: where the beginning is gone, any of them may have been in it.
+    A window begins at most `max_ahead_ms` after each of its records was written (see invariant: impossible timestamps),
+    and records are written in the order of the wall clock. So a window that begins more than `max_ahead_ms` after the
+    first remaining record was written still has all of its records, and a window whose records were deleted by age
+    begins at most `max_ahead_ms` after the oldest time that retention keeps. Keys without a window have no time: if the
+    beginning is deleted, any of them may have been in it.
     """
     first_live = first_live_segment(spec, stream_time_ms)
     if beginning.is_whole:
@@ -113,10 +121,10 @@ def bounds_of(
 
 @dataclass(frozen=True)
 class Figures:
-    """What a comparison comes to, in keys that either side holds. Every key is compared or left out; those that differ were
-    compared, and `deleted` of those left out may have been in a beginning that no age explains the loss of.
+    """The result of a comparison, in keys that the store or the changelog holds. Every key is compared or left out.
 
-    `is_whole`: of every key that has not expired the changelog would hold the record.
+    `differing` keys are among those compared. `deleted` counts keys left out that may have been in a beginning whose
+    deletion no age explains. `is_whole` is true if the changelog would hold a record of every key that has not expired.
     """
 
     compared: int
@@ -127,7 +135,10 @@ class Figures:
 
     @property
     def verdict(self) -> Verdict:
-        """Of one store. With nothing compared it is not enough evidence, unless a whole changelog says that it is empty."""
+        """The verdict on one store.
+
+        If nothing was compared, it is not enough evidence, unless a whole changelog proves it empty.
+        """
         if self.differing:
             return Verdict.FAILED
         if self.deleted or not (self.compared or self.is_whole):
@@ -136,12 +147,15 @@ class Figures:
 
     @property
     def told(self) -> str:
-        """The three figures in words."""
+        """The figures as text."""
         return f"{self.compared} keys compared, {self.left_out} left out, {self.differing} differ"
 
 
 def total(figures: Iterable[Figures]) -> Figures:
-    """Of several stores together. That all of them are empty proves nothing of any restore, so it is never whole."""
+    """Add up the figures of several stores.
+
+    The sum is never whole: that all stores are empty proves nothing about a restore.
+    """
     found = list(figures)
     return Figures(
         sum(one.compared for one in found),
@@ -153,7 +167,7 @@ def total(figures: Iterable[Figures]) -> Figures:
 
 
 def overall(figures: Iterable[Figures]) -> Verdict:
-    """Of several stores: the worst of them, and not enough evidence where not one key was compared."""
+    """Return the verdict on several stores: the worst of theirs, and not enough evidence if not one key was compared."""
     found = list(figures)
     verdicts = {one.verdict for one in (*found, total(found))}
     return next(

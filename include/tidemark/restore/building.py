@@ -1,4 +1,4 @@
-"""A store's folder, from nothing or from a copy, to where Kafka stands."""
+"""Building of a store's folder, from nothing or from a copy, until it is up to date with Kafka."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoreOpener:
-    """Opens stores by their specification. `clock` gives epoch milliseconds."""
+    """Opens stores by their specification. `clock` returns epoch milliseconds."""
 
     settings: Settings
     cache: Cache
     clock: Callable[[], int]
 
     def open(self, folder: Path, spec: StoreSpec) -> Store:
-        """Open or create; a RocksDB folder that cannot be read is moved aside, and an empty store opened."""
+        """Open or create a store. A RocksDB folder that cannot be read is moved aside, and an empty store is opened."""
         if spec.in_memory:
             return MemoryStore()
         if spec.custom is not None:
@@ -54,23 +54,26 @@ class StoreOpener:
             return self.rocks(folder)
 
     def rocks(self, folder: Path) -> RocksStore:
-        """Open or create a RocksDB store; raises `TaskCorrupted`."""
+        """Open or create a RocksDB store. Raises `TaskCorrupted`."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, cache=self.cache)
 
     def bulk(self, folder: Path) -> RocksStore:
-        """Create a RocksDB store that is loaded, finished and closed."""
+        """Create a RocksDB store for bulk loading, which is closed when the load is finished."""
         return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, bulk=True)
 
 
 def whole_changelog(job: RestoreJob) -> Way:
-    """The way of a store from its changelog alone, not weighed against any other."""
+    """Return the whole changelog as the source of a store, without comparing it with other sources."""
     return Way(SourceOfState.CHANGELOG, None, job.low_offset, job.target.changelog_offset, None, 0.0)
 
 
 @dataclass(frozen=True)
 class StoreBuilder:
-    """Goes one store's way. What was computed again lies in `recomputed`, as in a holder's folder."""
+    """Builds one store from its chosen source.
+
+    `recomputed` holds stores that were computed again, laid out as a state folder.
+    """
 
     opener: StoreOpener
     restorer: Restorer
@@ -87,10 +90,10 @@ class StoreBuilder:
         building: Path,
         go_on: Callable[[], bool],
     ) -> Store:
-        """The store in `folder`, level with `job.target`; `store` is that folder's, open, and is closed where replaced.
+        """Return the store in `folder`, brought up to date with `job.target`. `store` is open, and is closed if it is replaced.
 
-        A new folder is built in `building` and renamed, so that a crash leaves the old one. Raises `CopyUnusable`, and
-        leaves `folder` as it was and `store` closed; raises `RestoreSuspended`.
+        A new folder is built in `building` and renamed, so that a crash leaves the old one. Blocks. Raises
+        `RestoreSuspended`, and `CopyUnusable`, which leaves `folder` as it was and `store` closed.
         """
         if way.kind is SourceOfState.LOCAL and way.copy is not None:
             if not way.is_ready:
@@ -103,14 +106,14 @@ class StoreBuilder:
             return store
         store.close()
         if not job.spec.is_rocksdb:
-            # Emptied before: a key whose tombstone is compacted away must not stay.
+            # Emptied first: a key whose tombstone is compacted away must not stay.
             shutil.rmtree(folder, ignore_errors=True)
             empty = self.opener.open(folder, job.spec)
             try:
                 self.restorer.replay_tail(job, job.low_offset, empty, go_on, since_ms=self.opener.clock())
             except CopyUnusable as error:
                 empty.close()
-                raise OutcomeUnknown(f"{error}; the next start begins again") from error
+                raise OutcomeUnknown(f"{error}; the next start restores it again") from error
             return empty
         self.build(task, job, way, building, go_on)
         shutil.rmtree(folder, ignore_errors=True)
@@ -119,9 +122,9 @@ class StoreBuilder:
         return self.opener.rocks(folder)
 
     def build(self, task: TaskId, job: RestoreJob, way: Way, building: Path, go_on: Callable[[], bool]) -> None:
-        """A RocksDB folder in `building`, level with `job.target`; what was there before is removed.
+        """Build a RocksDB folder in `building`, up to date with `job.target`. Removes what was there before. Blocks.
 
-        Raises `CopyUnusable`, `RestoreSuspended`; what is half there is the caller's to remove.
+        Raises `CopyUnusable`, `RestoreSuspended`; then the caller removes what was built so far.
         """
         shutil.rmtree(building, ignore_errors=True)
         building.parent.mkdir(parents=True, exist_ok=True)
@@ -140,9 +143,9 @@ class StoreBuilder:
             raise CopyUnusable(f"{copy.location}: {error}") from error
         try:
             marker = fetched.marker
-            # A copy that goes on moving may be further than it said, never less.
+            # A copy that advances may be further than it was when it was listed, never less.
             if marker is None or marker.changelog_offset < copy.marker.changelog_offset:
-                raise CopyUnusable("its store does not stand where it says")
+                raise CopyUnusable("its store is older than its description says")
             if not way.is_ready:
                 since_ms = marker.commit_time_ms
                 self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on, since_ms=since_ms)

@@ -1,8 +1,9 @@
-"""Reading one changelog partition from an offset to an end that was fixed before (rule 1).
+"""Reading of one changelog partition from an offset to an end that was fixed before.
 
-The end is the read_uncommitted end, the reading is read_committed, and the end is reached by *next offset*: markers,
-gaps and aborted records count. librdkafka tells the next offset in its end-of-partition event, which for a
-read_committed reader comes at the last stable offset and again each time that has moved.
+The end is a read_uncommitted end offset, the reader is read_committed, and the end is reached when the *next offset*
+reaches it: transaction markers, gaps and aborted records have offsets too (see invariant: end of a restore). librdkafka
+reports the next offset in its end-of-partition event, which a read_committed reader gets at the last stable offset,
+again each time that has advanced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
 
-# What a processor's cache holds is handled twice as fast as 50 000, and threads get in each other's way less.
+# 2 000 records fit into a processor's cache, are handled twice as fast as 50 000, and make threads wait less for each other.
 _FETCH_RECORDS = 2_000
 _FIRST_S, _MORE_S = 0.2, 0.01
 _KEY: Any = Message.key
@@ -30,7 +31,7 @@ _OFFSET: Any = Message.offset
 
 @dataclass(frozen=True)
 class ChangelogBatch:
-    """Records in order; None is a tombstone. Reading goes on at `next_offset`."""
+    """Records in order; a value of None is a tombstone. The next read begins at `next_offset`."""
 
     keys: list[bytes]
     values: list[bytes | None]
@@ -38,7 +39,7 @@ class ChangelogBatch:
 
 
 def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Consumer:
-    """A consumer that joins no group, tells the next offset at a partition's end, and never skips what is deleted."""
+    """Return a consumer without a group that reports the next offset at a partition's end and never skips deleted offsets."""
     return Consumer(
         {
             **client_config,
@@ -48,7 +49,8 @@ def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Cons
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
             "fetch.wait.max.ms": 50,
-            # A client that has enough queued asks again after this; the default, a second, is 100 000 records a second.
+            # A client that has enough queued fetches again after this time; the default, a second, limits it to 100 000
+            # records a second.
             "fetch.queue.backoff.ms": 10,
             "queued.max.messages.kbytes": 65_536,
         }
@@ -56,9 +58,10 @@ def read_committed_consumer(client_config: Mapping[str, Any], name: str) -> Cons
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether a reader without a group goes on after this error.
+    """Whether a reader without a group can continue after this error.
 
-    The client looks for the coordinator of the group that it must name; whether this user may does not matter.
+    The client looks for the coordinator of the group that it has to name, whether or not this user is allowed to use
+    the group.
     """
     return bool(error.retriable()) or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
@@ -72,14 +75,15 @@ def read_committed_until(
     stalled_after_s: float,
     go_on: Callable[[], bool],
 ) -> Iterator[ChangelogBatch]:
-    """Batches of a changelog until the next offset reaches `end_offset`, or `go_on()` says no. Nothing beyond it is given.
+    """Yield batches of a changelog until the next offset reaches `end_offset` or `go_on()` returns False. Blocks.
 
-    Raises `OutcomeUnknown` when nothing moves for `stalled_after_s`: an open transaction that never ends, or no broker.
+    Records at or after `end_offset` are not returned. Raises `OutcomeUnknown` if nothing is read for `stalled_after_s`:
+    a transaction is open and does not end, or the broker cannot be reached.
     """
     for records, next_offset in messages_until(
         client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
     ):
-        # Of millions: what can be done within one call is.
+        # There are millions of records, so the loop over them is inside one call of C code.
         yield ChangelogBatch(list(map(_KEY, records)), list(map(_VALUE, records)), next_offset)
 
 
@@ -92,7 +96,7 @@ def messages_until(
     stalled_after_s: float,
     go_on: Callable[[], bool],
 ) -> Generator[tuple[list[Message], int], None, None]:
-    """As `read_committed_until`, the client's own messages and the next offset behind them."""
+    """Yield the client's own messages and the next offset after them, as `read_committed_until` does."""
     if from_offset >= end_offset:
         return
     consumer = read_committed_consumer(client_config, f"tidemark-read-{partition.topic}")
@@ -103,7 +107,8 @@ def messages_until(
         while next_offset < end_offset:
             if not go_on():
                 return
-            # In two steps, as the client waits out its time unless it has all that it was asked for.
+            # In two steps, because the client waits for the whole time-out unless it gets all the records that it was
+            # asked for.
             messages: Any = consumer.consume(1, timeout=_FIRST_S)
             if messages:
                 messages += consumer.consume(_FETCH_RECORDS - 1, timeout=_MORE_S)
@@ -113,13 +118,13 @@ def messages_until(
                 moved_at = time.monotonic()
             elif time.monotonic() - moved_at > stalled_after_s:
                 raise OutcomeUnknown(
-                    f"{partition} stands still at {next_offset} of {end_offset} for {stalled_after_s:.0f} s: a transaction "
-                    "is open, or the broker is away"
+                    f"{partition} has not advanced from offset {next_offset} of {end_offset} for {stalled_after_s:.0f} "
+                    "s: a transaction is open, or the broker cannot be reached"
                 )
             if records or next_offset != before:
                 yield records, next_offset
     except KafkaException as error:
-        raise OutcomeUnknown(f"reading {partition} at {from_offset}: {error}") from error
+        raise OutcomeUnknown(f"reading {partition} from offset {from_offset} failed: {error}") from error
     finally:
         consumer.close()
 
@@ -133,9 +138,9 @@ def first_record_ms(
     stalled_after_s: float,
     go_on: Callable[[], bool],
 ) -> int | None:
-    """The timestamp of the first committed record of [from_offset, end_offset); None where there is none, or `go_on()` says no.
+    """Return the timestamp of the first committed record of [from_offset, end_offset), in epoch milliseconds.
 
-    Blocks; raises as `read_committed_until`.
+    Returns None if there is none or `go_on()` returns False. Blocks; raises as `read_committed_until`.
     """
     found = messages_until(
         client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
@@ -148,7 +153,7 @@ def first_record_ms(
 
 
 def _taken(messages: list[Any], next_offset: int, end_offset: int) -> tuple[list[Any], int]:
-    """The records below `end_offset`, and the offset after all that these messages tell. Raises `KafkaException`."""
+    """Return the records below `end_offset`, and the next offset after these messages. Raises `KafkaException`."""
     for message in [message for message in messages if message.error() is not None]:
         error = message.error()
         if error.code() == KafkaError._PARTITION_EOF:
@@ -164,7 +169,7 @@ def _taken(messages: list[Any], next_offset: int, end_offset: int) -> tuple[list
 
 
 def larger(batches: Iterable[ChangelogBatch], records: int) -> Iterator[ChangelogBatch]:
-    """The same records in batches of at least so many, but for the last."""
+    """Yield the same records in batches of at least `records`, except for the last batch."""
     keys: list[bytes] = []
     values: list[bytes | None] = []
     next_offset = None

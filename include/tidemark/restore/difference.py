@@ -1,4 +1,4 @@
-"""What must be written to a changelog so that it holds another state: a merge of two sorted stores, segment by segment."""
+"""The records that turn one state of a changelog into another, from a merge of two sorted stores, segment by segment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from tidemark.stores.protocol import Store
 
 @dataclass(frozen=True)
 class Live:
-    """First segments that have not expired at the moment gone back to (`then`) and now; None where nothing expires."""
+    """The first segment that has not expired, at the earlier time (`then`) and now. None if nothing expires."""
 
     then: int | None
     now: int | None
 
 
 def changes(then: Store, now: Store, live: Live) -> Iterator[tuple[bytes, bytes | None]]:
-    """Keys whose value in `now` is another than in `then`, with the value of `then`; None deletes.
+    """Yield the keys whose value differs, with their value in `then`; None deletes the key.
 
-    What had expired at that moment is left alone. What has expired since is written whatever `now` holds: a copy that
-    followed the changelog may have dropped it. `now` holds the changelog as it is, expired segments included.
+    Keys that had expired at the earlier time are left alone. Keys that have expired since are written whatever `now`
+    holds: a copy that followed the changelog may have dropped them. `now` holds the changelog as it is, expired
+    segments included.
     """
     for segment in sorted({*then.segments(), *now.segments()}):
         if live.then is not None and segment < live.then:
@@ -34,7 +35,10 @@ def changes(then: Store, now: Store, live: Live) -> Iterator[tuple[bytes, bytes 
 def pairs(
     then: Iterator[tuple[bytes, bytes]], now: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes | None, bytes | None]]:
-    """(key, value then, value now) of all keys of both, ascending."""
+    """Yield (key, value then, value now) of all keys of both, in ascending order.
+
+    A value is None if that side lacks the key.
+    """
     left, right = next(then, None), next(now, None)
     while left is not None and right is not None:
         if left[0] == right[0]:

@@ -1,4 +1,7 @@
-"""Nobody else may touch an application's state while it is replaced: all its folders locked, its group empty (rule 5)."""
+"""Exclusive access to an application's state while it is replaced: all its folders locked, its group empty.
+
+See invariant: commit records.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _ASK_AGAIN_S = 0.5
 
 
 def holders(state_dir: Path, application_id: str) -> list[Path]:
-    """The application's folder of every instance that has state here, `<state_dir>/<instance>/<application_id>`."""
+    """Return the application's folder of every instance that has state here, `<state_dir>/<instance>/<application_id>`."""
     found = (path for path in state_dir.glob(f"*/{application_id}") if path.parent.name.isdigit() and path.is_dir())
     return sorted(found, key=lambda path: int(path.parent.name))
 
@@ -29,25 +32,30 @@ def holders(state_dir: Path, application_id: str) -> list[Path]:
 def fenced(
     settings: Settings, admin: AdminClient, application_id: str, waiting: Callable[[str], None]
 ) -> Iterator[list[Path]]:
-    """Hold the application and the locks of all its folders, with an empty consumer group, for as long as the block runs.
+    """Hold the application and the locks of all its folders, with an empty consumer group, while the block runs.
 
-    The hold keeps everybody from launching an instance meanwhile (see `tidemark.hold`); the case of an on-call DAG goes on
-    under its own. Gives the folders that are locked (rule 31): those of all instances, instance 0's among them, and those of
-    standbys that do not run. A standby that runs keeps its own: it follows what is written to the changelogs. A stopped
-    instance stays a member until its session ends, so an occupied group is waited for that long; `waiting` is told. Raises
-    `TaskLocked` naming the process or who holds the application, or `PreflightFailed` naming the member.
+    The hold prevents the launch of instances (see `tidemark.hold`); the case of an on-call DAG continues under its own
+    hold. Yields the locked folders: those of all instances, instance 0's included, and those of standbys that are not
+    running (see invariant: every holder). A running standby keeps its own folder and follows what is written to the
+    changelogs.
+
+    Blocks. A stopped instance stays a member until its session ends, so a group with members is waited for that long,
+    and `waiting` is called with a line about it. Raises `TaskLocked`, which names the process or the holder of the
+    application, or `PreflightFailed`, which names the member.
     """
     state_dir = settings.state_dir
     with ExitStack() as locks:
         locks.enter_context(holding(settings.var_dir, application_id, waiting))
-        # Looked for under the hold: no instance comes any more.
+        # Listed under the hold, so no instance can appear afterwards.
         first = state_dir / "0" / application_id
         held = [first, *(folder for folder in holders(state_dir, application_id) if folder != first)]
         for folder in held:
             try:
                 locks.callback(FolderLock(folder).release)
             except TaskLocked as error:
-                raise TaskLocked(f"{application_id} runs: {error}; pause its DAG and mark the run failed") from error
+                raise TaskLocked(
+                    f"{application_id} is running: {error}; pause its DAG and mark the run failed"
+                ) from error
         for folder in sorted(state_dir.glob(f"{STANDBY_PREFIX}*/{application_id}")):
             try:
                 locks.callback(FolderLock(folder).release)
@@ -59,9 +67,9 @@ def fenced(
 
 
 def members(settings: Settings, admin: AdminClient, application_id: str) -> list[str]:
-    """Members of the application's group and where they are; empty where there is no group.
+    """Return the members of the application's group with their hosts; empty if the group does not exist. Blocks.
 
-    A broker that has just started is asked again until `broker_timeout_ms`; then raises `OutcomeUnknown`.
+    A broker that has just started is asked again until `broker_timeout_ms` is over; then raises `OutcomeUnknown`.
     """
 
     def ask() -> list[str]:

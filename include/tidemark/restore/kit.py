@@ -1,4 +1,4 @@
-"""What every restore of one application needs: its clients, its witnesses, its copies, and builders of stores."""
+"""The clients, evidence, copies and store builders that every restore of one application needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 @dataclass(frozen=True)
 class Found:
-    """What Kafka says of one task, and the copies of its stores."""
+    """What Kafka knows about one task, and the copies of its stores."""
 
     facts: TaskFacts
     copies: Mapping[str, Sequence[StateCopy]]
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True)
 class RestoreKit:
-    """What planning and running need of one application. `copies` are tried in the order of their cost."""
+    """What planning and running a restore of one application need. `copies` are tried in the order of their cost."""
 
     plan: TopologyPlan
     settings: Settings
@@ -64,9 +64,9 @@ class RestoreKit:
     def of(
         cls, plan: TopologyPlan, settings: Settings, copies: Sequence[CopySource], clock: Callable[[], int]
     ) -> RestoreKit:
-        """With clients of its own, of the plan as the last upgrade or rescale has left it.
+        """Create clients for the plan as the last upgrade or rescale left it.
 
-        Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, and `StartRefused` where the state is another topology's.
+        Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, and `StartRefused` if the state belongs to another topology.
         """
         settled, found = settled_description(plan, settings, AdminClient(librdkafka_config(settings)))
         return cls.exactly(settled, settings, copies, clock, {} if found is None else found.topic_ids)
@@ -80,9 +80,9 @@ class RestoreKit:
         clock: Callable[[], int],
         known_ids: Mapping[str, str],
     ) -> RestoreKit:
-        """Of a plan whose stores have their generations already. `known_ids` are those of the topics that commits knew.
+        """Create clients for a plan whose stores have their generations already.
 
-        Raises `InvalidSettings`.
+        `known_ids` are the ids of the topics that the last commits recorded. Raises `InvalidSettings`.
         """
         client = librdkafka_config(settings)
         admin = AdminClient(client)
@@ -92,17 +92,17 @@ class RestoreKit:
         return cls(plan, settings, admin, client, ends, witnesses, copies, clock)
 
     def tasks(self) -> list[TaskId]:
-        """All tasks of the application. Raises `PreflightFailed` naming a topic that is missing."""
+        """Return all tasks of the application. Raises `PreflightFailed`, which names a topic that is missing."""
         return task_ids(self.plan, partition_counts(self.admin, self.settings))
 
     def facts(self) -> dict[TaskId, TaskFacts]:
-        """What Kafka says of all tasks. Blocks."""
+        """Return what Kafka knows about all tasks. Blocks."""
         return self.witnesses.facts(self.tasks())
 
     def builder(
         self, listener: RestoreListener, probe: Probe, copies: Sequence[CopySource], recomputed: Path | None = None
     ) -> StoreBuilder:
-        """Builds stores of this application from `copies`, changelogs, or what has been `recomputed`."""
+        """Return a builder of this application's stores from `copies`, changelogs, or what has been `recomputed`."""
         opener = StoreOpener(self.settings, Cache(self.settings.store_cache_bytes), self.clock)
         stalled_after_s = stalled_after(self.settings)
         restorer = Restorer(self.client_config, stalled_after_s, listener, probe, NoTableReader(), self.clock)
@@ -116,7 +116,7 @@ class RestoreKit:
         go_on: Callable[[], bool],
         differing: Differing | None = None,
     ) -> Verdict:
-        """Compare a built store with its changelog, see `verify_folder`."""
+        """Compare a built store with its changelog, see `verify_folder`. Blocks."""
         return verify_folder(
             self.client_config,
             str(task),
@@ -132,7 +132,7 @@ class RestoreKit:
     def beginning(
         self, spec: StoreSpec, changelog: TopicPartition, low: int, end: int, go_on: Callable[[], bool]
     ) -> Beginning:
-        """Where a store's changelog begins; its first record is looked at where that tells windows apart. Blocks."""
+        """Return where a store's changelog begins. The first record's time is read only if the store has windows. Blocks."""
         if low == 0 or spec.segment_ms is None:
             return Beginning(low)
         stalled_after_s = stalled_after(self.settings)
@@ -142,7 +142,7 @@ class RestoreKit:
         )
 
     def _bounds(self, job: RestoreJob, go_on: Callable[[], bool]) -> EvidenceBounds:
-        """Which keys of a built store its changelog can be held to. Blocks."""
+        """Return which keys of a built store can be compared with its changelog. Blocks."""
         topic, spec, target = job.changelog.topic, job.spec, job.target
         keeping = Keeping.of(topic, topic_configs(self.admin, [topic], self.settings)[topic])
         return bounds_of(
@@ -157,14 +157,14 @@ class RestoreKit:
     def read(
         self, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool] = lambda: True
     ) -> Iterator[ChangelogBatch]:
-        """Committed records of [start, end), see `read_committed_until`."""
+        """Yield the committed records of [start, end), see `read_committed_until`."""
         stalled_after_s = stalled_after(self.settings)
         return read_committed_until(
             self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=go_on
         )
 
     def messages(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Message]]:
-        """The same records with their timestamps and headers. Blocks."""
+        """Yield the same records with their timestamps and headers. Blocks."""
         stalled_after_s = stalled_after(self.settings)
         found = messages_until(
             self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
@@ -172,7 +172,7 @@ class RestoreKit:
         return (messages for messages, _ in found)
 
     def buildable(self, task: TaskId) -> dict[str, StoreSpec]:
-        """Stores that a restore builds: logged, and held by RocksDB."""
+        """Return the stores that a restore builds: those that are logged and kept in RocksDB."""
         return {s.name: s for s in self.witnesses.logged_stores(task) if s.uncopied is None}
 
     def build(
@@ -188,10 +188,10 @@ class RestoreKit:
         rates: Rates = MEASURED,
         may_be_gone: bool = False,
     ) -> RestoreJob:
-        """Build one store the best of `ways`; where a copy will not do, the best of all others; gives the job that was done.
+        """Build one store from the source in `ways`, or, if that copy proves unusable, from the best of the others. Blocks.
 
-        `pass_over` is told of such a copy, and may raise. `rates` and `may_be_gone` as in `ways`. Raises `StartRefused`,
-        `RestoreSuspended`.
+        Returns the job that was done. `pass_over` is called with the error of an unusable copy, and may raise. `rates`
+        and `may_be_gone` are as in `ways`. Raises `StartRefused`, `RestoreSuspended`.
         """
         task = found.facts.task
         spoiled: list[str] = []
@@ -205,11 +205,16 @@ class RestoreKit:
                 spoiled.append(ways.ways[spec.name].location)
                 others = self.ways(found, None, spoiled, stores=[spec.name], rates=rates, may_be_gone=may_be_gone)
                 if others is None:
-                    raise StartRefused(f"task {task} has lost its history meanwhile; try again") from error
+                    raise StartRefused(
+                        f"task {task} has lost its commit record and offsets during the restore; try again"
+                    ) from error
                 ways = others
 
     def evidence(self) -> dict[TaskId, Found]:
-        """All that is known of each task. Copies are asked for first: one that moves must not seem beyond its changelog."""
+        """Return all evidence of each task.
+
+        Copies are listed first, so that one that advances cannot be beyond the changelog's end.
+        """
         tasks = self.tasks()
         copies = find_copies(self.copies, tasks)
         return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
@@ -224,16 +229,19 @@ class RestoreKit:
         rates: Rates = MEASURED,
         may_be_gone: bool = False,
     ) -> TaskWays | None:
-        """The best ways of one task's `stores`, all unless given, without the copies whose locations are in `spoiled`.
+        """Return the best source of each of one task's `stores` (all if None), without copies whose location is in `spoiled`.
 
-        `rates` say which way is the fastest.
-        `may_be_gone`: also where the sources do not hold any more what comes next.
+        Returns None for a task that has never run. `rates` decide which source is the fastest. With `may_be_gone`, the
+        sources may have deleted the next record to read.
         """
         buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
         return ways_of_task(self.weighed(found, only, spoiled), buildable, only, rates, may_be_gone=may_be_gone)
 
     def weighed(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskEvidence:
-        """What the ways of a task's stores are weighed by, without the copies whose locations are in `spoiled`."""
+        """Return the evidence by which a task's sources of state are compared.
+
+        Copies whose location is in `spoiled` are left out.
+        """
         copies = {store: [c for c in held if c.location not in spoiled] for store, held in found.copies.items()}
         evidence = self.witnesses.evidence(found.facts, copies)
         if only is not SourceOfState.SOURCE:
@@ -244,7 +252,7 @@ class RestoreKit:
 
     @cached_property
     def _compacted_sources(self) -> frozenset[str]:
-        """Source topics that do not keep every record."""
+        """The source topics that are compacted, so do not keep every record."""
         topics = sorted({topic for s in self.plan.subtopologies for topic in s.source_topics})
         configs = topic_configs(self.admin, topics, self.settings)
         return frozenset(topic for topic, config in configs.items() if "compact" in config["cleanup.policy"])

@@ -1,4 +1,4 @@
-"""What a restore tells while it runs (row D5), in the words of Kafka Streams' StateRestoreListener."""
+"""Progress events of a restore, named as in Kafka Streams' StateRestoreListener."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RestoreProgress:
-    """Offsets are of the changelog; their distance is not a record count. `elapsed_s` counts from the start."""
+    """The progress of one store's restore.
+
+    Offsets are of the changelog; the distance between two is not a number of records. `elapsed_s` counts from the
+    start.
+    """
 
     store: str
     changelog: TopicPartition
@@ -25,18 +29,18 @@ class RestoreProgress:
 
     @property
     def records_per_second(self) -> float:
-        """Mean rate so far."""
+        """The mean rate so far."""
         return self.records / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
     @property
     def remaining_s(self) -> float | None:
-        """Time left at the pace so far; None before there is one."""
+        """The time left at the pace so far; None if nothing was read yet."""
         done = self.next_offset - self.start_offset
         return self.elapsed_s * (self.end_offset - self.next_offset) / done if done > 0 else None
 
 
 class RestoreListener(Protocol):
-    """Called from the restoring thread; must not block."""
+    """Receives progress events. Called from the restoring thread; must not block."""
 
     def on_restore_start(self, progress: RestoreProgress) -> None: ...
 
@@ -48,17 +52,17 @@ class RestoreListener(Protocol):
 
 
 class BatchPace:
-    """Says which batches to tell, where one a second and store is enough."""
+    """Decides which batches are reported: at most one per second and store."""
 
     def __init__(self) -> None:
         self._last_told_s: dict[TopicPartition, float] = {}
 
     def start(self, progress: RestoreProgress) -> None:
-        """A restore starts, perhaps once more; its first batch is told after a second."""
+        """Note that a restore starts, perhaps again; its first batch is reported after a second."""
         self._last_told_s[progress.changelog] = progress.elapsed_s
 
     def is_due(self, progress: RestoreProgress) -> bool:
-        """Whether the last batch told is a second old; then this one counts as told."""
+        """Whether the last reported batch is at least a second old; if so, this one counts as reported."""
         if progress.elapsed_s - self._last_told_s.get(progress.changelog, 0.0) < 1.0:
             return False
         self._last_told_s[progress.changelog] = progress.elapsed_s
@@ -66,7 +70,7 @@ class BatchPace:
 
 
 class LoggingRestoreListener:
-    """Events in the log; batches at most once a second and store."""
+    """Writes the events to the log; batches at most once per second and store."""
 
     def __init__(self) -> None:
         self._pace = BatchPace()

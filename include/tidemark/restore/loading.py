@@ -1,6 +1,6 @@
-"""A process that loads changelog partitions into stores, as `restore.apart` asks it to; it imports little, to be quick.
+"""The process that loads changelog partitions into stores on request of `restore.apart`. It imports little, to start fast.
 
-It tells its progress, and at last None or what went wrong. It ends when its caller does.
+It sends its progress, and at the end None or the error. It ends when its caller does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TELL_S = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """What the process is asked, see `Restorer.build_whole`."""
+    """A request to the process, see `Restorer.build_whole`."""
 
     client_config: Mapping[str, Any]
     stalled_after_s: float
@@ -34,7 +34,7 @@ class Load:
     write_buffer_bytes: int
 
     def run(self, listener: RestoreListener) -> None:
-        """Blocks until the store is whole and closed."""
+        """Load the store. Blocks until it is complete and closed."""
         restorer = Restorer(self.client_config, self.stalled_after_s, listener, lambda _point: None, NoTableReader())
         restorer.build_whole(self.job, self.building, self._open, lambda: True)
 
@@ -43,7 +43,7 @@ class Load:
 
 
 class _Teller:
-    """A `RestoreListener` in the process: batches at most every `_TELL_S`."""
+    """A `RestoreListener` that sends events to the caller: batches at most every `_TELL_S` seconds."""
 
     def __init__(self, caller: Connection) -> None:
         self._caller = caller
@@ -61,11 +61,14 @@ class _Teller:
         self._caller.send(("on_restore_end", progress))
 
     def on_restore_suspended(self, progress: RestoreProgress) -> None:
-        """Never: the caller ends the process."""
+        """Do nothing: the caller ends the process instead."""
 
 
 def main(descriptor: int) -> None:
-    """Take load after load from the connection, and do them; what goes wrong is told, and nothing is done after it."""
+    """Receive loads from the connection and do them, one after another.
+
+    An error is sent to the caller, and ends the process.
+    """
     keep_files_private()
     end_with_caller()
     with Connection(descriptor) as caller:

@@ -1,4 +1,4 @@
-"""The state folders of this machine as copies to restore from, read while their instances are stopped or running."""
+"""The state folders of this machine as copies to restore from. Their instances may be running."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LocalCopies:
-    """Implements `CopySource`. Fetching makes hard links, so the folder that is copied from stays as it is."""
+    """Implements `CopySource`. Fetching makes hard links, so the folder that is copied stays as it is."""
 
     state_dir: Path
     application_id: str
     kind: SourceOfState = SourceOfState.LOCAL
 
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
-        """Stores with a readable marker; a damaged one is left out, with a line in the log."""
+        """Return the stores with a readable marker; a damaged one is left out and logged."""
         return {task: self._find(task) for task in tasks}
 
     def _find(self, task: TaskId) -> dict[str, list[StateCopy]]:
@@ -45,14 +45,14 @@ class LocalCopies:
                 try:
                     marker = read_marker(folder)
                 except TaskCorrupted as error:
-                    log.warning("%s; passed over", error)
+                    log.warning("%s; this copy is passed over", error)
                     continue
                 if marker is not None:
                     found.setdefault(folder.name, []).append(StateCopy(self.kind, marker, str(folder)))
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Hard links to the store's files. Raises `CopyUnusable` where RocksDB cannot open it, `StoreFailed` without room."""
+        """Hard-link the store's files. Raises `CopyUnusable` if RocksDB cannot open it, `StoreFailed` if the disk is full."""
         try:
             with opened(Path(copy.location)) as held:
                 held.checkpoint(folder)
@@ -65,7 +65,7 @@ class LocalCopies:
 
 
 def read_marker(folder: Path) -> Marker | None:
-    """A store's marker, read beside the process that has the store open. Raises `TaskCorrupted`."""
+    """Return a store's marker; another process may have the store open. Returns None if it has none. Raises `TaskCorrupted`."""
     try:
         database = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
         try:

@@ -1,4 +1,7 @@
-"""Which state is meant by a time: a pure function of commit records, watermarks, copies and the clock (rules 5, 11, 12, 17)."""
+"""Decision which state belongs to a time: a pure function of commit records, watermarks, copies and the clock.
+
+See invariants: commit records, two retentions, store checkpoint, point in time.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A task's last commit at or before a time, and the one behind it; None where there is none.
+    """A task's last commit at or before a time, and the commit after it (`successor`); None if there is none.
 
-    `oldest_ms` is the commit time of the oldest record that is left; `changed` the first commit behind the time since which
-    the state lies elsewhere.
+    `oldest_ms` is the commit time of the oldest record that is left. `changed` is the first commit after the time that
+    moved the state to other changelogs.
     """
 
     record: CommitRecord | None
@@ -32,9 +35,10 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class StoreMoment:
-    """How one store is built as it stood then: `way.end_offset` is the changelog's next offset of that moment.
+    """How one store is built as of a time. `way.end_offset` is the next offset that the changelog had at that time.
 
-    `is_provable`: whether the changelog still holds every value of that moment, to compare with.
+    `is_provable` is true if the changelog still holds every value of that time, so that the store can be compared with
+    it.
     """
 
     way: Way
@@ -43,7 +47,7 @@ class StoreMoment:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where one task stood at a time. `stores` are those with a changelog of their own."""
+    """The state of one task at a time. `stores` are those that have a changelog of their own."""
 
     task: TaskId
     record: CommitRecord
@@ -52,14 +56,14 @@ class Moment:
 
     @property
     def standing(self) -> Standing:
-        """As a start would find it."""
+        """The progress of the task at that time, as a start would find it."""
         return Standing(self.record.end_offsets, self.record.batch, self.record.stream_times)
 
     def is_still(self, again: Moment) -> bool:
-        """Whether what was built for this moment is what `again`, read later, asks for.
+        """Whether what was built for this moment is also right for `again`, which was read later.
 
-        Where no commit followed, the changelog's end of that time was taken: it may have held a batch that was only being
-        committed.
+        If no commit had followed, the changelog's end of that time was taken. A batch may have been in the course of
+        its commit then, and its records may lie before that end.
         """
         if self.record.batch != again.record.batch:
             return False
@@ -69,7 +73,10 @@ class Moment:
 
 
 def neighbours(records: Iterable[CommitRecord], at_ms: int) -> dict[TaskId, Neighbours]:
-    """By task; `records` are in the order of their commits, of all tasks. At a record's own commit time it counts."""
+    """Return the neighbours of a time by task. `records` are of all tasks, in the order of their commits.
+
+    A record whose commit time equals `at_ms` counts as before it.
+    """
     found: dict[TaskId, Neighbours] = {}
     for record in records:
         known = found.get(record.task, Neighbours(None, None, record.commit_time_ms))
@@ -90,31 +97,31 @@ def moment_of(
     topology_version: str,
     at_ms: int,
 ) -> Moment:
-    """Where `found.task` stood at `at_ms` and how its stores are built so, `found.now_ms` being now.
+    """Return the state of `found.task` at `at_ms`, and how its stores are built. `found.now_ms` is the present time.
 
-    `compaction_lags_ms` are `min.compaction.lag.ms` by store, as the topics have it. `found` must have been asked after
-    the records of `around` were read. Raises `StartRefused` with the reason and the remedy.
+    `compaction_lags_ms` are `min.compaction.lag.ms` by store, as the topics have it. `found` must have been read after
+    the records of `around`. Raises `StartRefused` with the reason and the remedy.
     """
     record, successor = (None, None) if around is None else (around.record, around.successor)
     if record is None:
         oldest = "it has never committed" if around is None else f"the oldest is of {told_time(around.oldest_ms)}"
         raise StartRefused(
-            f"task {found.task}: no commit record is as old as {told_time(at_ms)}, {oldest}: give a later time"
+            f"task {found.task}: no commit record is as old as {told_time(at_ms)} ({oldest}): give a later time"
         )
     if around is not None and around.changed is not None:
         raise StartRefused(
-            f"task {found.task}: a {around.changed.kind} has written the state anew at "
-            f"{told_time(around.changed.commit_time_ms)}, where it lay before is not known any more: give a later time"
+            f"task {found.task}: a {around.changed.kind} has written the state to other changelogs at "
+            f"{told_time(around.changed.commit_time_ms)}, and the earlier ones are no longer known: give a later time"
         )
     if record.topology_version != topology_version:
         raise StartRefused(
-            f"task {found.task}: at {told_time(at_ms)} version {record.topology_version} of the topology ran, this is "
-            f"version {topology_version}: take the topology of that version, or give a later time"
+            f"task {found.task}: at {told_time(at_ms)} version {record.topology_version} of the topology ran, but this is "
+            f"version {topology_version}: use the topology of that version, or give a later time"
         )
     if successor is not None and successor.batch != record.batch + 1:
         raise StartRefused(
             f"task {found.task}: the commit records between batch {record.batch} and {successor.batch} are compacted "
-            f"away, so nobody knows where the changelogs stood at {told_time(at_ms)}: give a later time (records are "
+            f"away, so the changelog offsets at {told_time(at_ms)} are not known: give a later time (records are "
             "kept for commit_record_retention_ms)"
         )
     standing = Standing(record.end_offsets, record.batch, record.stream_times)
@@ -136,10 +143,11 @@ def _store_moment(
     at_ms: int,
 ) -> StoreMoment:
     bound = _bound(then, store, successor)
-    # Batches only grow, also over a rewind, so an earlier batch's copy is a beginning of this history.
+    # Batch numbers only grow, also over a rewind, so a copy of an earlier batch is a beginning of this history.
     copies = tuple(c for c in store.copies if c.marker.batch <= standing.batch and c.marker.changelog_offset <= bound)
     bounded = replace(store, copies=copies, changelog_watermarks=Watermarks(store.changelog_watermarks.low, bound))
-    # A value goes once one behind it is as old as the lag: those behind the bound are as old as the next commit, or younger.
+    # A value is compacted away once a later value is as old as the lag; those after the bound are at most as old as the
+    # successor.
     is_whole = successor is None or successor.commit_time_ms > then.now_ms - compaction_lag_ms
     faults: list[str] = []
     for way in weigh(then, bounded, standing, MEASURED):
@@ -152,28 +160,28 @@ def _store_moment(
         told = told_time(0 if successor is None else successor.commit_time_ms)
         faults.append(
             f"values superseded since {told} may be compacted away, as min.compaction.lag.ms of {store.changelog.topic} "
-            f"is {format_ms(compaction_lag_ms)}, and no savepoint stands exactly at batch {standing.batch}"
+            f"is {format_ms(compaction_lag_ms)}, and no savepoint is exactly at batch {standing.batch}"
         )
     raise StartRefused(
-        f"task {then.task}: store {store.store} cannot be had as of {told_time(at_ms)}: {'; '.join(faults)}; give a later "
+        f"task {then.task}: store {store.store} cannot be built as of {told_time(at_ms)}: {'; '.join(faults)}; give a later "
         "time, or the time of a savepoint"
     )
 
 
 def _bound(then: TaskEvidence, store: StoreEvidence, successor: CommitRecord | None) -> int:
-    """Next offset of the changelog after the moment's batch and before the one behind it."""
+    """Return a next offset of the changelog that lies after the moment's batch and before the batch that followed."""
     if successor is None:
         return store.changelog_watermarks.end
     bound = successor.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition)
     if bound is None:
         raise StartRefused(
-            f"task {then.task}: commit record {successor.batch} knows nothing of {store.changelog}: the store is younger; "
-            "give a later time"
+            f"task {then.task}: commit record {successor.batch} does not contain {store.changelog}: the store did not "
+            "exist yet; give a later time"
         )
     if bound > store.changelog_watermarks.end:
         raise StartRefused(
-            f"task {then.task}: {store.changelog} ends at {store.changelog_watermarks.end}, then it ended at {bound}: the "
-            "topic was made anew, what it held is gone; give a later time"
+            f"task {then.task}: {store.changelog} ends at {store.changelog_watermarks.end}, but at that time ended at "
+            f"{bound}: the topic was created again, its earlier contents are lost; give a later time"
         )
     return bound
 
@@ -182,4 +190,4 @@ def _lost_beginning(store: StoreEvidence, way: Way) -> str | None:
     low, bound = store.changelog_watermarks.low, store.changelog_watermarks.end
     if way.copy is not None or low == 0:
         return None
-    return f"{store.changelog} begins at {low}, {bound} was its end then" if low > bound else None
+    return f"{store.changelog} begins at {low}, but ended at {bound} at that time" if low > bound else None

@@ -1,4 +1,4 @@
-"""Building stores as they stood at a time, in another folder, while the application runs or not (rule 17)."""
+"""Building of stores as they were at a time, in another folder. The application may run. See invariant: point in time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class Past:
-    """A moment of one task, and what Kafka said when it was found."""
+    """The state of one task at a time, and what Kafka knew when it was determined."""
 
     facts: TaskFacts
     moment: Moment
@@ -37,9 +37,9 @@ class Past:
 
 @dataclass(frozen=True)
 class PastBuilder:
-    """Finds moments and builds them. The kit's copies are those that stay as they are: savepoints.
+    """Finds the state of a time and builds it. The kit's copies are those that do not advance: savepoints.
 
-    `say` is told what a person should know, a line each.
+    `say` is called with what an operator should know, one line each.
     """
 
     kit: RestoreKit
@@ -49,11 +49,11 @@ class PastBuilder:
     _spoiled: set[str] = field(default_factory=set)
 
     def moments(self, at_ms: int) -> dict[TaskId, Past]:
-        """Where each task stood at `at_ms`. Blocks; raises `StartRefused`."""
+        """Return the state of each task at `at_ms`. Blocks; raises `StartRefused`."""
         kit = self.kit
         plan, settings = kit.plan, kit.settings
         tasks = kit.tasks()
-        # The records before the ends: what is recorded then lies below them.
+        # The records are read before the ends, so what they record lies below the ends.
         around = neighbours(
             commit_history(
                 kit.client_config, kit.ends, plan.application_id, tasks, stalled_after_s=stalled_after(settings)
@@ -69,10 +69,10 @@ class PastBuilder:
         }
 
     def build(self, at_ms: int, folder: Path) -> dict[TaskId, Past]:
-        """Build every store of that time in `folder_of(folder, task, store)`, and compare each with its changelog.
+        """Build every store as of that time in `folder_of(folder, task, store)`, and compare each with its changelog.
 
-        The evidence is asked for again afterwards: a batch may have been committed, or values compacted away, meanwhile.
-        Blocks. Raises `StartRefused`.
+        The evidence is read again afterwards, because a batch may have been committed, or values compacted away, in the
+        meantime. Blocks. Raises `StartRefused`.
         """
         built: dict[TaskId, Past] = {}
         wanted = self.moments(at_ms)
@@ -91,7 +91,7 @@ class PastBuilder:
         return built
 
     def build_present(self, past: Past, standing: Standing, spec: StoreSpec, folder: Path) -> None:
-        """What the changelog holds now, by itself: with what has expired since that moment."""
+        """Build what the changelog holds now, from the changelog alone, including what has expired since that time."""
         job = restore_job(self.kit.plan, past.facts, spec, standing, self.kit.clock())
         job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_times.of(spec.name)))
         self.kit.builder(self.listener, self.probe, []).build(
@@ -99,18 +99,21 @@ class PastBuilder:
         )
 
     def stores_of(self, task: TaskId) -> list[StoreSpec]:
-        """Stores whose past can be told: those with a changelog of their own."""
+        """Return the stores whose past can be built: those that have a changelog of their own."""
         return [spec for spec in self.kit.witnesses.logged_stores(task) if spec.source_topic is None]
 
     def job(self, past: Past, spec: StoreSpec) -> RestoreJob:
-        """The way of a store to its moment."""
+        """Return what a restore of a store to its moment needs."""
         job = restore_job(self.kit.plan, past.facts, spec, past.moment.standing, self.kit.clock())
         end_offset = past.moment.stores[spec.name].way.end_offset
         target = replace(job.target, changelog_offset=end_offset, commit_time_ms=past.moment.record.commit_time_ms)
         return replace(job, target=target)
 
     def verify(self, task: TaskId, job: RestoreJob, folder: Path, remedy: str) -> None:
-        """Compare a built store with its changelog up to `job.target`. Raises `StartRefused` naming the first key."""
+        """Compare a built store with its changelog up to `job.target`.
+
+        Raises `StartRefused`, which names the first differing key.
+        """
         verdict = self.kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(f"{verdict.told}; {remedy}")
@@ -139,7 +142,7 @@ class PastBuilder:
         return {store: int(configs[topic].get("min.compaction.lag.ms", "0")) for store, topic in topics.items()}
 
     def _one(self, past: Past, spec: StoreSpec, at_ms: int, folder: Path) -> None:
-        """Build one store and verify it; a copy that is no good is passed over."""
+        """Build one store and verify it. If a copy proves unusable, the next source is tried."""
         task = past.facts.task
         target = folder_of(folder, task, spec.name)
         chosen = past.moment.stores[spec.name]
@@ -151,7 +154,7 @@ class PastBuilder:
         except CopyUnusable as error:
             self._spoiled.add(chosen.way.location)
             shutil.rmtree(target, ignore_errors=True)
-            self.say(f"store {task}/{spec.name}: {error}; the next source of state is taken")
+            self.say(f"store {task}/{spec.name}: {error}; the next source of state is tried")
             self._one(self.moments(at_ms)[task], spec, at_ms, folder)
             return
         except RestoreSuspended as error:
@@ -160,6 +163,6 @@ class PastBuilder:
             self.verify(task, job, target, "nothing was changed; try another time")
         else:
             self.say(
-                f"store {task}/{spec.name} is taken from {chosen.way.location} by its checksums: its changelog may be "
-                "compacted beyond that time"
+                f"store {task}/{spec.name} is taken from {chosen.way.location} and checked only by its checksums: its "
+                "changelog may be compacted beyond that time"
             )

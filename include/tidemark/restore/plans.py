@@ -1,4 +1,4 @@
-"""A restore before it runs: a frozen plan that says what is rebuilt from where, what that costs, and what it touches."""
+"""The plan of a restore: what is rebuilt, from which source, at what cost, and what is replaced. Frozen before it runs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PLAN_VERSION = 2
 
 @dataclass(frozen=True)
 class StoreRestore:
-    """What becomes of one store of one task.
+    """How one store of one task is restored.
 
-    The changelog is read from `from_offset` to `end_offset`; `bytes_to_copy` are fetched before. `passed_over` says in a
-    line each why a better looking source was not taken.
+    The changelog is read from `from_offset` to `end_offset`; `bytes_to_copy` are fetched before. `passed_over` gives,
+    one line each, the reason why a source that seemed better was not taken.
     """
 
     task: str
@@ -39,12 +39,13 @@ class StoreRestore:
 
 @dataclass(frozen=True)
 class RestorePlan:
-    """The whole of it. `standing` is where Kafka stood by task when it was made; a run builds to where it stands then.
+    """The plan of a restore.
 
-    `not_rebuilt` are stores that the start of an instance sees to by itself (in memory, custom) or that nobody can restore
-    (not logged). `source_lag` counts offsets of the sources that wait while the application stands. `selection` is what was
-    asked for: where it names stores, everything else of their tasks stays where it is, untouched. `rates` are those that the
-    estimates rest on, and `rates_from` says where they come from.
+    `standing` holds the committed offsets by task when the plan was made; a run restores to the offsets that are
+    committed then. `not_rebuilt` are stores that an instance fills at its start (in memory, custom) or that cannot be
+    restored (not logged). `source_lag` counts the source offsets that are unprocessed while the application is stopped.
+    `selection` is what was asked for: if it names stores, all other stores of their tasks stay untouched. The estimates
+    are based on `rates`, and `rates_from` says where those come from.
     """
 
     restore_id: str
@@ -62,14 +63,14 @@ class RestorePlan:
 
     @property
     def tasks(self) -> list[str]:
-        """Tasks of which something is replaced."""
+        """The tasks of which something is replaced."""
         return sorted({store.task for store in self.stores})
 
     @property
     def units(self) -> list[str]:
-        """What is replaced as one, by the task it is of: its folder, or those of the stores that were asked for.
+        """The paths of what is replaced as one, in an instance's folder of the application.
 
-        As paths in a holder's folder of the application.
+        A path is the folder of a task, or of one store if stores were selected.
         """
         if not self.selection.stores:
             return self.tasks
@@ -77,7 +78,7 @@ class RestorePlan:
 
     @property
     def blast_radius(self) -> str:
-        """What is replaced and what is not, in words."""
+        """What is replaced and what is not, as text."""
         if not self.selection.stores:
             others = "; no other task is touched" if self.selection.tasks else ""
             return f"{len(self.tasks)} task folders ({', '.join(self.tasks)}){others}"
@@ -87,19 +88,22 @@ class RestorePlan:
         )
 
     def eta_s(self, side_by_side: int) -> float:
-        """Seconds of building and verifying with that many stores at a time; verifying reads each changelog once more."""
+        """Return the seconds of building and verifying, `side_by_side` stores at a time.
+
+        Verifying reads each changelog again.
+        """
         longest = max((store.eta_s for store in self.stores), default=0.0)
         verify_s = sum(store.end_offset / self.rates.changelog_offsets_per_s for store in self.stores)
         total = sum(store.eta_s for store in self.stores) + verify_s
         return max(longest, total / max(1, side_by_side))
 
     def to_json(self) -> str:
-        """As it is stored and printed with `--json`."""
+        """Return the plan as it is stored and printed with `--json`."""
         return json.dumps({"version": PLAN_VERSION, **asdict(self)}, indent=1, default=lambda source: source.value)
 
     @classmethod
     def from_json(cls, text: str) -> RestorePlan:
-        """Read what `to_json` wrote; raises `StartRefused`."""
+        """Read what `to_json` wrote. Raises `StartRefused`."""
         try:
             body = json.loads(text)
             if body.pop("version") != PLAN_VERSION:
@@ -115,9 +119,9 @@ class RestorePlan:
             for store in body["stores"]:
                 # Each is the name of a folder that is moved.
                 if str(TaskId.parse(store.task)) != store.task:
-                    raise ValueError(f"{store.task!r} is no task")
+                    raise ValueError(f"{store.task!r} is not a task")
                 if not is_legal_name(store.store):
-                    raise ValueError(f"{store.store!r} is no store")
+                    raise ValueError(f"{store.store!r} is not a store")
             return cls(**body)
         except (ValueError, KeyError, TypeError) as error:
             raise StartRefused(
@@ -127,7 +131,7 @@ class RestorePlan:
 
 @dataclass(frozen=True)
 class TaskWays:
-    """What was found for one task: where Kafka stands, and the best way of each store that is to be built."""
+    """What was found for one task: its committed progress, and the best source of each store that is to be built."""
 
     task: TaskId
     standing: Standing
@@ -143,11 +147,11 @@ def ways_of_task(
     *,
     may_be_gone: bool = False,
 ) -> TaskWays | None:
-    """The best way of each store in `buildable`; None for a task that has never run. Reads nothing.
+    """Return the best source of each store in `buildable`; None for a task that has never run. Reads nothing.
 
-    A local store that would stop a start (another layout, ahead of Kafka) is merely of no use here: it is replaced.
-    `may_be_gone`: also where the sources do not hold any more what comes next. Raises `StartRefused` with the reason and
-    the remedy where no way is left.
+    A local store that would prevent a start (another layout, ahead of Kafka) is only ruled out here, because it will be
+    replaced. With `may_be_gone`, the source topics may have deleted the next record to read. Raises `StartRefused` with
+    the reason and the remedy if no source of state is left.
     """
     standing = (witnessed if may_be_gone else standing_of)(found)
     if isinstance(standing, Fresh):

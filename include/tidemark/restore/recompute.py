@@ -1,4 +1,4 @@
-"""State computed again from the source topics' start, by the stream's own plan and task loop, in a Spark job."""
+"""State that is computed again from the start of the source topics, by the stream's own plan and task loop, in a Spark job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCRIPT = Path("spark_jobs") / "recompute.py"
 
 @dataclass(frozen=True)
 class Recomputation:
-    """What the job is asked: every task's stores in `folder`, from offset 0 to `ends`, next offsets by source topic."""
+    """The request to the job: the stores of every task in `folder`, from offset 0 to `ends`, next offsets by source topic."""
 
     plan: TopologyPlan
     ends: Mapping[TaskId, Mapping[str, int]]
@@ -32,23 +32,23 @@ class Recomputation:
 
     @property
     def stores(self) -> str:
-        """What is rebuilt, for people."""
+        """The names of the stores that are computed, as text."""
         indices = {task.subtopology for task in self.ends}
         return ", ".join(s.name for t in self.plan.subtopologies if t.index in indices for s in t.stores)
 
     @classmethod
     def read(cls, descriptor: int) -> Recomputation:
-        """What `recompute` handed to the job by a file that it inherits, and that nobody else can have written."""
+        """Read the request that `recompute` passed in a file that the job inherits, which no other process can have written."""
         with os.fdopen(descriptor, "rb") as file:
             asked: Recomputation = pickle.load(file)
         return asked
 
 
 def recompute(asked: Recomputation, settings: Settings, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
-    """Run the job; what was in the folder is removed. Blocks for as long as it takes, a Spark start at least.
+    """Run the job, after removing what is in the folder. Blocks as long as the job takes, a Spark start at least.
 
-    Raises `OutcomeUnknown` with the job's last words when it fails, `RestoreSuspended` when `go_on` says no; the job ends
-    with its caller.
+    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `go_on` returns False. The
+    job ends when its caller does.
     """
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
@@ -58,7 +58,7 @@ def recompute(asked: Recomputation, settings: Settings, listener: RestoreListene
 
 
 def _follow(lines: Iterable[str], asked: Recomputation, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
-    """Tell the job's progress: a line of JSON per batch and source partition."""
+    """Report the job's progress: it writes a line of JSON per batch and source partition."""
     started = time.monotonic()
     told: dict[TopicPartition, RestoreProgress] = {}
     for task, ends in asked.ends.items():

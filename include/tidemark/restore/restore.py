@@ -1,4 +1,4 @@
-"""Bringing one store level with Kafka: replay a tail in place, or build the whole beside it and rename."""
+"""Restoring of one store: replay the changelog's tail in place, or build the whole store beside the old one and rename."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidemark.topology.plan import StoreSpec
 
 
 class RestoreSuspended(Exception):
-    """The task was revoked, or the instance stops, in the middle of a restore."""
+    """The task was revoked, or the instance is stopping, in the middle of a restore."""
 
 
 class BulkStore(Store, Protocol):
@@ -41,10 +41,10 @@ class BulkStore(Store, Protocol):
 
 @dataclass(frozen=True)
 class RestoreJob:
-    """One store's way to `target`, whose changelog offset is the end that was fixed before reading.
+    """The restore of one store to `target`, whose changelog offset is the end that was fixed before reading.
 
-    `low_offset` is where the changelog begins; `value_bytes` is None for values of variable length, `layout` for values
-    that are no aggregates.
+    `low_offset` is where the changelog begins. `value_bytes` is None for values of variable length. `layout` is None
+    for values that are not aggregates.
     """
 
     spec: StoreSpec
@@ -60,8 +60,9 @@ class RestoreJob:
 class Restorer:
     """Runs restore jobs; safe to use from several threads. `tables` reads tables whose source topic is their changelog.
 
-    A tombstone is gone `delete.retention.ms` after it was compacted: what is read for longer may lack some, so that deleted
-    keys would stay. `clock`, in epoch milliseconds, is looked at when the reading has ended, before the marker says so.
+    A tombstone is deleted `delete.retention.ms` after it was compacted. A read that takes longer may miss some, so that
+    deleted keys would stay. `clock`, in epoch milliseconds, is read when the reading has ended, before the marker is
+    written.
     """
 
     client_config: Mapping[str, Any]
@@ -76,11 +77,11 @@ class Restorer:
     ) -> None:
         """Write the tail into a live store, batch by batch. At `since_ms` the store lacked nothing before `from_offset`.
 
-        The marker moves once, with the last batch: a crash in the middle replays the same tail again, which is harmless
-        as records hold whole values. Raises `RestoreSuspended`, and `CopyUnusable`, with the marker where it was, when
-        `delete.retention.ms` has passed since `since_ms` by the time that the tail is read.
+        Blocks. The marker advances once, with the last batch. After a crash the same tail is replayed, which is
+        harmless because records hold whole values. Raises `RestoreSuspended`, and `CopyUnusable`, with the marker
+        unchanged, if the tail was read until later than `delete.retention.ms` after `since_ms`.
         """
-        # A store that had no marker must not seem level before its last record is in.
+        # A store that had no marker must not seem up to date before its last record is written.
         before = store.marker or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
         for batch in self._read(job, from_offset, go_on):
             store.put_many(changelog_writes(job, batch), before, None)
@@ -92,10 +93,10 @@ class Restorer:
     def build_whole(
         self, job: RestoreJob, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
     ) -> None:
-        """Build the store in `building` from the whole changelog, its marker last.
+        """Build the store in `building` from the whole changelog, and write its marker last. Blocks.
 
-        `open_store` opens one for bulk loading. Raises `RestoreSuspended`, and `OutcomeUnknown` where the reading took
-        `delete.retention.ms`: it must begin again.
+        `open_store` opens a store for bulk loading. Raises `RestoreSuspended`, and `OutcomeUnknown` if reading took
+        `delete.retention.ms`: then it must be done again.
         """
         began_ms = self.clock()
         store = open_store(building)
@@ -104,19 +105,19 @@ class Restorer:
                 store.load_many(changelog_writes(job, batch))
                 self.probe("restore-whole")
             if (lacking := self._lacking(job, began_ms)) is not None:
-                raise OutcomeUnknown(f"{lacking}; the next start begins again")
+                raise OutcomeUnknown(f"{lacking}; the next start reads it again")
             store.finish_load(job.target)
         finally:
             store.close()
 
     def _lacking(self, job: RestoreJob, since_ms: int) -> str | None:
-        """Why what was read until now may lack tombstones; None where it lacks none."""
+        """Return why what was read until now may lack tombstones; None if it lacks none."""
         age_ms, kept_ms = self.clock() - since_ms, changelog_policy(job.spec).delete_retention_ms
         if age_ms < kept_ms:
             return None
         return (
-            f"{job.changelog} was read until {about_ms(age_ms)} after the state that it was read onto, delete.retention.ms is "
-            f"{format_ms(kept_ms)}: deletions may be compacted away, and keys that they deleted would come back"
+            f"{job.changelog} was read until {about_ms(age_ms)} after the state that it continues, but delete.retention.ms is "
+            f"{format_ms(kept_ms)}: tombstones may be compacted away, and the keys that they deleted would come back"
         )
 
     def _read(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
@@ -153,17 +154,17 @@ class Restorer:
 
 
 def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
-    """A changelog batch by segment, expired windows left out. Order within a key is kept. Raises `StartRefused`."""
+    """Split a changelog batch by segment, without expired windows. Keeps the order within a key. Raises `StartRefused`."""
     lengths = {len(value) for value in batch.values if value is not None} if job.value_bytes is not None else set()
     if wrong := lengths - {job.value_bytes}:
         raise _foreign(
-            job, f"values of {min(wrong)} bytes, the topology's store {job.spec.name} wants {job.value_bytes}"
+            job, f"values of {min(wrong)} bytes, but the topology's store {job.spec.name} needs {job.value_bytes}"
         )
     if job.value_bytes is None and job.layout is not None:
         try:
             job.layout.decode(batch.values)
         except TaskCorrupted as error:
-            raise _foreign(job, f"values that the topology's store {job.spec.name} does not keep: {error}") from error
+            raise _foreign(job, f"values that do not fit the topology's store {job.spec.name}: {error}") from error
     if job.spec.segment_ms is None:
         return [Writes(WHOLE, batch.keys, batch.values)]
     segments = changelog_segments(job, batch.keys)
@@ -179,7 +180,7 @@ def changelog_writes(job: RestoreJob, batch: ChangelogBatch) -> list[Writes]:
 
 
 def changelog_segments(job: RestoreJob, keys: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """The segment of each key of a changelog. Raises `StartRefused` where one is no key of the store's."""
+    """Return the segment of each key of a changelog. Raises `StartRefused` if one is not a key of the store."""
     try:
         return segments_of(job.spec, keys)
     except TaskCorrupted as error:
@@ -188,6 +189,6 @@ def changelog_segments(job: RestoreJob, keys: Sequence[bytes]) -> npt.NDArray[np
 
 def _foreign(job: RestoreJob, what: str) -> StartRefused:
     return StartRefused(
-        f"{job.changelog} holds {what}: bring the old aggregates back, or give the store another name; where somebody else has "
+        f"{job.changelog} holds {what}: bring the old aggregates back, or give the store another name; if another program has "
         f"written to the changelog, `tidemark changelog repair NAME --store {job.spec.name}` writes the store to a new one"
     )

@@ -1,9 +1,9 @@
-"""Going back to the state of an earlier time (rule 17).
+"""Return of an application to the state of an earlier time. See invariant: point in time.
 
-Steps, with all instances fenced: build the state of that time beside the live one and verify it; write the difference to
-the changelogs, the offsets of that time and a commit record per task, in one transaction; verify the changelogs as they
-are then; swap. Until the commit nothing is changed. From then on the live folders are ahead of Kafka and every start
-refuses them, until this or `tidemark restore run` has replaced them.
+Steps, with all instances fenced: build the state of that time beside the live one and verify it; write the difference
+to the changelogs, the offsets of that time and a commit record per task, in one transaction; verify the changelogs as
+they are then; swap. Before the commit nothing is changed. After it the live folders are ahead of Kafka, and every start
+refuses them until this command or `tidemark restore run` has replaced them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUEUED_RECORDS = 500_000
 
 
 class RewindState(StrEnum):
-    """How far a rewind is, once there is something to be finished."""
+    """The progress of a rewind, from the moment when there is something to finish."""
 
     COMMITTING = "committing"
     DONE = "done"
@@ -50,7 +50,10 @@ class RewindState(StrEnum):
 
 @dataclass(frozen=True)
 class RewindProgress:
-    """Written before the commit: whether that happened, the commit records say. `batches` are the rewind's own, by task."""
+    """Written before the commit; the commit records show whether the commit happened.
+
+    `batches` are the rewind's own, by task.
+    """
 
     state: RewindState
     at_ms: int
@@ -61,7 +64,7 @@ class RewindProgress:
 
 @dataclass(frozen=True)
 class Rewind:
-    """One rewind, its workspace below `<state_dir>/.rewinds`. `say` is told each step in a line."""
+    """One rewind, with its workspace below `<state_dir>/.rewinds`. `say` is called with a line for each step."""
 
     builder: PastBuilder
     workspace: Workspace
@@ -70,12 +73,15 @@ class Rewind:
 
     @property
     def state(self) -> RewindState | None:
-        """How far this one is; None before there is anything to be finished."""
+        """The progress of this rewind; None before there is something to finish."""
         progress = self._progress()
         return None if progress is None else progress.state
 
     def plan(self, at_ms: int) -> RewindPlan:
-        """What it would do now; the application may run. Builds both states to count what differs. Raises `StartRefused`."""
+        """Return what a rewind would do now. Raises `StartRefused`.
+
+        The application may run. Both states are built, to count what differs. Blocks.
+        """
         require_rewindable(self.builder.kit.plan)
         try:
             return self._planned(at_ms, self._work(at_ms))
@@ -83,16 +89,16 @@ class Rewind:
             shutil.rmtree(self.workspace.folder, ignore_errors=True)
 
     def run(self, at_ms: int, approve: Callable[[RewindPlan], bool]) -> bool:
-        """Plan with all instances fenced, ask, commit, swap; False where `approve` said no.
+        """Plan with all instances fenced, ask, commit, swap. Returns False if `approve` returned False. Blocks.
 
-        One that was committed and not swapped is finished instead, and nobody is asked. Blocks. Raises `TaskLocked` or
-        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown` a
-        second run finds out.
+        A rewind that was committed but not swapped is finished instead, without asking. Raises `TaskLocked` or
+        `PreflightFailed` while the application runs, `StartRefused`, and what a commit raises: after `OutcomeUnknown`,
+        run it again to find out.
         """
         kit = self.builder.kit
         require_rewindable(kit.plan)
         with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say) as held:
-            # What a dead instance has left open is settled, and a copy of it elsewhere can commit no more.
+            # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
             fence(kit, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             producer = TransactionalProducer(
                 kit.client_config,
@@ -100,7 +106,7 @@ class Rewind:
                 TRANSACTION_TIMEOUT_MS,
                 _QUEUED_RECORDS,
             )
-            # Fences a copy of instance 0 elsewhere, and settles what it or an earlier rewind has left open.
+            # Fences a copy of instance 0 elsewhere, and settles the transactions that it or an earlier rewind left open.
             producer.init(stalled_after(kit.settings))
             if self._finish_earlier():
                 return True
@@ -123,7 +129,7 @@ class Rewind:
         plan = self._planned(at_ms, work)
         if plan.changes_nothing:
             raise StartRefused(
-                f"{kit.plan.application_id} stands where it stood at {told_time(at_ms)}: there is nothing to rewind; where a "
+                f"{kit.plan.application_id} is already in the state of {told_time(at_ms)}: there is nothing to rewind; if a "
                 "start refuses its local state, `tidemark restore run` replaces it"
             )
         if not approve(plan):
@@ -145,7 +151,7 @@ class Rewind:
         return True
 
     def _work(self, at_ms: int) -> list[TaskWork]:
-        """Both states of every task, built in the workspace."""
+        """Build both states of every task in the workspace. Returns the work per task."""
         builder = self.builder
         self.say(f"building the state of {told_time(at_ms)}")
         pasts = builder.build(at_ms, self.workspace.built)
@@ -181,12 +187,13 @@ class Rewind:
             offset = then.next_offsets.get(partition.topic)
             if offset is None:
                 raise StartRefused(
-                    f"task {facts.task} did not read {partition} then: the topology has changed; give a later time"
+                    f"task {facts.task} did not read {partition} at that time: the topology has changed; give a later time"
                 )
             if offset < watermarks.low:
                 raise StartRefused(
-                    f"task {facts.task}: {partition} begins at offset {watermarks.low}, then it was read up to {offset}: the "
-                    "records in between are deleted and cannot be read again; give a later time"
+                    f"task {facts.task}: {partition} begins at offset {watermarks.low}, but at that time it was read "
+                    f"up to {offset}: the records in between have been deleted and cannot be read again; give a later "
+                    "time"
                 )
 
     def _planned(self, at_ms: int, work: list[TaskWork]) -> RewindPlan:
@@ -209,7 +216,10 @@ class Rewind:
         return RewindPlan(plan.application_id, at_ms, tuple(tasks), tuple(stores), sinks)
 
     def _finish_earlier(self) -> bool:
-        """Swap in what an earlier run committed and did not come to swap; forget what never was committed."""
+        """Finish the swap of an earlier rewind that was committed, and forget those that never were.
+
+        Returns whether one was finished.
+        """
         kit = self.builder.kit
         records = {task: facts.record for task, facts in kit.facts().items()}
         for name in _names(kit.settings.state_dir, kit.plan.application_id):
@@ -228,7 +238,7 @@ class Rewind:
                     for task, record in records.items()
                 )
                 if is_last:
-                    self.say(f"the rewind to {told_time(progress.at_ms)} is committed and not finished: finishing it")
+                    self.say(f"the rewind to {told_time(progress.at_ms)} is committed but not finished: finishing it")
                     earlier._put_in_place(progress)
                     return True
                 shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
@@ -270,14 +280,14 @@ class Rewind:
 
 
 def finished_rewinds(state_dir: Path, application_id: str) -> list[RewindProgress]:
-    """Rewinds of an application whose state is verified and in place, the newest first."""
+    """Return the rewinds of an application whose state is verified and in place, the newest first."""
     folder = state_dir / REWINDS_FOLDER / application_id
     found = (_read(folder / name) for name in _names(state_dir, application_id))
     return [progress for progress in found if progress is not None and progress.state is RewindState.DONE]
 
 
 def _read(folder: Path) -> RewindProgress | None:
-    """The progress of the rewind whose workspace this is; None before there is anything to be finished."""
+    """Return the progress of the rewind with this workspace; None before there is something to finish."""
     try:
         body = json.loads((folder / _FILE).read_text())
     except FileNotFoundError:
@@ -288,6 +298,6 @@ def _read(folder: Path) -> RewindProgress | None:
 
 
 def _names(state_dir: Path, application_id: str) -> list[str]:
-    """All rewinds of an application, the newest first."""
+    """Return the ids of all rewinds of an application, the newest first."""
     found = (path.name for path in (state_dir / REWINDS_FOLDER / application_id).glob("*"))
     return sorted((name for name in found if is_id(name)), reverse=True)

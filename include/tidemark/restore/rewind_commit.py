@@ -27,7 +27,7 @@ _SENT_AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class TaskWork:
-    """One task between its two states, both built: `then_folder` and `now_folder` are laid out as an instance's.
+    """The earlier and the present state of one task, both built in folders that are laid out as an instance's.
 
     `stores` are those with a changelog.
     """
@@ -40,21 +40,21 @@ class TaskWork:
 
     @property
     def task(self) -> TaskId:
-        """Which."""
+        """The task being rewound."""
         return self.past.facts.task
 
     @property
     def then(self) -> Standing:
-        """Where it goes back to."""
+        """The progress that the task is rewound to."""
         return self.past.moment.standing
 
     @property
     def batch(self) -> int:
-        """That of the rewind itself."""
+        """The batch of the rewind itself."""
         return self.present.batch + 1
 
     def changes(self, spec: StoreSpec) -> Iterator[tuple[bytes, bytes | None]]:
-        """What to write to a store's changelog; None deletes."""
+        """Yield what to write to a store's changelog; a value of None deletes the key."""
         live = Live(
             first_live_segment(spec, self.then.stream_times.of(spec.name)),
             first_live_segment(spec, self.present.stream_times.of(spec.name)),
@@ -68,16 +68,17 @@ class TaskWork:
 
 @dataclass(frozen=True)
 class RewindCommitter:
-    """Commits a rewind; the group is empty and `producer` has been initialised."""
+    """Commits a rewind. The group must be empty and `producer` initialised."""
 
     kit: RestoreKit
     producer: BatchProducer
     probe: Probe
 
     def prepare(self, work: list[TaskWork], commit_time_ms: int) -> None:
-        """Everything but the commit. The built stores' markers are moved to where the rewind will stand.
+        """Do everything except the commit. The markers of the built stores are advanced to the rewind's own batch. Blocks.
 
-        Raises `BatchAborted` or `PreflightFailed` and leaves nothing behind; or what must end this process.
+        Raises `BatchAborted` or `PreflightFailed`, after which nothing is left behind, or an error that must end this
+        process.
         """
         changelogs = {
             (one.task, spec.name): self.kit.witnesses.changelog_of(one.task, spec)
@@ -108,12 +109,12 @@ class RewindCommitter:
         self.probe("rewind-before-commit")
 
     def commit(self) -> None:
-        """Make it visible. Raises as `BatchProducer.commit` does."""
+        """Commit the transaction. Raises as `BatchProducer.commit` does."""
         self.producer.commit()
         self.probe("rewind-committed")
 
     def _send(self, one: TaskWork, spec: StoreSpec, changelog: TopicPartition) -> int:
-        """How many records were sent."""
+        """Send the changes of one store. Returns the number of records sent."""
         sent, messages = 0, []
         for key, value in one.changes(spec):
             messages.append({"key": key, "value": value})

@@ -1,4 +1,4 @@
-"""Disk that a restore needs: what it will build, and what it writes to compare that, whatever lies there already."""
+"""The disk space that a restore needs for the stores that it builds and for comparing them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tidemark.start.witnesses import TaskFacts
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
 ASSUMED_BYTES_PER_OFFSET = 100
-"""Of a changelog whose size no broker tells."""
+"""Assumed for a changelog whose size no broker reports."""
 
 
 @dataclass(frozen=True)
 class Changelog:
-    """A changelog partition and how many offsets it spans."""
+    """A changelog partition and its offsets."""
 
     partition: TopicPartition
     low_offset: int
     end_offset: int
 
     def bytes_of(self, offsets: int, known: TopicBytes) -> int:
-        """The part of so many offsets. An estimate: records are taken for equally long."""
+        """Return the bytes of so many offsets. This is an estimate: all records are assumed to be equally long."""
         spanned = self.end_offset - self.low_offset
         whole = known.of.get(self.partition, spanned * ASSUMED_BYTES_PER_OFFSET)
         return 0 if spanned <= 0 else whole * min(max(0, offsets), spanned) // spanned
@@ -36,7 +36,7 @@ class Changelog:
 
 @dataclass(frozen=True)
 class StoreRoom:
-    """Bytes of one store: of its folder while it is built, and of what is written to compare it and removed behind that."""
+    """The bytes that one store needs: for its folder, and for the comparison, whose files are removed afterwards."""
 
     name: str
     to_build: int
@@ -44,10 +44,10 @@ class StoreRoom:
 
 
 def room_of(store: StoreRestore, changelog: Changelog, known: TopicBytes) -> StoreRoom:
-    """What one store of a plan takes. Reads the size of the folder that it is copied from, where that is on this machine."""
+    """Return the space that one store of a plan needs. Reads the size of a local folder that it is copied from."""
     whole = changelog.bytes_of(changelog.end_offset - changelog.low_offset, known)
     if store.source in (SourceOfState.LOCAL, SourceOfState.STANDBY):
-        # Hard links at first, but compaction may write every byte anew while the old folder is kept.
+        # These are hard links at first, but compaction may rewrite every byte while the old folder is kept.
         copied = folder_bytes(Path(store.location))
     else:
         copied = store.bytes_to_copy
@@ -55,18 +55,18 @@ def room_of(store: StoreRestore, changelog: Changelog, known: TopicBytes) -> Sto
         built = whole
     else:
         built = copied + changelog.bytes_of(store.end_offset - store.from_offset, known)
-    # The fold holds the changelog, and beside it the store.
+    # The comparison's database holds the changelog and the store.
     return StoreRoom(f"{store.task}/{store.store}", built, whole + built)
 
 
 def room_of_both_states(name: str, changelog: Changelog, known: TopicBytes) -> StoreRoom:
-    """What one store of a rewind takes, which builds the state of that time and the present one."""
+    """Return the space that one store of a rewind needs, which builds the state of that time and the present one."""
     whole = changelog.bytes_of(changelog.end_offset - changelog.low_offset, known)
     return StoreRoom(name, 2 * whole, 2 * whole)
 
 
 def bytes_needed(stores: Sequence[StoreRoom], side_by_side: int) -> int:
-    """Of all stores, when so many are compared at a time: the largest ones, at worst."""
+    """Return the bytes for all stores, if `side_by_side` are compared at a time: in the worst case, the largest ones."""
     comparing = sorted((store.to_compare for store in stores), reverse=True)[: max(1, side_by_side)]
     return sum(store.to_build for store in stores) + sum(comparing)
 
@@ -77,11 +77,10 @@ def require_room(
     planned: Sequence[StoreRestore] | None,
     scratch: Sequence[Path] = (),
 ) -> None:
-    """There must be room for what is built, on the file system that it is built on. Raises `PreflightFailed`.
+    """Check that the file system has room for what is built. Raises `PreflightFailed`. Blocks: reads the sizes of topics.
 
-    `planned` are the stores that a restore is yet to build; None is a rewind, which builds both states of every store, in the
-    folders `scratch`, too. What lies there already says nothing of it: it may be gone. Blocks: the sizes of topics are asked
-    for.
+    `planned` are the stores that a restore has yet to build. None means a rewind, which builds both states of every
+    store, also in the folders `scratch`. Files that are there already are not deducted: they may be gone by then.
     """
     settings, witnesses = kit.settings, kit.witnesses
     changelogs = {
@@ -95,7 +94,7 @@ def require_room(
     if planned is None:
         stores = [room_of_both_states(f"{task}/{name}", log, known) for (task, name), log in changelogs.items()]
     else:
-        # A store that there is not is refused when it is to be built.
+        # A store that does not exist is refused when it is to be built.
         known_stores = (store for store in planned if (store.task, store.store) in changelogs)
         stores = [room_of(store, changelogs[store.task, store.store], known) for store in known_stores]
     needed = bytes_needed(stores, settings.restore_threads)
@@ -103,11 +102,11 @@ def require_room(
         free = shutil.disk_usage(existing_part(folder)).free
         if free < needed:
             raise PreflightFailed(
-                f"about {needed} bytes are built and compared in {folder}, beside what lies there, and {free} are free: free "
-                "its disk"
+                f"about {needed} bytes are needed in {folder} to build and compare the state, but {free} are free: free "
+                "disk space"
             )
 
 
 def existing_part(folder: Path) -> Path:
-    """The folder or the nearest above it that exists: what is made in it lies on that file system."""
+    """Return the folder, or its nearest parent that exists, which is on the same file system."""
     return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,4 +1,4 @@
-"""What a store holds, as people read it: keys as text, window times, values by their field names."""
+"""The contents of a store in readable form: keys as text, window times, values by field name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class StoreRow:
-    """One key. Times are epoch milliseconds, None where the store has no windows; `window_end` is a session's last record.
+    """One key of a store. Times are epoch milliseconds, None if the store has no windows.
 
-    A key that is no text, as of the stores that nodes keep for themselves, is hexadecimal behind `0x`.
+    `window_end` is the time of a session's last record. A key that is not text, as in stores that nodes keep for
+    themselves, is hexadecimal after `0x`.
     """
 
     key: str
@@ -33,7 +34,7 @@ class StoreRow:
 
 
 def rows_of(subtopology: SubTopology, spec: StoreSpec, store: Store) -> Iterator[StoreRow]:
-    """Everything in a store, segment by segment, in the keys' order. Raises `TaskCorrupted`."""
+    """Yield all rows of a store, segment by segment, in the order of the keys. Raises `TaskCorrupted`."""
     aggregation = next((a for a in subtopology.aggregations if a.store.name == spec.name), None)
     for segment in store.segments():
         items = store.items(segment)
@@ -76,5 +77,5 @@ def _row(spec: StoreSpec, value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value) if value else {}
     except ValueError as error:
-        raise TaskCorrupted(f"store {spec.name} holds a row that is no JSON: {value!r}") from error
+        raise TaskCorrupted(f"store {spec.name} holds a row that is not JSON: {value!r}") from error
     return found if isinstance(found, dict) else {"value": found}

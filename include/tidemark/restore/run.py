@@ -1,4 +1,4 @@
-"""Running a restore: fence, build beside the old state, verify, swap; resumable, and undone by one command."""
+"""Running of a restore: fence, build beside the old state, verify, swap. It can be resumed, and rolled back by one command."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _NOTHING = "there is nothing that a restore rebuilds"
 def make_plan(
     kit: RestoreKit, restore_id: str, asked: SourceOfState | None, selection: Selection = EVERYTHING
 ) -> RestorePlan:
-    """Weigh everything that is selected, change nothing.
+    """Compare the sources of all selected stores and return the plan. Changes nothing. Blocks.
 
-    Raises `StartRefused` where a store has no source of state, a name is unknown, or there is nothing to restore.
+    Raises `StartRefused` if a store has no source of state, a name is unknown, or there is nothing to restore.
     """
     history = drill_history(kit)
     evidence = _evidence(kit, asked, history)
@@ -64,7 +64,7 @@ def make_plan(
         stores += [_store_restore(task, name, way, ways.passed_over[name]) for name, way in ways.ways.items()]
     if not standing:
         raise StartRefused(
-            f"{kit.plan.application_id} has never committed anything here of {selection.told}: there is nothing to restore"
+            f"{kit.plan.application_id} has never committed anything for {selection.told}: there is nothing to restore"
         )
     not_rebuilt = _not_rebuilt(kit.plan, selection, {task.subtopology for task in map(TaskId.parse, standing)})
     if not stores:
@@ -86,7 +86,7 @@ def make_plan(
 
 
 def _evidence(kit: RestoreKit, asked: SourceOfState | None, history: DrillHistory) -> dict[TaskId, Found]:
-    """All that is known of each task. What a person asks for by its kind is not suspected."""
+    """Return the evidence of each task. A kind of source that the operator asks for is not marked as suspected."""
     found = kit.evidence()
     if asked is not None:
         return found
@@ -110,18 +110,18 @@ def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, .
 
 
 def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collection[int]) -> list[str]:
-    """Stores of the tasks that are replaced as a whole, and are not built with them."""
+    """Return the stores that are not built although their tasks are replaced as a whole, each with what happens to it."""
     if selection.stores:
         return []
-    fate = "kept where it is custom and stands where Kafka stands, else rebuilt by the instance that opens it"
-    lost = "kept where it stands where Kafka stands, else it begins empty: nobody can restore it"
+    fate = "kept if it is custom and up to date with the last commit, otherwise rebuilt by the instance that opens it"
+    lost = "kept if it is up to date with the last commit, otherwise it begins empty: it cannot be restored"
     stores = [spec for number in sorted(subtopologies) for spec in plan.subtopologies[number].stores]
     return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in stores if s.uncopied is not None]
 
 
 @dataclass(frozen=True)
 class RestoreRun:
-    """Runs one plan in its workspace. `say` is told each step in a line."""
+    """Runs one plan in its workspace. `say` is called with a line for each step."""
 
     kit: RestoreKit
     workspace: Workspace
@@ -130,23 +130,23 @@ class RestoreRun:
     say: Callable[[str], None]
 
     def run(self) -> RestoreProgress:
-        """Blocks until the new state is in place, or raises and leaves the old one where it was.
+        """Build, verify and swap. Blocks until the new state is in place, or raises and leaves the old state in place.
 
-        Raises `TaskLocked` or `PreflightFailed` while the application runs, `StartRefused` when a source will not do or a
-        verification fails, `RestoreSuspended` when it was aborted. After a crash it goes on where it was.
+        Raises `TaskLocked` or `PreflightFailed` while the application runs, `StartRefused` if a source cannot be used
+        or a verification fails, `RestoreSuspended` if it was aborted. After a crash it continues where it stopped.
         """
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
             return self._swap(self._prepared(plan, held), held)
 
     def prepare(self) -> RestoreProgress:
-        """The first part of `run`: build and verify, so that `swap` is all that is left. May be repeated after a crash."""
+        """Do the first part of `run`: build and verify, so that only `swap` is left. May be repeated after a crash."""
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
             return self._prepared(plan, held)
 
     def swap(self) -> RestoreProgress:
-        """The rest of `run`. Raises `StartRefused` where nothing is prepared. May be repeated after a crash."""
+        """Do the rest of `run`. Raises `StartRefused` if nothing is prepared. May be repeated after a crash."""
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
             progress = self.workspace.progress()
@@ -174,7 +174,10 @@ class RestoreRun:
         return done
 
     def _with_their_tasks(self, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
-        """The progress, kept, with moves to where the tasks are by now: an instance that ran meanwhile may have taken one."""
+        """Write and return the progress with moves to where the tasks are now.
+
+        An instance that ran since may have taken one over.
+        """
         moves = self.workspace.with_their_tasks(progress.moves, held)
         if moves != progress.moves:
             progress = replace(progress, moves=moves)
@@ -182,10 +185,10 @@ class RestoreRun:
         return progress
 
     def roll_back(self) -> RestoreProgress:
-        """Bring the folders back that a finished or interrupted swap replaced.
+        """Put the folders back that a finished or interrupted swap replaced.
 
-        What replaced nothing stays: it is the only state there is. Raises `StartRefused` where there is nothing to bring
-        back.
+        A new folder that replaced nothing stays: it is the only state there is. Raises `StartRefused` if there is
+        nothing to put back.
         """
         plan, workspace = self.workspace.plan(), self.workspace
         with self._held(plan, f"`tidemark restore rollback NAME {plan.restore_id}`") as held:
@@ -196,20 +199,20 @@ class RestoreRun:
             if progress.state is not RestoreState.ROLLING_BACK:
                 if lost := workspace.lost(progress.moves):
                     raise StartRefused(
-                        f"restore {plan.restore_id}: the folder that {lost[0].live} replaced is gone; the state now in "
-                        "place is verified, go on with it"
+                        f"restore {plan.restore_id}: the folder that {lost[0].live} replaced no longer exists; the "
+                        "state now in place is verified, continue with it"
                     )
                 if progress.state is RestoreState.DONE and not workspace.replaced(progress.moves):
                     raise StartRefused(
-                        f"restore {plan.restore_id}: there was no folder before it, what it put in place is the only "
-                        "state here and verified; go on with it"
+                        f"restore {plan.restore_id}: there was no folder before it; what it put in place is the only "
+                        "state here and is verified: continue with it"
                     )
                 self._require_unrepaired(plan, progress)
                 progress = self._with_their_tasks(progress, held)
                 aside = workspace.moves_aside(progress.moves, held)
                 progress = replace(progress, state=RestoreState.ROLLING_BACK, aside=aside)
                 if kept := workspace.kept_forward(progress.moves):
-                    told = f"nothing was there before of {', '.join(kept)}: what was put in place stays"
+                    told = f"no folder of {', '.join(kept)} was there before: what was put in place stays"
                     progress = replace(progress, message=told)
                 workspace.write(progress)
             if progress.message:
@@ -220,10 +223,10 @@ class RestoreRun:
             return done
 
     def _require_unrepaired(self, plan: RestorePlan, progress: RestoreProgress) -> None:
-        """Raises `StartRefused` where a changelog was repaired after the restore, and no instance has run since.
+        """Raise `StartRefused` if a changelog was repaired after the restore and no instance has run since.
 
-        What the restore replaced would pass for level, and was never compared with what the repair wrote. After a run it reads
-        that with the changelog's tail.
+        The old folders would seem up to date, but were never compared with what the repair wrote. Once an instance has
+        run, they lack its batches, and read the repaired records with the changelog's tail.
         """
         for task, facts in self.kit.witnesses.facts([TaskId.parse(name) for name in plan.tasks]).items():
             record = facts.record
@@ -242,19 +245,21 @@ class RestoreRun:
 
     @contextmanager
     def _held(self, plan: RestorePlan, again: str) -> Iterator[list[Path]]:
-        """The application's folders on this machine, for as long as nobody else can touch them.
+        """Yield the application's folders on this machine, locked against all others.
 
-        Raises `StartRefused` where the disk ends what is done with them: the progress that is kept says how far it was.
+        Raises `StartRefused` if the disk is full; the stored progress says how far it was.
         """
         kit = self.kit
         try:
             with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say) as held:
                 yield held
         except (OSError, StoreFailed) as error:
-            raise StartRefused(f"restore {plan.restore_id}: {error}; free the disk, then {again} goes on") from error
+            raise StartRefused(
+                f"restore {plan.restore_id}: {error}; free disk space, then {again} continues it"
+            ) from error
 
     def _build_all(self, plan: RestorePlan, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
-        """Build and verify every store; the progress that says what to move. Nothing old is touched."""
+        """Build and verify every store. Returns the progress, with what to move. The old state is not touched."""
         self.workspace.write(progress)
         try:
             found = _evidence(self.kit, plan.asked, drill_history(self.kit))
@@ -272,7 +277,7 @@ class RestoreRun:
             raise
         except (OSError, StoreFailed) as error:
             self.workspace.drop_built()
-            message = f"{error}; the old state is in place, free the disk and plan again"
+            message = f"{error}; the old state is in place; free disk space and plan again"
             self.workspace.finish(progress, RestoreState.FAILED, message)
             raise StartRefused(message) from error
         except StartRefused as error:
@@ -283,7 +288,7 @@ class RestoreRun:
         return swapping
 
     def _carry_over(self, found: Sequence[Found], held: Sequence[Path]) -> None:
-        """What is not logged, and what is custom, goes with its task."""
+        """Copy stores that are not logged, and custom ones, along with their task."""
         opener = self.kit.builder(self.listener, self.probe, []).opener
         for one in found:
             standing = standing_of(self.kit.witnesses.evidence(one.facts, {}))
@@ -295,7 +300,9 @@ class RestoreRun:
     ) -> dict[str, Verdict]:
         wanted = {TaskId.parse(name) for name in plan.tasks}
         if not wanted <= found.keys():
-            raise StartRefused("the application's partition counts have changed since the plan was made; plan again")
+            raise StartRefused(
+                "the application's partition counts have changed since the plan was made; make a new plan"
+            )
         recomputed = self.workspace.folder / "recomputed"
         builder = self.kit.builder(self.listener, self.probe, self.kit.copies, recomputed)
         failed = threading.Event()
@@ -328,7 +335,7 @@ class RestoreRun:
     def _recompute(
         self, plan: RestorePlan, found: Mapping[TaskId, Found], folder: Path, go_on: Callable[[], bool]
     ) -> None:
-        """Compute the tasks' state again, up to where each stands."""
+        """Compute the tasks' state again, up to the committed offsets of each."""
         self.say("processing the source topics from their start")
         ways = {
             task: self.kit.ways(
@@ -350,24 +357,24 @@ class RestoreRun:
         known: Mapping[str, Verdict],
         go_on: Callable[[], bool],
     ) -> Verdict:
-        """Build one store and compare it with its changelog. Raises `StartRefused` naming the first key that differs."""
+        """Build one store and compare it with its changelog. Raises `StartRefused`, which names the first key that differs."""
         name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = folder_of(self.workspace.built, facts.task, planned.store)
         spec = self.kit.buildable(facts.task).get(planned.store)
         if spec is None:
-            raise StartRefused(
-                f"task {facts.task} has no store {planned.store} any more since the plan was made; plan again"
-            )
+            raise StartRefused(f"task {facts.task} no longer has the store {planned.store}; make a new plan")
         ways = self.kit.ways(found, planned.source, stores=[planned.store], rates=plan.rates)
         if ways is None:
-            raise StartRefused(f"task {facts.task} has lost its history since the plan was made; plan again")
+            raise StartRefused(
+                f"task {facts.task} has lost its commit record and offsets since the plan was made; make a new plan"
+            )
         if name in known and _stands(folder, ways.standing):
             return known[name]
 
         def pass_over(error: CopyUnusable) -> None:
             if plan.asked is not None:
-                raise StartRefused(f"store {name}: {error}; plan again without --from") from error
-            self.say(f"store {name}: {error}; the next source of state is taken")
+                raise StartRefused(f"store {name}: {error}; make a new plan without --from") from error
+            self.say(f"store {name}: {error}; the next source of state is tried")
 
         job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over, rates=plan.rates)
         self.probe("restore-built")
@@ -375,13 +382,13 @@ class RestoreRun:
         verdict = self.kit.verify(facts.task, job, folder, go_on)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; the old state is in place; run with --from changelog, or where that is the wrong one: "
+                f"{verdict.told}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
                 f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
             )
         return verdict
 
     def _forget_earlier(self) -> None:
-        """What earlier restores replaced is of no use once this one stands."""
+        """Delete what earlier restores replaced, which is of no use once this one is done."""
         for earlier in workspaces(self.workspace.state_dir, self.kit.plan.application_id):
             if earlier.folder != self.workspace.folder:
                 shutil.rmtree(earlier.previous, ignore_errors=True)

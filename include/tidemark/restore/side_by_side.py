@@ -18,10 +18,10 @@ def side_by_side(
     on_failure: Callable[[], None],
     on_result: Callable[[Item, Result], None] = lambda _item, _result: None,
 ) -> list[Result]:
-    """The results in the items' order. Blocks until nothing is at work any more.
+    """Run `work` on every item in threads. Returns the results in the items' order. Blocks until all threads are done.
 
-    `on_result` is called in this thread as each is done. What fails first is raised: `on_failure` asks what is at work to
-    end, what has not begun is not begun.
+    `on_result` is called in the calling thread for each result. The first error is raised: `on_failure` asks running
+    work to end, and work that has not begun is cancelled.
     """
     with ThreadPoolExecutor(max(1, threads), thread_name_prefix="restore") as pool:
         futures = {pool.submit(work, item): item for item in items}

@@ -1,4 +1,4 @@
-"""Every place where copies of an application's stores may lie, in one list."""
+"""The list of all places that may hold copies of an application's stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALL = 1_000_000
 
 
 def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
-    """For a restore, which looks at the state folders too; an instance opens its own folder itself."""
+    """Return the sources for a restore, which include the state folders; an instance opens its own folder itself."""
     app = plan.application_id
     return [
         LocalCopies(settings.state_dir, app),
@@ -24,5 +24,5 @@ def copy_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
 
 
 def past_sources(plan: TopologyPlan, settings: Settings) -> list[CopySource]:
-    """For a point in time: every savepoint, however old, and nothing that moves on."""
+    """Return the sources for a point in time: every savepoint, however old, and nothing that advances."""
     return [SavepointCopies(SavepointRepository(settings.savepoint_location, plan.application_id), _ALL)]

@@ -1,4 +1,4 @@
-"""Reading a table from the topic that is its own changelog (rule 19)."""
+"""Reading of a table from the topic that is its own changelog. See invariant: source topic as changelog."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from tidemark.topology.plan import StoreSpec
 
 
 class TableReader(Protocol):
-    """Gives a source topic's records as the store of its table keeps them.
+    """Reads a source topic's records in the form in which the store of the table keeps them.
 
-    Only the statement by which the stream itself parses and judges a record can say what the live store holds: a record
-    that went to the dead letters must not come back, and values must have the columns' types. Spark runs that statement.
+    Only the statement with which the stream itself parses and checks records gives what the live store holds: a record
+    that became a dead letter must not come back, and values must have the columns' types. Spark runs that statement.
     """
 
     def read_table(
         self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
-        """Keys and stored values of [start, end), None for a deletion, in the order of the offsets.
+        """Yield keys and stored values of [start, end) in the order of the offsets. A value of None is a deletion.
 
-        Blocks. Raises `OutcomeUnknown` where the topic cannot be read; ends early when `go_on` says no.
+        Blocks. Raises `OutcomeUnknown` if the topic cannot be read; ends early if `go_on` returns False.
         """
 
 
 class NoTableReader:
-    """Stands where no Spark runs. Plans leave such stores to the instance that opens them, so it is never asked."""
+    """Used where Spark does not run. Plans leave such tables to the instance that opens them, so it is never called."""
 
     def read_table(
         self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
-        raise RuntimeError(f"store {spec.name} is read from {partition} by an instance of its application alone")
+        raise RuntimeError(f"store {spec.name} can be read from {partition} only by an instance of its application")

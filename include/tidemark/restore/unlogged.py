@@ -1,6 +1,7 @@
-"""Stores that a restore does not build: carried over where they are level with the last commit.
+"""Copying of stores that a restore does not build, if they are up to date with the last commit.
 
-Without a changelog nobody can rebuild them; a custom store is its owner's, and rebuilt by the instance only where it must be.
+Stores without a changelog cannot be rebuilt. Custom stores belong to the user's code; the instance rebuilds one only if
+it must.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ def carry_over(
     built: Path,
     say: Callable[[str], None],
 ) -> None:
-    """Copy each such store of a task from the first folder in `held` where it is level with the last commit to `built`.
+    """Copy each such store of a task to `built`, from the first folder in `held` where it is up to date with the last commit.
 
-    `held` and `built` are laid out as a holder's folder of the application; nobody has a store open. A store that is level
-    nowhere begins empty, or is rebuilt by the instance where it is logged, which `say` is told. May be repeated.
+    `held` and `built` are laid out as an instance's folder of the application; no process has a store open. If no
+    folder has a store that is up to date, it begins empty, or, if it is logged, is rebuilt by the instance; `say` is
+    called with a line about it. May be repeated.
     """
     task = facts.task
     subtopology = plan.subtopologies[task.subtopology]
@@ -58,13 +60,13 @@ def carry_over(
             kind, fate = (
                 ("custom", "the instance that opens it rebuilds it from its changelog")
                 if spec.is_logged
-                else ("not logged", "it begins empty, what it held cannot be restored")
+                else ("not logged", "it begins empty; its earlier contents cannot be restored")
             )
             say(f"store {task}/{spec.name} is {kind} and {fault}: {fate}")
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> Marker | None:
-    """Copy a store; its marker."""
+    """Copy a store and return its marker."""
     if spec.is_rocksdb:
         with opened(source) as store:
             store.checkpoint(target)
@@ -74,7 +76,7 @@ def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) ->
         copy = opener.open(target, spec)
     except (TidemarkError, OSError):
         raise
-    except Exception as error:  # Of somebody's own code.
+    except Exception as error:  # Raised by the user's own code.
         raise TaskCorrupted(f"its folder cannot be opened ({error})") from error
     try:
         return copy.marker

@@ -1,7 +1,7 @@
-"""A rebuilt store against an independent fold of its changelog: every key, every value (issue of trust, not of speed).
+"""Comparison of a rebuilt store with an independent fold of its changelog: every key, every value.
 
-The fold is DuckDB's: the last value of each key by position, tombstones left out. Nothing of the restore's own code has a
-part in it except the reader, which rule 1 fixes. Which keys the changelog can be held to, `restore.bounds` says.
+DuckDB does the fold: the last value of each key by position, without tombstones. It shares no code with the restore
+except for the reader (see invariant: end of a restore). `restore.bounds` decides which keys are compared.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COMPARED = f"evidence in ('present', '{Absence.DIFFERENCE}')"
 _DIFFERS = f"{_COMPARED} and expected is distinct from found"
 
 Differing = Callable[[Sequence[tuple[bytes, bytes | None]]], None]
-"""Is given the keys that differ, each with what the store holds of it, None where that is nothing; many at a time."""
+"""Called with many differing keys at a time, each with the store's value, or None if the store does not hold it."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One key that differs; values as hexadecimal text, None where there is none."""
+    """One key that differs; values as hexadecimal text, None if there is none."""
 
     key: str
     in_changelog: str | None
@@ -43,11 +43,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one store: `compared`, `left_out` and `different` keys, see `restore.bounds.Figures`.
+    """The result for one store: `compared`, `left_out` and `different` keys, see `restore.bounds.Figures`.
 
-    `keys` are the store's, `checksum` is the order-free sum of hashes of its keys and values, equal for equal contents.
-    `left_out` are windows past the store's retention, which either side may have dropped, and keys without any record in a
-    changelog whose beginning is deleted; `deleted` counts those of them that no retention explains.
+    `keys` counts the store's keys. `checksum` is the sum of the hashes of its keys and values, in any order, and equal
+    for equal contents. `left_out` are windows past the store's retention, which either side may have dropped, and keys
+    without a record in a changelog whose beginning is deleted; `deleted` counts those of them whose deletion no
+    retention explains.
     """
 
     task: str
@@ -63,22 +64,22 @@ class Verdict:
 
     @property
     def figures(self) -> Figures:
-        """The figures that the verdict rests on."""
+        """The figures that the verdict is based on."""
         return Figures(self.compared, self.left_out, self.different, self.deleted, self.is_whole)
 
     @property
     def is_equal(self) -> bool:
-        """Whether no key that was compared has another value than the changelog says; see `is_proven`."""
+        """Whether every key that was compared has the changelog's value; see `is_proven`."""
         return self.different == 0
 
     @property
     def is_proven(self) -> bool:
-        """Whether there was enough to compare to say that it is right."""
+        """Whether enough was compared to prove the store right."""
         return self.figures.verdict is checks.Verdict.OK
 
     @property
     def told(self) -> str:
-        """What was found, in a line; where keys differ, with the first of them."""
+        """The result in one line; if keys differ, with the first of them."""
         name = f"store {self.task}/{self.store}"
         if self.examples:
             first = self.examples[0]
@@ -89,8 +90,8 @@ class Verdict:
         if self.is_proven:
             return f"{name} equals its changelog: {self.figures.told}"
         return (
-            f"{name}: {self.figures.verdict}: its changelog has lost its beginning, and of {self.left_out} keys it cannot say "
-            f"whether they are right ({self.figures.told})"
+            f"{name}: {self.figures.verdict}: its changelog has lost its beginning, so {self.left_out} keys cannot be "
+            f"compared with it ({self.figures.told})"
         )
 
 
@@ -106,7 +107,7 @@ def verify_folder(
     go_on: Callable[[], bool],
     differing: Differing | None = None,
 ) -> Verdict:
-    """`verify_store` of a RocksDB folder that nobody has open. Raises `TaskCorrupted`, too."""
+    """Run `verify_store` on a RocksDB folder that no process has open. Also raises `TaskCorrupted`."""
     scratch = folder.with_name(f"{folder.name}.verify")
     scratch.mkdir(parents=True, exist_ok=True)
     try:
@@ -132,14 +133,14 @@ def verify_store(
     go_on: Callable[[], bool],
     differing: Differing | None = None,
 ) -> Verdict:
-    """Fold the changelog up to `job.target.changelog_offset` and compare.
+    """Fold the changelog up to `job.target.changelog_offset` and compare the store with it.
 
-    Blocks. What needs more than `memory_bytes` is written to `scratch`, which exists. `differing` is told the keys that
-    differ, in the order of the keys.
+    Blocks. What needs more than `memory_bytes` is written to `scratch`, which must exist. `differing` is called with
+    the keys that differ, in the order of the keys.
 
-    Raises `OutcomeUnknown` where the changelog cannot be read to its end, `StartRefused` where it holds keys that are none
-    of this store's, `RestoreSuspended` when `go_on` says no, and `StoreFailed` where the disk is full or that memory is too
-    little.
+    Raises `OutcomeUnknown` if the changelog cannot be read to its end, `StartRefused` if it holds keys that do not
+    belong to this store, `RestoreSuspended` if `go_on` returns False, and `StoreFailed` if the disk is full or the
+    memory is too small.
     """
     try:
         with scratch_database(scratch, memory_bytes) as database:
@@ -160,21 +161,21 @@ def verify_store(
     except duckdb.OutOfMemoryException as error:
         raise StoreFailed(
             f"store {job.spec.name} of task {task} cannot be verified in {memory_bytes} bytes of memory: raise "
-            "TIDEMARK_VERIFY_MEMORY_BYTES, or free the disk"
+            "TIDEMARK_VERIFY_MEMORY_BYTES, or free disk space"
         ) from error
     except duckdb.Error as error:
         raise StoreFailed(f"store {job.spec.name} of task {task} cannot be verified: {error}") from error
 
 
 def scratch_database(scratch: Path, memory_bytes: int) -> duckdb.DuckDBPyConnection:
-    """A database in a folder that takes all that does not fit into the memory it may use, too."""
+    """Open a database in a folder, to which it also writes what does not fit into its memory."""
     return duckdb.connect(
         str(scratch / "verify.duckdb"),
         config={
             "threads": 2,
             "memory_limit": f"{memory_bytes // 1024}KiB",
             "temp_directory": str(scratch / "spilled"),
-            # Keeping the order costs memory, and nobody asks for it.
+            # Keeping the order costs memory and is not needed.
             "preserve_insertion_order": False,
         },
     )
@@ -233,7 +234,7 @@ def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bo
             }
         ),
     )
-    # A struct, as max_by passes over a value that is null: a tombstone. A key that neither side holds is no key.
+    # Wrapped in a struct, because max_by skips nulls, which are tombstones here. A key that neither side holds is left out.
     database.execute(
         """
         create table pairs as

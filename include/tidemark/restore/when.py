@@ -1,4 +1,4 @@
-"""Points in time as people write and read them."""
+"""Points in time as text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidemark.topology.durations import duration_ms
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Epoch milliseconds of `now`, `-10m`, `1785670000000`, or ISO 8601 (UTC where no zone is named).
+    """Return the epoch milliseconds of `now`, `-10m`, `1785670000000`, or ISO 8601 (UTC if it has no zone).
 
-    Raises `ValueError` in words for the person who wrote it, also for what lies in the future.
+    Raises `ValueError` with a message for the user, also for a time in the future.
     """
     at_ms = _parsed(text.strip(), now_ms)
     if at_ms > now_ms:
-        raise ValueError(f"{text} is {told_time(at_ms)}, which lies in the future")
+        raise ValueError(f"{text} is {told_time(at_ms)}, which is in the future")
     return at_ms
 
 
@@ -30,13 +30,13 @@ def _parsed(text: str, now_ms: int) -> int:
         written = datetime.fromisoformat(text)
     except (ValueError, InvalidTopology):
         raise ValueError(
-            f"{text!r} is no time: write 2026-08-01T12:00:00Z, epoch milliseconds, or -10m for ten minutes ago"
+            f"{text!r} is not a time: write 2026-08-01T12:00:00Z, epoch milliseconds, or -10m for ten minutes ago"
         ) from None
     zoned = written if written.tzinfo is not None else written.replace(tzinfo=UTC)
     return int(zoned.timestamp() * 1000)
 
 
 def told_time(epoch_ms: int) -> str:
-    """`2026-08-01T12:00:00.250Z`."""
+    """Format a time as `2026-08-01T12:00:00.250Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

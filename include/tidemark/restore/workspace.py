@@ -1,9 +1,10 @@
-"""Where a restore keeps its plan, what it builds, and what it replaced: `<state_dir>/.restores/<app>/<restore id>/`.
+"""The folder in which a restore keeps its plan and the state that it builds and replaces.
 
-`plan.json` is the plan; `progress.json` says how far it is, rewritten atomically before and after each step, so that a run
-that was killed goes on where it was. `built/<unit>` is swapped in; `previous/<holder>/<unit>` is what it replaced, and
-`aside/<holder>/<unit>` what a rollback takes out, until the replaced folders are back. A unit is what is replaced as one: a
-task's folder, or a store's folder in it where a restore was asked for single stores.
+It is `<state_dir>/.restores/<app>/<restore id>/`. `plan.json` is the plan. `progress.json` is rewritten atomically
+before and after each step, so that a run that was killed continues where it stopped. `built/<unit>` is swapped in;
+`previous/<holder>/<unit>` is what it replaced, and `aside/<holder>/<unit>` what a rollback takes out, until the
+replaced folders are back. A unit is what is replaced as one: the folder of a task, or of one store if single stores are
+restored.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class RestoreState(StrEnum):
 
 @dataclass(frozen=True)
 class Move:
-    """One folder that is replaced, or removed where it does not take what was built.
+    """One folder that is replaced by a built one, or removed if `takes_built` is false.
 
-    `unit` is the path of what is replaced in a holder's folder of the application. The other two are relative to the state
-    folder; `previous` is empty where none was.
+    `unit` is the path of the replaced folder in a holder's folder of the application. `live` and `previous` are
+    relative to the state folder; `previous` is empty if there was no folder.
     """
 
     unit: str
@@ -59,9 +60,9 @@ class Move:
 
 @dataclass(frozen=True)
 class RestoreProgress:
-    """`verdicts` by `<task>/<store>`: what is built and verified.
+    """The progress of a restore. `verdicts`, by `<task>/<store>`, are those of the stores that are built and verified.
 
-    `moves` is fixed before the first folder moves, `aside` before a rollback moves one.
+    `moves` is fixed before the first folder is moved, `aside` before a rollback moves one.
     """
 
     state: RestoreState
@@ -77,10 +78,13 @@ class Workspace:
     """One restore on disk. Its lock is held by the process that runs, aborts or rolls it back."""
 
     def __init__(self, state_dir: Path, application_id: str, restore_id: str, kept_in: str = RESTORES_FOLDER) -> None:
-        """That of an id, which need not exist. Raises `StartRefused` for what `new_id` does not make: it becomes a path."""
+        """Refer to the workspace of an id, which need not exist.
+
+        The id becomes a path, so this raises `StartRefused` for text that `new_id` cannot have made.
+        """
         if not is_id(restore_id):
             raise StartRefused(
-                f"{restore_id!r} is no id of a restore, which looks like 20261122T031500000000Z: take one from "
+                f"{restore_id!r} is not the id of a restore, which looks like 20261122T031500000000Z: take one from "
                 "`tidemark restore status`, or make a plan with `tidemark restore plan`"
             )
         self.state_dir = state_dir
@@ -89,49 +93,49 @@ class Workspace:
 
     @property
     def built(self) -> Path:
-        """Folders in the making."""
+        """The folders that are being built."""
         return self.folder / "built"
 
     @property
     def previous(self) -> Path:
-        """Folders that were replaced."""
+        """The folders that were replaced."""
         return self.folder / "previous"
 
     @property
     def abort_file(self) -> Path:
-        """Its presence asks the run to end."""
+        """A file whose presence asks the run to end."""
         return self.folder / "abort"
 
     @property
     def set_aside(self) -> Path:
-        """Folders that a rollback takes out."""
+        """The folders that a rollback takes out."""
         return self.folder / "aside"
 
     def create(self, plan: RestorePlan) -> None:
-        """Store the plan, once: one that was begun keeps its progress.
+        """Store the plan once; a restore that was begun keeps its progress.
 
-        Raises `StartRefused` where it is another plan, or where it cannot be written.
+        Raises `StartRefused` if the workspace has another plan, or cannot be written.
         """
         if (self.folder / "plan.json").exists():
             if self.plan() != plan:
                 raise StartRefused(
-                    f"restore {self.folder.name} was begun with another plan: go on with it by `--resume "
+                    f"restore {self.folder.name} was begun with another plan: continue it with `--resume "
                     f"{self.folder.name}`, or make a new plan with `tidemark restore plan`"
                 )
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.write(RestoreProgress(RestoreState.PLANNED))
-            # Last: a workspace is what has a plan.
+            # Written last, because a folder without a plan is no workspace.
             replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
         except OSError as error:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise StartRefused(
-                f"cannot write {self.folder}: {error.strerror}; nothing was changed, free the disk and plan again"
+                f"cannot write {self.folder}: {error.strerror}; nothing was changed; free disk space and plan again"
             ) from error
 
     def plan(self) -> RestorePlan:
-        """The stored plan. Raises `StartRefused`."""
+        """Return the stored plan. Raises `StartRefused`."""
         try:
             return RestorePlan.from_json((self.folder / "plan.json").read_text())
         except FileNotFoundError as error:
@@ -140,7 +144,7 @@ class Workspace:
             ) from error
 
     def progress(self) -> RestoreProgress:
-        """How far it is."""
+        """Return the stored progress."""
         try:
             body = json.loads((self.folder / "progress.json").read_text())
         except FileNotFoundError:
@@ -157,14 +161,17 @@ class Workspace:
         replace_file(self.folder / "progress.json", json.dumps(asdict(progress), indent=1), synced=True)
 
     def lock(self) -> FolderLock:
-        """For the process that works on it. Raises `TaskLocked` naming that process."""
+        """Lock the workspace for the process that works on it. Raises `TaskLocked`, which names that process."""
         try:
             return FolderLock(self.folder)
         except TaskLocked as error:
-            raise TaskLocked(f"restore {self.folder.name} is being worked on: {error}") from error
+            raise TaskLocked(f"restore {self.folder.name} is in use: {error}") from error
 
     def abort(self) -> str:
-        """Ask the process that works on it to end, or clean up after one that is gone; says which. Raises `StartRefused`."""
+        """Ask the process that works on it to end, or clean up if that process is dead. Returns which, as text.
+
+        Raises `StartRefused`.
+        """
         progress = self.progress()
         if progress.state in (RestoreState.DONE, RestoreState.SWAPPING, RestoreState.ROLLING_BACK):
             raise StartRefused(
@@ -181,11 +188,12 @@ class Workspace:
         return f"restore {self.folder.name} aborted; the old state is in place"
 
     def moves_of(self, unit: str, held: Sequence[Path], owner: int | None) -> tuple[Move, ...]:
-        """Every folder in `held` that has the unit (rule 31): one takes what is built, the others are removed.
+        """Return a move for every folder in `held` that has the unit: one takes what was built, the others are removed.
 
-        `held` are folders of the application by holder, an instance's at least. What is built goes to the instance that
-        committed last (`owner`) where it has the task, else to the first that has it, else to an instance without. A single
-        store goes where the other stores of its task are, be that a standby's folder.
+        `held` are folders of the application by holder, at least one of an instance. What was built goes to the
+        instance that committed last (`owner`) if it has the task, otherwise to the first instance that has it,
+        otherwise to any instance. A single store goes where the other stores of its task are, even to a standby's
+        folder. See invariant: every holder.
         """
         task = str(task_of(unit))
         having = [folder for folder in held if (folder / task).exists()]
@@ -204,7 +212,7 @@ class Workspace:
         return Move(unit, self._relative(live), previous, takes_built)
 
     def with_their_tasks(self, moves: Sequence[Move], held: Sequence[Path]) -> tuple[Move, ...]:
-        """The moves, those of single stores in the folder in `held` that has their task now, where it was taken over."""
+        """Return the moves, those of single stores with the folder in `held` that has their task now, if it was taken over."""
         return tuple(self._with_its_task(move, held) for move in moves)
 
     def _with_its_task(self, move: Move, held: Sequence[Path]) -> Move:
@@ -215,14 +223,14 @@ class Workspace:
         return move if folder is None else replace(move, live=self._relative(folder / move.unit))
 
     def _task_folder(self, move: Move) -> Path:
-        """The live folder of the task that a move is of."""
+        """Return the live folder of the task that a move belongs to."""
         return self.state_dir / Path(move.live).parents[len(Path(move.unit).parts) - 1] / str(task_of(move.unit))
 
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self.state_dir))
 
     def swap(self, moves: Sequence[Move], probe: Callable[[str], None]) -> None:
-        """Each old folder aside, each new one in its place. May be repeated after a crash in the middle."""
+        """Move each old folder aside and each new one in its place. May be repeated after a crash in the middle."""
         for move in moves:
             live, built = self.state_dir / move.live, self.built / move.unit
             if move.takes_built and not built.exists():
@@ -231,20 +239,21 @@ class Workspace:
                 if live.exists() and move.previous:
                     _move(live, self.state_dir / move.previous)
             elif not move.takes_built:
-                continue  # Removed before: what is there was made or taken over since, and holds what Kafka does.
-            # An instance that ran between a crash and its repair has made a folder anew; Kafka holds what is in it.
+                continue  # Removed before: what is there now was created or taken over since, and is what Kafka has.
+            # An instance that ran between a crash and this repetition may have created the folder again; Kafka has its
+            # contents.
             shutil.rmtree(live, ignore_errors=True)
             if move.takes_built:
                 probe("swap-between")
                 _move(built, live)
             elif live.parent.name == STORES_FOLDER:
-                # A task's folder without a store keeps its holder from taking over the one that has them.
+                # A task folder without stores would keep its holder from taking over the folder that has them.
                 with suppress(OSError):
                     live.parent.rmdir()
             probe("swap-one")
 
     def lost(self, moves: Sequence[Move]) -> list[Move]:
-        """Swapped moves whose replaced folder is gone, so that there is nothing to bring back."""
+        """Return the swapped moves whose replaced folder no longer exists, so that it cannot be put back."""
         return [
             m
             for m in moves
@@ -252,16 +261,16 @@ class Workspace:
         ]
 
     def replaced(self, moves: Sequence[Move]) -> set[str]:
-        """Units of which a replaced folder is kept."""
+        """Return the units of which a replaced folder is kept."""
         return {move.unit for move in moves if self._previous_of(move) is not None}
 
     def kept_forward(self, moves: Sequence[Move]) -> list[str]:
-        """Units whose folder in place is the only one there is: nothing was there before."""
+        """Return the units whose present folder is the only one, because there was none before."""
         swapped = {m.unit for m in moves if m.takes_built and not (self.built / m.unit).exists()}
         return sorted(swapped - self.replaced(moves))
 
     def moves_aside(self, moves: Sequence[Move], held: Sequence[Path]) -> tuple[Move, ...]:
-        """What a rollback takes out: every folder of a unit that is brought back, but those that still are the old ones."""
+        """Return what a rollback takes out: every folder of a unit that is put back, unless it still is the old one."""
         untouched = {m.live for m in moves if not m.takes_built and self._previous_of(m) is None}
         return tuple(
             Move(unit, live, self._relative(self.set_aside / folder.parent.name / unit), takes_built=False)
@@ -272,9 +281,10 @@ class Workspace:
         )
 
     def swap_back(self, moves: Sequence[Move], aside: Sequence[Move]) -> None:
-        """Each new folder aside, each old one back; what replaced nothing stays in place.
+        """Move each new folder aside and each old one back. A new folder that replaced nothing stays.
 
-        May be repeated until what lies aside is dropped, which is to come after the progress says that it is done.
+        May be repeated until what was moved aside is deleted, which must happen only after the progress says that it is
+        done.
         """
         for move in aside:
             live, kept = self.state_dir / move.live, self.state_dir / move.previous
@@ -286,26 +296,26 @@ class Workspace:
             if not move.takes_built and (move.live in places or not self._has_place(move)):
                 continue  # An instance that ran since has taken the task over: a stale store has no place any more.
             if previous is not None:
-                # What an instance that ran after a crash has made anew; Kafka holds what is in it.
+                # An instance that ran after a crash may have created it again; Kafka has its contents.
                 shutil.rmtree(self.state_dir / move.live, ignore_errors=True)
                 _move(previous, self.state_dir / move.live)
 
     def _has_place(self, move: Move) -> bool:
-        """Whether a folder can come back without making one of its task that holds nothing else."""
+        """Whether the folder can be put back without creating a task folder that holds nothing else."""
         return move.unit == str(task_of(move.unit)) or self._task_folder(move).exists()
 
     def _previous_of(self, move: Move) -> Path | None:
-        """The folder that was replaced, where it is kept."""
+        """Return the folder that was replaced, if it is kept."""
         previous = self.state_dir / move.previous
         return previous if move.previous and previous.exists() else None
 
     def drop_built(self) -> None:
-        """Give what was built, and what a rollback took out, back to the disk."""
+        """Delete what was built, and what a rollback took out."""
         shutil.rmtree(self.built, ignore_errors=True)
         shutil.rmtree(self.set_aside, ignore_errors=True)
 
     def finish(self, progress: RestoreProgress, state: RestoreState, message: str = "") -> RestoreProgress:
-        """Write a last state."""
+        """Write a final state. Returns the progress."""
         done = replace(progress, state=state, message=message, ended_ms=wall_clock_ms())
         self.write(done)
         self.abort_file.unlink(missing_ok=True)
@@ -313,22 +323,22 @@ class Workspace:
 
 
 def new_id(at: datetime | None = None) -> str:
-    """Of a restore, a rewind or a drill: a time in UTC, now unless given, so that names sort by it."""
+    """Return a new id of a restore, a rewind or a drill: a time in UTC, by default now, so that ids sort by it."""
     return (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%S%fZ")
 
 
 def task_of(unit: str) -> TaskId:
-    """The task that a unit is, or is of."""
+    """Return the task that a unit is or belongs to."""
     return TaskId.parse(Path(unit).parts[0])
 
 
 def is_id(text: str) -> bool:
-    """Whether `new_id` makes such a text."""
+    """Whether the text is an id as `new_id` makes them."""
     return _ID.fullmatch(text) is not None
 
 
 def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
-    """All restores of an application, the newest first."""
+    """Return all restores of an application, the newest first."""
     folder = state_dir / RESTORES_FOLDER / application_id
     known = (path.name for path in folder.glob("*") if is_id(path.name) and (path / "plan.json").exists())
     return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]

@@ -1,7 +1,7 @@
-"""How a command asks a running instance for a savepoint, and how that answers: two files beside each other.
+"""The request of a command to a running instance for a savepoint, and the instance's answer. Both are files.
 
-The command writes `<var_dir>/instances/<app>-<instance>.savepoint.json`; the instance takes it away when it has read it,
-and answers in its run file, under `savepoint`.
+The command writes `<var_dir>/instances/<app>-<instance>.savepoint.json`. The instance deletes it after reading it, and
+answers in its run file, under `savepoint`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
 class Saving(StrEnum):
-    """How far an instance is."""
+    """How far an instance is with its part of a savepoint."""
 
     COPYING = "copying"
     DONE = "done"
@@ -32,7 +32,7 @@ class Saving(StrEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """Take a savepoint with this id and copy it to `location`."""
+    """A request to take a savepoint with this id and copy it to `location`."""
 
     savepoint_id: str
     location: str
@@ -40,10 +40,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What an instance says of the savepoint it was asked for last.
+    """An instance's report about the savepoint that it was asked for last.
 
-    `bytes_done` of `bytes_total` were checked, `bytes_copied` of them had to be copied. `held_ms`: how long the stream
-    stood still for it.
+    `bytes_done` of `bytes_total` were checked, `bytes_copied` of them had to be copied. `held_ms` is how long the
+    stream was paused for it.
     """
 
     savepoint_id: str
@@ -56,12 +56,12 @@ class Answer:
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For the run file."""
+        """Return the answer as it is written to the run file."""
         return asdict(self)
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Answer | None:
-        """From the content of a run file; None where the instance was never asked."""
+        """Read the answer from the content of a run file; None if the instance was never asked."""
         answer = said.get(ANSWER)
         if answer is None:
             return None
@@ -69,24 +69,24 @@ class Answer:
 
 
 def request_path(var_dir: Path, application_id: str, instance: int) -> Path:
-    """Where the request to one instance lies."""
+    """Return the path of the request to one instance."""
     return var_dir / "instances" / f"{application_id}-{instance}.savepoint.json"
 
 
 def write_request(path: Path, request: Request) -> None:
-    """Put it there in one piece."""
+    """Write the request atomically."""
     replace_file(path, json.dumps({"id": request.savepoint_id, "location": request.location}), synced=False)
 
 
 def take_request(path: Path) -> Request | None:
-    """Read a request and take it away; None where there is none, or what is there is none. Raises `OSError`."""
+    """Read a request and delete it. Returns None if there is none, or its content is invalid. Raises `OSError`."""
     asked = read_request(path)
     path.unlink(missing_ok=True)
     return asked
 
 
 def read_request(path: Path) -> Request | None:
-    """Read a request and leave it there; None where there is none, or what is there is none. Raises `OSError`."""
+    """Read a request and leave it. Returns None if there is none, or its content is invalid. Raises `OSError`."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -100,14 +100,14 @@ def read_request(path: Path) -> Request | None:
 
 @dataclass(frozen=True)
 class LiveInstance:
-    """A running instance of an application on this machine, known by its run file."""
+    """A running instance of an application on this machine, found by its run file."""
 
     instance: int
     identity: Identity
     run_file: Path
 
     def said(self) -> Mapping[str, Any] | None:
-        """What it says now; None when this very process does not run any more."""
+        """Return the content of its run file; None if this very process is no longer running."""
         said = read_run_file(self.run_file)
         if said is None or _identity(said) != self.identity or said.get("state") in _ENDED:
             return None
@@ -115,7 +115,7 @@ class LiveInstance:
 
 
 def live_instances(var_dir: Path, application_id: str) -> list[LiveInstance]:
-    """All that run, by number."""
+    """Return all running instances, in the order of their numbers."""
     found: list[LiveInstance] = []
     for path in (var_dir / "instances").glob(f"{application_id}-*.json"):
         said = read_run_file(path)

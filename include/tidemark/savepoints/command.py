@@ -1,4 +1,4 @@
-"""`tidemark savepoint take`: ask every instance, wait for all, and say that the savepoint is whole."""
+"""The work of `tidemark savepoint take`: ask every instance, wait for all, and check that the savepoint is complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _SILENT_S = 120.0
 
 @dataclass(frozen=True)
 class Copied:
-    """How far a savepoint is, over all instances. Bytes: in all, checked, and those of them that had to be copied."""
+    """The progress of a savepoint over all instances.
+
+    `total_bytes` is the size, `done_bytes` were checked, and `copied_bytes` of those had to be copied.
+    """
 
     total_bytes: int
     done_bytes: int
@@ -42,7 +45,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Taken:
-    """A whole savepoint. `held_ms`: the longest that an instance stood still for it; 0 where none ran."""
+    """A complete savepoint. `held_ms` is the longest time that an instance was paused for it; 0 if none was running."""
 
     manifest: SavepointManifest
     copied_bytes: int
@@ -51,7 +54,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class SavepointCommand:
-    """Takes one savepoint. `tasks` are all tasks of the application; `watch` is told how far it is."""
+    """Takes one savepoint. `tasks` are all tasks of the application; `watch` is called with the progress."""
 
     plan: TopologyPlan
     settings: Settings
@@ -60,7 +63,10 @@ class SavepointCommand:
     clock: Callable[[], int]
 
     def take(self) -> Taken:
-        """Blocks until the savepoint is whole. Raises `SavepointFailed` naming the instance, or the tasks that lack."""
+        """Take the savepoint. Blocks until it is complete.
+
+        Raises `SavepointFailed`, which names the instance, or the tasks that are missing.
+        """
         app = self.plan.application_id
         repository = SavepointRepository(self.settings.savepoint_location, app)
         with self._alone():
@@ -69,7 +75,7 @@ class SavepointCommand:
                 answer = Answer.of(one.said() or {})
                 if answer is not None and answer.state is Saving.COPYING:
                     raise SavepointFailed(
-                        f"instance {one.instance} of {app} still copies savepoint {answer.savepoint_id}: wait for it"
+                        f"instance {one.instance} of {app} is still copying savepoint {answer.savepoint_id}: wait for it"
                     )
             savepoint_id = new_savepoint_id(self.clock())
             repository.begin(savepoint_id)
@@ -84,12 +90,12 @@ class SavepointCommand:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """An instance has room for one request."""
+        """Hold the lock of this command, because an instance can keep only one request."""
         try:
             lock = FolderLock(self.settings.var_dir / "savepoint-commands" / self.plan.application_id)
         except TaskLocked as error:
             raise SavepointFailed(
-                f"another `tidemark savepoint take` of {self.plan.application_id} is at work: wait for it"
+                f"another `tidemark savepoint take` of {self.plan.application_id} is running: wait for it"
             ) from error
         with lock:
             yield
@@ -103,7 +109,7 @@ class SavepointCommand:
         return count.copied_bytes
 
     def _ask(self, live: Sequence[LiveInstance], savepoint_id: str) -> tuple[int, int]:
-        """Ask all, wait for all: bytes copied, and the longest that one stood still in ms."""
+        """Ask all instances and wait for them. Returns the bytes copied, and the longest pause of one, in ms."""
         app = self.plan.application_id
         paths = [request_path(self.settings.var_dir, app, one.instance) for one in live]
         try:
@@ -130,16 +136,16 @@ class SavepointCommand:
             pause.wait(_LOOK_S)
 
     def _answer(self, one: LiveInstance, savepoint_id: str) -> Answer | None:
-        """None where it has not come to it yet."""
+        """Return the answer of an instance; None if it has not begun yet. Raises `SavepointFailed`."""
         who = f"instance {one.instance} of {self.plan.application_id}"
         said = one.said()
         if said is None:
             raise SavepointFailed(
-                f"{who} (process {one.identity.pid}) ended before savepoint {savepoint_id} was whole; take another"
+                f"{who} (process {one.identity.pid}) ended before savepoint {savepoint_id} was complete; take another"
             )
         if time.time() - one.run_file.stat().st_mtime > _SILENT_S:
             raise SavepointFailed(
-                f"{who} (process {one.identity.pid}) has said nothing for {_SILENT_S:.0f} s: see its log"
+                f"{who} (process {one.identity.pid}) has not updated its run file for {_SILENT_S:.0f} s: see its log"
             )
         answer = Answer.of(said)
         if answer is None or answer.savepoint_id != savepoint_id:

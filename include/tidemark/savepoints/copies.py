@@ -1,4 +1,4 @@
-"""Savepoints as a source of state for tasks that start (rows A3, B5)."""
+"""Savepoints as a source of state for tasks that start."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NEWEST = 3
 
 @dataclass(frozen=True)
 class SavepointCopies:
-    """Implements `CopySource` with the newest whole savepoints, `most` at the most. Safe to use from several threads."""
+    """Implements `CopySource` with at most the `most` newest complete savepoints. Safe to use from several threads."""
 
     repository: SavepointRepository
     most: int = _NEWEST
 
     @property
     def kind(self) -> SourceOfState:
-        """A savepoint."""
+        """The kind of copy: a savepoint."""
         return SourceOfState.SAVEPOINT
 
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
-        """The newest savepoint first, by store; what cannot be read is left out, with a line in the log."""
+        """Return the copies by store, the newest savepoint first. A savepoint that cannot be read is left out and logged."""
         found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
         try:
             for manifest in self._newest():
@@ -48,7 +48,7 @@ class SavepointCopies:
             try:
                 whole.append(self.repository.manifest(savepoint_id))
             except CopyUnusable as error:
-                log.warning("savepoint left out: %s", error)
+                log.warning("a savepoint is left out: %s", error)
             if len(whole) == self.most:
                 break
         return whole
@@ -57,7 +57,7 @@ class SavepointCopies:
         try:
             manifest = self.repository.task(savepoint_id, task)
         except CopyUnusable as error:
-            log.warning("savepoint left out: %s", error)
+            log.warning("a savepoint is left out: %s", error)
             return
         location = self.repository.url(savepoint_id, f"{task}.json")
         for store in manifest.stores:
@@ -65,14 +65,14 @@ class SavepointCopies:
             found.setdefault(store.store, []).append(copy)
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Download into `folder`, which does not exist, each file checked against its checksum. Raises `CopyUnusable`."""
+        """Download a store into `folder`, which must not exist, and verify each file's checksum. Raises `CopyUnusable`."""
         savepoint_id = PurePosixPath(copy.location).parent.name
         try:
             saved = self.repository.task(savepoint_id, str(task)).store(store)
         except SavepointFailed as error:
             raise CopyUnusable(str(error)) from error
         if saved is None:
-            raise CopyUnusable(f"{copy.location}: it holds no store {store}")
+            raise CopyUnusable(f"{copy.location}: it does not contain store {store}")
         try:
             folder.mkdir(parents=True)
         except OSError as error:

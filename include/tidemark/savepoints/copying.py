@@ -1,4 +1,4 @@
-"""From hard links of checkpoints to the repository: what takes long of a savepoint, and holds nobody up."""
+"""Copying of checkpoints to the repository: the slow part of a savepoint, during which the stream continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class LinkedStore:
-    """A checkpoint of one store, in a folder that nobody writes to."""
+    """A checkpoint of one store, in a folder to which no process writes."""
 
     store: str
     marker: Marker
@@ -26,7 +26,7 @@ class LinkedStore:
 
     @property
     def files(self) -> list[Path]:
-        """By name; RocksDB's folders are flat."""
+        """The files, sorted by name; RocksDB's folders have no subfolders."""
         return sorted(self.folder.iterdir())
 
 
@@ -41,7 +41,7 @@ class LinkedTask:
 
 @dataclass(frozen=True)
 class LinkedSavepoint:
-    """All checkpoints that one process made, below `folder`, which is theirs alone."""
+    """All checkpoints that one process made, below `folder`, which contains nothing else."""
 
     savepoint_id: str
     application_id: str
@@ -52,26 +52,26 @@ class LinkedSavepoint:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files."""
         return sum(f.stat().st_size for task in self.tasks for store in task.stores for f in store.files)
 
 
 @dataclass
 class CopyCount:
-    """Bytes that were checked, and those of them that had to be copied. `on_change` may raise `SavepointFailed`."""
+    """Counts the bytes that were checked, and those of them that had to be copied. `on_change` may raise `SavepointFailed`."""
 
     on_change: Callable[[], None]
     done_bytes: int = 0
     copied_bytes: int = 0
 
     def tick(self, checked_bytes: int) -> None:
-        """One more chunk."""
+        """Count one more chunk."""
         self.done_bytes += checked_bytes
         self.on_change()
 
 
 def link_task(task: TaskId, stores: Mapping[StoreSpec, RocksStore | None], folder: Path) -> LinkedTask:
-    """Checkpoint a task's stores below `folder`; a store is None where it is not RocksDB's.
+    """Checkpoint a task's stores below `folder`. The value in `stores` is None for a store that is not RocksDB's.
 
     Raises `SavepointFailed`.
     """
@@ -92,9 +92,9 @@ def link_task(task: TaskId, stores: Mapping[StoreSpec, RocksStore | None], folde
 
 
 def copy_linked(linked: LinkedSavepoint, repository: SavepointRepository, count: CopyCount) -> None:
-    """Copy what is new, task by task, and remove the links as they are done. Raises `SavepointFailed`.
+    """Copy new files, task by task, and delete the links of each task that is done. Blocks. Raises `SavepointFailed`.
 
-    Each task counts by its manifest, once all of its files are there.
+    A task's manifest is written once all of its files are there; only then does the task count.
     """
     try:
         for task in linked.tasks:

@@ -1,4 +1,4 @@
-"""Which savepoints go, by count and age, and which files go with them."""
+"""Expiry of savepoints by count and age, and deletion of the files that only they used."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tidemark.savepoints.manifest import begun_ms
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
 
 GIVEN_UP_MS = 3_600_000
-"""A savepoint that is not whole after this time will never be."""
+"""A savepoint that is not complete after this time never will be."""
 _FILES_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
 class Expired:
-    """What went. `files_kept` says why no file was taken away this time, None where those without a savepoint were."""
+    """What was removed. `files_kept` says why unused files were not removed this time; None if they were."""
 
     savepoints: tuple[str, ...]
     files: int
@@ -28,10 +28,10 @@ class Expired:
 def expired_ids(
     savepoints: Sequence[Savepoint], keep: int | None, max_age_ms: int | None, now_ms: int
 ) -> tuple[str, ...]:
-    """Of `savepoints`, the newest first, those to remove. Reads nothing.
+    """Return those of `savepoints`, which are sorted with the newest first, to remove. Reads nothing.
 
-    A whole one goes when `keep` newer ones are whole, or when it is older than `max_age_ms`; one that is not whole goes
-    when it was begun an hour ago.
+    A complete savepoint is removed if `keep` newer ones are complete, or if it is older than `max_age_ms`; an
+    incomplete one, if it was begun at least an hour ago.
     """
     gone: list[str] = []
     whole = 0
@@ -48,9 +48,9 @@ def expired_ids(
 
 
 def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | None, now_ms: int) -> Expired:
-    """Remove manifests, then files that none names any more. Blocks; raises `SavepointFailed`.
+    """Remove manifests, then files that no manifest names. Blocks; raises `SavepointFailed`.
 
-    While another savepoint is being written, and while a manifest cannot be read, all files stay.
+    All files are kept while another savepoint is being written, and while a manifest cannot be read.
     """
     gone = expired_ids(repository.savepoints(), keep, max_age_ms, now_ms)
     for savepoint_id in gone:
@@ -59,11 +59,11 @@ def expire(repository: SavepointRepository, keep: int | None, max_age_ms: int | 
     try:
         named = _named_files(repository)
     except CopyUnusable as error:
-        return Expired(gone, 0, 0, f"what it names is not known: {error}")
+        return Expired(gone, 0, 0, f"the files that a savepoint uses are not known: {error}")
     unnamed = iter(sorted(sizes.keys() - named))
     files = size = 0
     while some := list(islice(unnamed, _FILES_AT_ONCE)):
-        # Asked again and again: a savepoint that is begun meanwhile may count on a file that is about to go.
+        # Checked again and again: a savepoint that is begun in the meantime may rely on a file that is about to be removed.
         reason = _being_written(repository, now_ms)
         if reason is not None:
             return Expired(gone, files, size, reason)

@@ -1,4 +1,4 @@
-"""An instance takes the last savepoint that its stop asks for (`leaving.py`): bounded, whatever the location does."""
+"""An instance's part of the last savepoint that a stop asks for (see `leaving.py`). It takes a bounded time."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class LastSavepoint:
         timeout_s: float,
         clock: Callable[[], int],
     ) -> None:
-        """Remove a request that an earlier process left. `tasks` are all of the application's.
+        """Remove a request that an earlier process left. `tasks` are all tasks of the application.
 
-        `links` is a folder of the instance's own beside its stores, used by nothing else by then; `clock` gives epoch
-        milliseconds.
+        `links` is a folder of the instance beside its stores, which nothing else uses when the savepoint is taken;
+        `clock` returns epoch milliseconds.
         """
         self._application_id = application_id
         self._topology_version = topology_version
@@ -49,16 +49,16 @@ class LastSavepoint:
         request.unlink(missing_ok=True)
 
     def take(self, held: Collection[Task]) -> None:
-        """Take it of the tasks held, where a stop asks for one; their last batch is committed and written.
+        """Take a savepoint of the tasks held, if a stop asks for one. Their last batch must be committed and written.
 
-        Blocks for `timeout_s` at the most, beside the checkpoints. Never raises: what goes wrong is said, and the stop
-        goes on.
+        Blocks for at most `timeout_s`, plus the time of the checkpoints. Never raises: an error is logged, and the stop
+        continues.
         """
         started = time.monotonic()
         try:
             asked = read_request(self._request)
         except OSError as error:
-            log.warning("no last savepoint: %s; the stop goes on", error)
+            log.warning("no last savepoint: %s; the stop continues", error)
             return
         if asked is None or self._timeout_s <= 0:
             return
@@ -67,7 +67,7 @@ class LastSavepoint:
         except (TidemarkError, OSError) as error:
             self._say_failed(asked, str(error))
             return
-        # A daemon: a location that does not answer must not keep the process.
+        # A daemon thread, because a location that does not answer must not keep the process alive.
         copier = threading.Thread(target=self._copy, args=(asked, linked), name="last savepoint", daemon=True)
         copier.start()
         copier.join(max(0.0, started + self._timeout_s - time.monotonic()))
@@ -75,8 +75,8 @@ class LastSavepoint:
             self._is_given_up.set()
             self._say_failed(
                 asked,
-                f"{asked.location} has not taken it within {self._timeout_s:g} s (last_savepoint_timeout_ms), it may be "
-                "slow or away",
+                f"{asked.location} has not accepted it within {self._timeout_s:g} s (last_savepoint_timeout_ms): it may be "
+                "slow or unreachable",
             )
         shutil.rmtree(self._links, ignore_errors=True)
 
@@ -93,7 +93,7 @@ class LastSavepoint:
             repository.begin(asked.savepoint_id)
             copy_linked(linked, repository, count)
             is_whole = self._complete(linked, repository)
-        except Exception as error:  # noqa: BLE001 - each file system has errors of its own, and the stop goes on
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own, and the stop continues
             if not self._is_given_up.is_set():
                 self._say_failed(asked, str(error))
             return
@@ -104,7 +104,7 @@ class LastSavepoint:
         )  # fmt: skip
 
     def _complete(self, linked: LinkedSavepoint, repository: SavepointRepository) -> bool:
-        """Write the manifest where every task is there; other instances may still be at theirs."""
+        """Write the manifest if every task is there. Returns whether it was; other instances may still be copying theirs."""
         there = set(repository.savepoint(linked.savepoint_id).tasks)
         if not {str(task) for task in self._tasks} <= there:
             return False
@@ -117,4 +117,4 @@ class LastSavepoint:
             raise SavepointFailed("given up")
 
     def _say_failed(self, asked: Request, why: str) -> None:
-        log.warning("no last savepoint: id=%s: %s; the stop goes on", asked.savepoint_id, why)
+        log.warning("no last savepoint: id=%s: %s; the stop continues", asked.savepoint_id, why)

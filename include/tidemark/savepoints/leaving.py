@@ -1,8 +1,9 @@
-"""The last savepoint of a stop: whoever stops an instance asks for it, the instance takes it behind its last batch.
+"""Requests for the last savepoint of a stop.
 
-The request is `<var_dir>/instances/<app>-<instance>.leaving.json`, written before the signal. Instances that are stopped
-together get one id, so that their parts make one savepoint; the one that is ready last says that it is whole. A stop
-without a request (a hold, `tidemark down`, a kill) takes none, nor does an instance that ends by an error.
+The process that stops an instance asks for it, and the instance takes it after its last batch. The request is
+`<var_dir>/instances/<app>-<instance>.leaving.json`, written before the signal. Instances that are stopped together get
+one id, so that their parts form one savepoint; the instance that finishes last marks it as complete. A stop without a
+request (a hold, `tidemark down`, a kill) takes no savepoint, and neither does an instance that ends with an error.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from tidemark.savepoints.asking import Request, read_request, write_request
 from tidemark.savepoints.manifest import begun_ms, new_savepoint_id
 
 _TOGETHER_MS = 30_000
-"""Stops asked for within this time are one: a run's tasks are told one by one."""
+"""Stops that are asked for within this time belong together, because the tasks of a run are stopped one by one."""
 
 
 def leaving_path(var_dir: Path, application_id: str, instance: int) -> Path:
-    """Where the request to one instance lies."""
+    """Return the path of the request to one instance."""
     return var_dir / "instances" / f"{application_id}-{instance}.leaving.json"
 
 
 def ask_for_last(var_dir: Path, application_id: str, instance: int, location: str, now_ms: int) -> Request:
-    """Put the request there; the signal follows. Asks nothing of `location`. Raises `OSError`."""
+    """Write the request; the signal follows. Does not access `location`. Raises `OSError`."""
     path = leaving_path(var_dir, application_id, instance)
     lock = os.open(path.with_name(f"{application_id}.leaving.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        # Each instance is stopped by a watcher of its own, all at once.
+        # Each instance is stopped by its own watcher, all at the same time.
         fcntl.flock(lock, fcntl.LOCK_EX)
         others = [read_request(other) for other in _siblings(path, application_id)]
         together = [o.savepoint_id for o in others if o is not None and o.location == location and _is_now(o, now_ms)]
@@ -41,7 +42,10 @@ def ask_for_last(var_dir: Path, application_id: str, instance: int, location: st
 
 
 def _siblings(path: Path, application_id: str) -> list[Path]:
-    """Requests to other instances of the same application, whose id may be the beginning of another's."""
+    """Return the requests to other instances of this application.
+
+    Applications whose ids begin with this application's id are not matched.
+    """
     named = re.compile(rf"{re.escape(application_id)}-\d+\.leaving\.json")
     return [other for other in path.parent.iterdir() if named.fullmatch(other.name) and other != path]
 

@@ -1,4 +1,4 @@
-"""What a savepoint says of itself: a manifest per task, and one over all tasks, written last (row B5)."""
+"""The manifests of a savepoint: one per task, and one over all tasks, which is written last."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ _ID_TIME = "%Y%m%dT%H%M%S"
 
 
 def new_savepoint_id(now_ms: int) -> str:
-    """An id that no other savepoint has; ids in order are savepoints in the order of time."""
+    """Return an id that no other savepoint has. The order of ids is the order of time."""
     return f"{datetime.fromtimestamp(now_ms // 1000, UTC):{_ID_TIME}}-{secrets.token_hex(3)}"
 
 
 def begun_ms(savepoint_id: str) -> int | None:
-    """When a savepoint was begun, to the second, in epoch milliseconds; None for what is no savepoint's id."""
+    """Return when a savepoint was begun, in epoch milliseconds, to the second.
+
+    Returns None if the text is not a savepoint's id.
+    """
     try:
         return int(datetime.strptime(savepoint_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC).timestamp()) * 1000
     except ValueError:
@@ -42,7 +45,7 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedStore:
-    """One store as it stood at `marker`."""
+    """One store as it was at `marker`."""
 
     store: str
     marker: Marker
@@ -50,13 +53,13 @@ class SavedStore:
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
+        """The size of all its files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A store that the savepoint does not hold, and why."""
+    """A store that the savepoint does not contain, and why."""
 
     store: str
     reason: str
@@ -64,7 +67,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class TaskManifest:
-    """One task's part of a savepoint; written when all of its files are there."""
+    """One task's part of a savepoint, written once all of its files are there."""
 
     savepoint_id: str
     application_id: str
@@ -75,21 +78,21 @@ class TaskManifest:
     left_out: tuple[LeftOut, ...]
 
     def store(self, name: str) -> SavedStore | None:
-        """The store of that name, None where it is left out."""
+        """Return the store of that name; None if it is left out."""
         return next((store for store in self.stores if store.store == name), None)
 
     @property
     def files(self) -> list[SavedFile]:
-        """Of all stores."""
+        """The files of all stores."""
         return [file for store in self.stores for file in store.files]
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the manifest as JSON."""
         return _encoded(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TaskManifest:
-        """Read what `to_bytes` wrote; raises `CopyUnusable`."""
+        """Read what `to_bytes` wrote. Raises `CopyUnusable`."""
         try:
             body = _decoded(data)
             body["stores"] = tuple(_saved_store(store) for store in body["stores"])
@@ -101,7 +104,7 @@ class TaskManifest:
 
 @dataclass(frozen=True)
 class SavepointManifest:
-    """The whole of a savepoint: its presence says that every task named in it is there with all of its files."""
+    """The manifest of a whole savepoint. It exists only if every task that it names is there with all of its files."""
 
     savepoint_id: str
     application_id: str
@@ -111,12 +114,12 @@ class SavepointManifest:
     total_bytes: int
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """Return the manifest as JSON."""
         return _encoded(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SavepointManifest:
-        """Read what `to_bytes` wrote; raises `CopyUnusable`."""
+        """Read what `to_bytes` wrote. Raises `CopyUnusable`."""
         try:
             body = _decoded(data)
             body["tasks"] = tuple(body["tasks"])
@@ -128,7 +131,7 @@ class SavepointManifest:
 
 
 def left_out(spec: StoreSpec) -> LeftOut | None:
-    """Why a store of this kind is in no savepoint; None for one that is."""
+    """Return why savepoints do not contain stores of this kind; None if they do."""
     return None if spec.uncopied is None else LeftOut(spec.name, spec.uncopied)
 
 
@@ -139,7 +142,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 def _decoded(data: bytes) -> dict[str, Any]:
     body = json.loads(data)
     if not isinstance(body, dict) or body.pop("version") != MANIFEST_VERSION:
-        raise ValueError("it is of another version")
+        raise ValueError("it has another version")
     return body
 
 
@@ -151,7 +154,7 @@ def _saved_store(body: Mapping[str, Any]) -> SavedStore:
 def _saved_files(body: Sequence[Mapping[str, Any]]) -> tuple[SavedFile, ...]:
     files = tuple(SavedFile(**file) for file in body)
     for file in files:
-        # Names become paths: nothing may lead out of the store's folder.
+        # The names become paths, so none may point outside the store's folder.
         if not (is_legal_name(file.name) and len(file.sha256) == 64 and file.sha256.isalnum()):
-            raise ValueError(f"{file.name!r} is no file of a store")
+            raise ValueError(f"{file.name!r} is not the name of a store's file")
     return files

@@ -1,8 +1,8 @@
-"""Where savepoints lie: any location that fsspec knows, laid out as `docs/savepoints.md` says.
+"""Storage of savepoints at any location that fsspec supports, laid out as described in `docs/savepoints.md`.
 
-Nothing counts before it is whole: each file is written under another name and moved, a task's manifest follows its
-files, the savepoint's manifest follows those of its tasks. Files are named by their SHA-256, so that a savepoint copies
-only what no other one has.
+Nothing counts before it is complete: each file is written under another name and moved, a task's manifest is written
+after its files, the savepoint's manifest after those of its tasks. Files are named by their SHA-256, so that a
+savepoint copies only what no other one has.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BEGUN = "begun"
 _CHUNK_BYTES = 4 << 20
 
 Progress = Callable[[int], None]
-"""Told the number of bytes of each chunk; may raise `SavepointFailed` to stop."""
+"""Called with the number of bytes of each chunk; may raise `SavepointFailed` to stop."""
 
 
 @dataclass(frozen=True)
 class Savepoint:
-    """One savepoint as it is listed. `manifest` is None while it is not whole; `fault` says why it is not, in a line."""
+    """One savepoint in a list. `manifest` is None if it is not complete; then `fault` says why, in one line."""
 
     savepoint_id: str
     tasks: tuple[str, ...]
@@ -53,7 +53,7 @@ class SavepointRepository:
     """All savepoints of one application at one location. Safe to use from several threads; every method blocks."""
 
     def __init__(self, location: str, application_id: str) -> None:
-        """`location` is a folder or a URL. Raises `InvalidSettings` for one that fsspec does not know; asks nothing yet."""
+        """Use `location`, a folder or a URL. Raises `InvalidSettings` if fsspec does not support it; does not access it yet."""
         self.location = location.rstrip("/")
         self.application_id = application_id
         try:
@@ -66,7 +66,7 @@ class SavepointRepository:
         self._root = f"{root.rstrip('/')}/{application_id}"
 
     def url(self, savepoint_id: str, name: str = MANIFEST) -> str:
-        """Where a manifest lies, for people."""
+        """Return the URL of a manifest, for messages."""
         return f"{self.location}/{self.application_id}/savepoints/{savepoint_id}/{name}"
 
     def _path(self, *parts: str) -> str:
@@ -74,7 +74,7 @@ class SavepointRepository:
 
     @contextmanager
     def _reaching(self, what: str, missing: type[TidemarkError] = CopyUnusable) -> Iterator[None]:
-        """Every file system has errors of its own; `missing` is raised where there is nothing."""
+        """Translate the errors of any file system; raise `missing` if a file does not exist."""
         try:
             yield
         except (SavepointFailed, CopyUnusable, StoreFailed):
@@ -85,14 +85,14 @@ class SavepointRepository:
             raise SavepointFailed(f"{what} cannot be reached: {_told(error)}") from error
 
     def begin(self, savepoint_id: str) -> None:
-        """Say that a savepoint is being written, so that no file is taken away meanwhile. Raises `SavepointFailed`."""
+        """Note that a savepoint is being written, so that no file is removed in the meantime. Raises `SavepointFailed`."""
         self._write(self._path("savepoints", savepoint_id, BEGUN), savepoint_id.encode())
 
     def put_file(self, source: Path, tick: Progress) -> tuple[SavedFile, int]:
-        """Copy a file unless it is there already; also the number of bytes that were copied.
+        """Copy a file unless it is there already. Returns the file, and the number of bytes that were copied.
 
-        `tick` is told each chunk of the checksumming, so every byte once. Raises `SavepointFailed`, and `OSError` where
-        `source` cannot be read.
+        `tick` is called for each chunk of the checksumming, so once for every byte. Raises `SavepointFailed`, and
+        `OSError` if `source` cannot be read.
         """
         digest, size = hashlib.sha256(), 0
         with source.open("rb") as file:
@@ -111,30 +111,32 @@ class SavepointRepository:
         return saved, size
 
     def put_task(self, manifest: TaskManifest) -> None:
-        """Write a task's manifest; all of its files are there. Raises `SavepointFailed`."""
+        """Write a task's manifest; all of its files must be there. Raises `SavepointFailed`."""
         path = self._path("savepoints", manifest.savepoint_id, f"{manifest.task}.json")
         self._write(path, manifest.to_bytes())
 
     def complete(
         self, savepoint_id: str, topology_version: str, taken_ms: int, tasks: Collection[TaskId]
     ) -> SavepointManifest:
-        """Write the savepoint's manifest, after a look at everything it names.
+        """Check everything that the savepoint names, and write its manifest.
 
-        Raises `SavepointFailed` naming the tasks or files that are missing.
+        Raises `SavepointFailed`, which names the tasks or files that are missing.
         """
         there = self._tasks_of(savepoint_id)
         missing = sorted(task for task in tasks if str(task) not in there)
         if missing:
             raise SavepointFailed(
                 f"savepoint {savepoint_id} of {self.application_id} lacks task {', '.join(map(str, missing))}: "
-                "nobody here held them; take another once `tidemark status` shows every instance RUNNING"
+                "no instance here held them; take another once `tidemark status` shows every instance RUNNING"
             )
         manifests = [self.task(savepoint_id, str(task)) for task in sorted(tasks)]
         sizes = self.file_sizes()
         for manifest in manifests:
             for file in manifest.files:
                 if sizes.get(file.sha256) != file.size_bytes:
-                    raise SavepointFailed(f"savepoint {savepoint_id}: {file.name} of task {manifest.task} was not kept")
+                    raise SavepointFailed(
+                        f"savepoint {savepoint_id}: {file.name} of task {manifest.task} is missing or has another size"
+                    )
         whole = SavepointManifest(
             savepoint_id,
             self.application_id,
@@ -149,16 +151,16 @@ class SavepointRepository:
         return whole
 
     def ids(self) -> list[str]:
-        """Of all savepoints, whole or not, the newest first. Raises `SavepointFailed`."""
+        """Return the ids of all savepoints, complete or not, the newest first. Raises `SavepointFailed`."""
         found = (name for name in self._names("savepoints") if begun_ms(name) is not None)
         return sorted(found, reverse=True)
 
     def savepoints(self) -> list[Savepoint]:
-        """All savepoints, the newest first. Raises `SavepointFailed`."""
+        """Return all savepoints, the newest first. Raises `SavepointFailed`."""
         return [self.savepoint(savepoint_id) for savepoint_id in self.ids()]
 
     def savepoint(self, savepoint_id: str) -> Savepoint:
-        """One savepoint. Raises `SavepointFailed`."""
+        """Return one savepoint. Raises `SavepointFailed`."""
         tasks = tuple(self._tasks_of(savepoint_id))
         try:
             return Savepoint(savepoint_id, tasks, self.manifest(savepoint_id), None)
@@ -166,7 +168,10 @@ class SavepointRepository:
             return Savepoint(savepoint_id, tasks, None, str(error))
 
     def manifest(self, savepoint_id: str) -> SavepointManifest:
-        """Raises `CopyUnusable` where it is missing, unreadable, or of another application; `SavepointFailed`."""
+        """Return the manifest of a savepoint.
+
+        Raises `CopyUnusable` if it is missing, unreadable, or of another application; `SavepointFailed`.
+        """
         where = self.url(savepoint_id)
         try:
             found = SavepointManifest.from_bytes(self._read(savepoint_id, MANIFEST))
@@ -176,7 +181,10 @@ class SavepointRepository:
         return found
 
     def task(self, savepoint_id: str, task: str) -> TaskManifest:
-        """Raises `CopyUnusable` where it is missing, unreadable, or of another application or task; `SavepointFailed`."""
+        """Return the manifest of a task.
+
+        Raises `CopyUnusable` if it is missing, unreadable, or of another application or task; `SavepointFailed`.
+        """
         where = self.url(savepoint_id, f"{task}.json")
         try:
             found = TaskManifest.from_bytes(self._read(savepoint_id, f"{task}.json"))
@@ -184,19 +192,19 @@ class SavepointRepository:
             raise CopyUnusable(f"{where}: {error}") from error
         self._check_owner(where, found, savepoint_id)
         if found.task != task:
-            raise CopyUnusable(f"{where}: it is of task {found.task}")
+            raise CopyUnusable(f"{where}: it belongs to task {found.task}")
         return found
 
     def _check_owner(self, where: str, found: SavepointManifest | TaskManifest, savepoint_id: str) -> None:
         if found.application_id != self.application_id:
-            raise CopyUnusable(f"{where}: it is of application {found.application_id}")
+            raise CopyUnusable(f"{where}: it belongs to application {found.application_id}")
         if found.savepoint_id != savepoint_id:
-            raise CopyUnusable(f"{where}: it is of savepoint {found.savepoint_id}")
+            raise CopyUnusable(f"{where}: it belongs to savepoint {found.savepoint_id}")
 
     def fetch_file(self, file: SavedFile, target: Path | None, tick: Progress = lambda _: None) -> None:
-        """Read a file, into `target` where one is given, and check it.
+        """Read a file, into `target` if given, and verify it.
 
-        Raises `CopyUnusable` with what is wrong, `StoreFailed` where `target` cannot be written.
+        Raises `CopyUnusable`, which says what is wrong, `StoreFailed` if `target` cannot be written.
         """
         digest, size = hashlib.sha256(), 0
         try:
@@ -215,7 +223,7 @@ class SavepointRepository:
         if size != file.size_bytes:
             raise CopyUnusable(f"it has {size} bytes instead of {file.size_bytes}")
         if digest.hexdigest() != file.sha256:
-            raise CopyUnusable("its sha256 is another: it was changed")
+            raise CopyUnusable("its sha256 differs: the file was changed")
 
     def _read(self, savepoint_id: str, name: str) -> bytes:
         with self._reaching("it"):
@@ -223,7 +231,7 @@ class SavepointRepository:
             return data
 
     def _write(self, path: str, chunks: bytes | Iterator[bytes], tick: Progress = lambda _: None) -> None:
-        """Under another name first, so that whatever ends this leaves nothing half that counts."""
+        """Write under another name first, so that an interrupted write leaves nothing that counts."""
         temporary = self._path("unfinished", uuid.uuid4().hex)
         with self._reaching(f"{self.location}/{self.application_id}", SavepointFailed):
             try:
@@ -234,7 +242,7 @@ class SavepointRepository:
                         file.write(chunk)
                         tick(0)
                     if isinstance(self._fs, LocalFileSystem):
-                        # A name that outlives a power loss must not stand on contents that do not.
+                        # A name that survives a power loss must not refer to contents that do not.
                         file.flush()
                         os.fsync(file.fileno())
                 self._fs.mv(temporary, path)
@@ -244,7 +252,7 @@ class SavepointRepository:
                 raise
 
     def remove(self, savepoint_id: str) -> None:
-        """Take the manifests of a savepoint away, the one over all tasks first. Raises `SavepointFailed`."""
+        """Remove the manifests of a savepoint, the one over all tasks first. Raises `SavepointFailed`."""
         names = self._names("savepoints", savepoint_id)
         for name in sorted(names, key=lambda name: name != MANIFEST):
             with suppress(CopyUnusable):
@@ -254,13 +262,13 @@ class SavepointRepository:
             self._fs.rmdir(self._path("savepoints", savepoint_id))
 
     def remove_files(self, names: Collection[str]) -> None:
-        """Take files away that no savepoint names. Raises `SavepointFailed`."""
+        """Remove files that no savepoint names. Raises `SavepointFailed`."""
         for name in names:
             with suppress(CopyUnusable):
                 self._remove(self._path("files", name))
 
     def remove_unfinished(self) -> None:
-        """Take away what writers that were killed left behind; nobody may be writing. Raises `SavepointFailed`."""
+        """Remove what writers that were killed left behind; no process may be writing. Raises `SavepointFailed`."""
         for name in self._names("unfinished"):
             with suppress(CopyUnusable):
                 self._remove(self._path("unfinished", name))
@@ -270,7 +278,7 @@ class SavepointRepository:
             self._fs.rm_file(path)
 
     def _entries(self, *folder: str) -> list[dict[str, Any]]:
-        """What lies in a folder; nothing where there is none."""
+        """Return the entries of a folder; none if it does not exist."""
         path = self._path(*folder)
         with suppress(CopyUnusable), self._reaching(f"{self.location}/{self.application_id}"):
             self._fs.invalidate_cache()
@@ -286,7 +294,7 @@ class SavepointRepository:
         return sorted(name for name in found if _is_task(name))
 
     def file_sizes(self) -> dict[str, int]:
-        """Bytes of every file by its SHA-256, whether a savepoint names it or not. Raises `SavepointFailed`."""
+        """Return the bytes of every file by its SHA-256, whether a savepoint names it or not. Raises `SavepointFailed`."""
         entries = [entry for entry in self._entries("files") if entry["type"] == "file"]
         return {entry["name"].rpartition("/")[2]: int(entry["size"]) for entry in entries}
 
@@ -300,7 +308,7 @@ def _is_task(name: str) -> bool:
 
 
 def _write_to(file: BinaryIO, chunk: bytes) -> None:
-    """Write all of it to the disk here, which is no fault of the savepoint's where it is full. Raises `StoreFailed`."""
+    """Write all of it to this machine's disk. If the disk is full, the savepoint is not at fault: raises `StoreFailed`."""
     try:
         file.write(chunk)
         file.flush()

@@ -1,4 +1,4 @@
-"""A savepoint of an application that does not run: checkpoints of the state folders on this disk."""
+"""A savepoint of an application that is not running: checkpoints of the state folders on this disk."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoppedFolders:
-    """Every folder of the application below `state_dir`, instances' and standbys'."""
+    """All folders of the application below `state_dir`, those of instances and of standbys."""
 
     plan: TopologyPlan
     settings: Settings
 
     def link(self, savepoint_id: str, taken_ms: int) -> LinkedSavepoint:
-        """Checkpoint every store that is here; of a store that is here twice, the one that is furthest.
+        """Checkpoint every store that is here; of a store that is here twice, the copy that is furthest.
 
-        Holds the folders' process locks meanwhile, which takes milliseconds; a folder that something else holds is left
-        out with a line in the log, and so is a store that cannot be read. Raises `SavepointFailed`.
+        Holds the process locks of the folders meanwhile, which takes milliseconds. A folder that another process holds
+        is left out and logged, and so is a store that cannot be read. Raises `SavepointFailed`.
         """
         app = self.plan.application_id
         links = self.settings.state_dir / f".savepoints-of-{app}"
-        # Whatever an earlier command left: the caller sees to it that there is one at a time.
+        # Delete what an earlier command left; the caller makes sure that only one runs at a time.
         shutil.rmtree(links, ignore_errors=True)
         with ExitStack() as opened:
             found = self._stores(opened)
@@ -45,17 +45,17 @@ class StoppedFolders:
         return LinkedSavepoint(savepoint_id, app, self.plan.version, taken_ms, links / savepoint_id, tasks)
 
     def _link_task(self, task: TaskId, stores: Mapping[str, RocksStore], links: Path) -> LinkedTask | None:
-        """None where a store lacks that should be there."""
+        """Checkpoint the stores of a task. Returns None if one is missing that should be there."""
         specs = self.plan.subtopologies[task.subtopology].stores
         lacking = [spec.name for spec in specs if left_out(spec) is None and spec.name not in stores]
         if lacking:
-            log.warning("task %s is left out: no store %s here that can be read", task, ", ".join(lacking))
+            log.warning("task %s is left out: store %s is missing here or cannot be read", task, ", ".join(lacking))
             return None
         by_spec: dict[StoreSpec, RocksStore | None] = {spec: stores.get(spec.name) for spec in specs}
         return link_task(task, by_spec, links)
 
     def _stores(self, opened: ExitStack) -> dict[TaskId, dict[str, RocksStore]]:
-        """The furthest copy of each store, open until `opened` ends, and its folder locked."""
+        """Return the furthest copy of each store. They are open, and their folders locked, until `opened` ends."""
         found: dict[TaskId, dict[str, RocksStore]] = {}
         for folder in self._locked(opened):
             for path in sorted(folder.glob(f"*/{STORES_FOLDER}")):
@@ -71,7 +71,7 @@ class StoppedFolders:
 
     def _locked(self, opened: ExitStack) -> list[Path]:
         folders: list[Path] = []
-        # Hidden folders are not an instance's or a standby's, but what a restore or a savepoint keeps there.
+        # Hidden folders belong to restores or savepoints, not to an instance or a standby.
         for folder in sorted(self.settings.state_dir.glob(f"[!.]*/{self.plan.application_id}")):
             try:
                 opened.callback(FolderLock(folder).release)
@@ -105,9 +105,9 @@ def _place(store: RocksStore) -> tuple[int, int]:
 
 
 def raise_if_nothing(linked: LinkedSavepoint, state_dir: Path) -> None:
-    """Raises `SavepointFailed` where there was nothing to checkpoint."""
+    """Raise `SavepointFailed` if there was nothing to checkpoint."""
     if not any(task.stores for task in linked.tasks):
         raise SavepointFailed(
-            f"no instance of {linked.application_id} runs, and nothing in {state_dir} could be taken: start the "
-            "application, or set TIDEMARK_STATE_DIR to where its state is"
+            f"no instance of {linked.application_id} is running, and no store in {state_dir} could be read: start the "
+            "application, or set TIDEMARK_STATE_DIR to the folder with its state"
         )

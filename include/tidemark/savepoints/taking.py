@@ -1,4 +1,4 @@
-"""Savepoints of a running instance: checkpoints between two batches, copied in the background (row B5)."""
+"""Savepoints of a running instance: checkpoints between two batches, copied in the background."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STOP_S = 10.0
 
 
 class SavepointTaker:
-    """Takes the savepoints that an instance is asked for, one at a time. Nothing here ever ends the instance."""
+    """Takes the savepoints that an instance is asked for, one at a time. An error here never ends the instance."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class SavepointTaker:
         run_file: RunFile,
         clock: Callable[[], int],
     ) -> None:
-        """Remove what an earlier process left, in `folder`, which is the instance's own, and of requests.
+        """Remove what an earlier process left: links in `folder`, which is the instance's own, and requests.
 
-        `clock` gives epoch milliseconds.
+        `clock` returns epoch milliseconds.
         """
         self._application_id = application_id
         self._topology_version = topology_version
@@ -59,7 +59,7 @@ class SavepointTaker:
         self._request_path.unlink(missing_ok=True)
 
     def run(self, tasks: Collection[Task]) -> None:
-        """Between two batches: one look for a request, and what is due of the one at hand. Never raises."""
+        """Look for a request between two batches, and do the next step of the present one. Never raises."""
         if self._copier is not None and self._copier.is_alive():
             return
         try:
@@ -71,7 +71,7 @@ class SavepointTaker:
             self._fail(str(error))
 
     def _begin(self, tasks: Collection[Task]) -> None:
-        """Flush in the background first, so that the checkpoints have little to write while the stream waits."""
+        """Flush in the background first, so that the checkpoints have little to write while the stream is paused."""
         self._asked = take_request(self._request_path)
         if self._asked is None:
             return
@@ -136,7 +136,7 @@ class SavepointTaker:
         self._run_file.update({ANSWER: answer.to_dict()}, now=now)
 
     def close(self) -> None:
-        """Give up what is not copied yet, and leave no link behind."""
+        """Give up what is not copied yet, and delete all links."""
         self._stop.set()
         if self._asked is not None:
             self._fail("the instance stopped before it was taken; take another savepoint")
@@ -146,7 +146,7 @@ class SavepointTaker:
 
 
 def stores_by_spec(task: Task) -> dict[StoreSpec, RocksStore | None]:
-    """A task's stores as `link_task` wants them."""
+    """Return a task's stores in the form that `link_task` takes."""
     stores = ((spec, task.stores[spec.name]) for spec in task.subtopology.stores)
     return {spec: store if isinstance(store, RocksStore) else None for spec, store in stores}
 

@@ -1,4 +1,4 @@
-"""Reading a whole savepoint back: is every file of every store still what its manifest says?"""
+"""Verification of a savepoint: every file of every store is read and compared with its manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tidemark.savepoints.repository import SavepointRepository
 
 @dataclass(frozen=True)
 class Verified:
-    """What was read. Each fault is one line; a file that several stores share is read once and named with each."""
+    """What was read. Each fault is one line.
+
+    A file that several stores share is read once, and its fault is listed for each.
+    """
 
     savepoint_id: str
     tasks: int
@@ -23,9 +26,9 @@ class Verified:
 def verify(
     repository: SavepointRepository, savepoint_id: str, tick: Callable[[int], None] = lambda _: None
 ) -> Verified:
-    """Read everything; `tick` is told the bytes of each chunk.
+    """Read everything. `tick` is called with the bytes of each chunk. Blocks.
 
-    Raises `CopyUnusable` where there is no manifest to go by, `SavepointFailed` where the location does not answer.
+    Raises `CopyUnusable` if the savepoint has no readable manifest, `SavepointFailed` if the location does not answer.
     """
     manifest = repository.manifest(savepoint_id)
     faults: list[str] = []
@@ -49,6 +52,6 @@ def verify(
                 if (fault := seen[file.sha256]) is not None:
                     faults.append(
                         f"{file.name} of store {store.store} of task {task}: {fault}; remove files/{file.sha256}, so that "
-                        "the next savepoint copies it anew"
+                        "the next savepoint copies it again"
                     )
     return Verified(savepoint_id, len(manifest.tasks), len(seen), size, tuple(faults))

@@ -1,6 +1,7 @@
-"""The copies of this machine's live standbys, as a source of state (rules 19 and 21).
+"""The copies of this machine's running standbys, as a source of state.
 
-A dead standby's folders need none of this: `InstanceDirectory.open_task` takes them over by renaming, as any dead peer's.
+The folders of a standby that has ended need none of this: `InstanceDirectory.open_task` takes them over by renaming,
+like those of any dead process. See invariants: source topic as changelog, one process per state folder.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ _ANSWER_S = 5.0
 
 
 def standby_name(number: int) -> str:
-    """The holder's name of a standby, as in its state folder: `standby-0`."""
+    """Return the holder's name of a standby, as in its state folder: `standby-0`."""
     return f"{STANDBY_PREFIX}{number}"
 
 
 def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
-    """Say in `<root>/.copies` where the copies stand: by task and store the marker. Atomic."""
+    """Write the marker of each copy to `<root>/.copies`, by task and store. Atomic."""
     told: dict[str, dict[str, object]] = {}
     for store in stores:
         if store.marker is not None and store.holds_something:
@@ -41,7 +42,7 @@ def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
 
 @dataclass(frozen=True)
 class StandbyCopies:
-    """Implements `CopySource`. A copy moves on between `find` and `fetch`, never back unless it is built anew."""
+    """Implements `CopySource`. Between `find` and `fetch` a copy may advance; it goes back only if it is built again."""
 
     state_dir: Path
     application_id: str
@@ -49,7 +50,7 @@ class StandbyCopies:
     kind: SourceOfState = SourceOfState.STANDBY
 
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
-        """Copies of standbys that run, as they told within the last second or two."""
+        """Return copies of standbys that are running, as they reported them within the last second or two."""
         found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
         for root in sorted(self.state_dir.glob(f"{STANDBY_PREFIX}*/{self.application_id}")):
             if not is_locked(root):
@@ -65,7 +66,9 @@ class StandbyCopies:
                 # It has only just started.
                 continue
             except (OSError, ValueError, TypeError, AttributeError) as error:
-                log.warning("standby in %s does not say where its copies stand (%s); passed over", root, error)
+                log.warning(
+                    "the list of copies of the standby in %s cannot be read (%s); they are passed over", root, error
+                )
                 continue
             for (task, store), marker in markers.items():
                 location = str(folder_of(root, task, store))
@@ -73,5 +76,8 @@ class StandbyCopies:
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Ask the standby for a checkpoint and rename it to `folder`. Blocks for seconds at most; raises `CopyUnusable`."""
+        """Ask the standby for a checkpoint and rename it to `folder`.
+
+        Blocks for a few seconds at most; raises `CopyUnusable`.
+        """
         take_over(Path(copy.location).parents[2], task, store, folder, self.answer_s)

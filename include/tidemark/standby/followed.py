@@ -1,4 +1,4 @@
-"""One store of one task that a standby keeps: how far its copy has come, and whether it may go on from there."""
+"""One store of one task that a standby copies: how far the copy is, and whether it can continue from there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARK_EVERY_MS = 10_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a sight says of one store."""
+    """What was last read from Kafka about one store."""
 
     asked_ms: int
     changelog: Watermarks
@@ -35,31 +35,31 @@ class Bounds:
 
     @property
     def end_offset(self) -> int:
-        """Where a copy is level."""
+        """The end offset at which a copy is up to date."""
         return self.changelog.end
 
 
 def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> Bounds:
-    """Take the store's part of the facts; stream time is that of its node in the task's last commit record."""
+    """Select the store's part of the facts. Stream time is that of its node in the task's last commit record."""
     changelog = facts.changelogs[job.spec.name]
     stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_times.of(job.spec.name)
     return Bounds(asked_ms, changelog, stream_time_ms)
 
 
 def why_anew(marker: Marker, job: RestoreJob, bounds: Bounds, delete_retention_ms: int, now_ms: int) -> str | None:
-    """Why a copy that stands at `marker` must be built from the beginning; None where it goes on from there."""
+    """Return why a copy at `marker` must be built from the beginning; None if it can continue."""
     target = job.target
     if (marker.application_id, marker.store) != (target.application_id, target.store):
         return f"belongs to {marker.application_id}/{marker.store}"
     if marker.value_layout != target.value_layout:
-        return f"holds values {marker.value_layout}, the topology wants {target.value_layout}"
+        return f"holds values of layout {marker.value_layout}, but the topology needs {target.value_layout}"
     if job.spec.retention_ms is not None and marker.stream_time_ms > bounds.stream_time_ms:
-        return "is ahead of the committed stream time: windows that had expired may be live once more"
+        return "is ahead of the committed stream time: windows that had expired may be live again"
     return gap_after(marker, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
 
 
 class FollowedStore:
-    """A copy. One thread at a time; its marker is always what RocksDB holds, or newer by time alone."""
+    """A copy of one store. Used by one thread at a time. Its marker is what RocksDB holds, or newer only in its time."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class FollowedStore:
         open_store: Callable[[Path], RocksStore],
         clock: Callable[[], int],
     ) -> None:
-        """`job.target` is the marker's pattern. Opens the store; `see` decides where it goes on."""
+        """Open the store. `job.target` is the pattern of the marker; `see` decides where reading continues."""
         self.task = task
         self.job = job
         self.records = 0
@@ -88,49 +88,52 @@ class FollowedStore:
 
     @property
     def name(self) -> str:
-        """`0_3/counts`."""
+        """The name in messages, such as `0_3/counts`."""
         return f"{self.task}/{self.job.spec.name}"
 
     @property
     def marker(self) -> Marker | None:
-        """Where the copy stands; None before the first `see`."""
+        """The marker of the copy; None before the first `see`."""
         return self._marker
 
     @property
     def next_offset(self) -> int:
-        """Next offset of the changelog to read."""
+        """The next offset of the changelog to read."""
         return 0 if self._marker is None else self._marker.changelog_offset
 
     @property
     def bounds(self) -> Bounds:
-        """The newest seen."""
+        """The newest bounds."""
         if self._bounds is None:
-            raise RuntimeError(f"{self.name} is used before anything was seen of it")
+            raise RuntimeError(f"{self.name} is used before its first `see`")
         return self._bounds
 
     @property
     def lag_offsets(self) -> int:
-        """Distance in offsets, which transaction markers count in: not a number of records."""
+        """The distance to the end in offsets, which include transaction markers: not a number of records."""
         return max(0, self.bounds.end_offset - self.next_offset)
 
     def stop(self, fault: str, bounds: Bounds) -> None:
-        """Follow no more, and keep what the copy holds: the changelog cannot give it again. `fault` says why."""
+        """Stop following, and keep what the copy holds, because the changelog no longer has it. `fault` says why."""
         if self.fault is None:
-            log.error("standby copy of %s is followed no more, and kept as it is: %s", self.name, fault)
+            log.error("standby copy of %s is no longer followed, and kept as it is: %s", self.name, fault)
         self.fault = fault
         seen = self._bounds or bounds
-        # Where the topic begins now says nothing of what was marked before.
+        # Where the topic begins now says nothing about what was marked before.
         low = seen.changelog.low if self._store.marker is None else 0
         self._bounds = replace(seen, changelog=Watermarks(low, seen.changelog.end))
 
     def _is_cut(self, bounds: Bounds) -> bool:
-        """Whether what is read from the changelog's beginning on would be a fragment of the store."""
+        """Whether reading from the changelog's beginning would give only a part of the store."""
         spec = self.job.spec
         deletes = spec.source_topic is not None or changelog_policy(spec).retention_ms is not None
         return bounds.changelog.low > 0 and not deletes
 
     def see(self, bounds: Bounds) -> bool:
-        """Take a new sight in; True where the copy was emptied or is followed no more, so that reading begins anew or ends."""
+        """Take in new bounds.
+
+        Returns True if reading must begin again or end, because the copy was emptied or is no longer followed.
+        """
         if self._marker is None and self._is_cut(bounds):
             self._stop_at_cut("has nothing yet", bounds)
             return True
@@ -151,16 +154,19 @@ class FollowedStore:
         return False
 
     def _at_least_here(self, bounds: Bounds) -> Bounds:
-        """A sight may be older than what was read since; a copy that reads is not beyond the end."""
+        """Return the bounds with an end that is at least what this copy has read since.
+
+        Bounds may be older than the last read; such a copy is not beyond the end.
+        """
         if self._aim is None:
             return bounds
         end = max(bounds.changelog.end, self.next_offset)
         return replace(bounds, changelog=Watermarks(bounds.changelog.low, end))
 
     def write(self, batch: ChangelogBatch) -> bool:
-        """Write a batch that follows on `next_offset`; False where it was too late for that, and the copy was emptied.
+        """Write a batch that begins at `next_offset`. Returns False if it came too late, so that the copy was emptied.
 
-        Raises `StartRefused` where the changelog holds other values than the topology's.
+        Raises `StartRefused` if the changelog holds values of another layout than the topology's.
         """
         marker = self._known()
         if self._clock() - marker.commit_time_ms >= self._delete_retention_ms:
@@ -177,7 +183,7 @@ class FollowedStore:
         return True
 
     def _levelled(self, marker: Marker) -> Marker:
-        """Once the end that was aimed at is reached, no tombstone from before that asking is missing."""
+        """Advance the marker's time if the target end is reached: then no tombstone from before it was asked for is missing."""
         for aim in (self._aim, self._bounds):
             if aim is None or marker.changelog_offset < aim.end_offset:
                 break
@@ -186,33 +192,33 @@ class FollowedStore:
         return marker
 
     def _expire(self, bounds: Bounds) -> bool:
-        """Whether segments have expired that had not."""
+        """Advance expiry. Returns whether more segments have expired."""
         before = self.job.first_live_segment
         self.job = replace(self.job, first_live_segment=first_live_segment(self.job.spec, bounds.stream_time_ms))
         return self.job.first_live_segment != before
 
     def _known(self) -> Marker:
         if self._marker is None:
-            raise RuntimeError(f"{self.name} is used before anything was seen of it")
+            raise RuntimeError(f"{self.name} is used before its first `see`")
         return self._marker
 
     def _stop_at_cut(self, why: str, bounds: Bounds) -> None:
         begins = f"{self.job.changelog} has lost its beginning, up to offset {bounds.changelog.low}"
-        self.stop(f"the copy {why}, and {begins}, though it is only compacted", bounds)
+        self.stop(f"the copy {why}, and {begins}, although it is only compacted", bounds)
 
     def empty(self, why: str) -> None:
-        """Throw the copy away and begin at the changelog's beginning; where that is gone, keep it and follow no more."""
+        """Discard the copy and begin at the changelog's beginning. If that is deleted, keep the copy and stop following."""
         if self._is_cut(self.bounds):
             self._stop_at_cut(why, self.bounds)
             return
-        log.warning("standby copy of %s %s: it is built anew", self.name, why)
+        log.warning("standby copy of %s %s: it is built again", self.name, why)
         self._store.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._store = self._open(self._folder)
         self._begin(self.bounds)
 
     def _begin(self, bounds: Bounds) -> None:
-        """Nothing deleted from now on can be missed: the reading begins now."""
+        """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
         self._marker = replace(
             self.job.target,
@@ -224,7 +230,7 @@ class FollowedStore:
 
     @property
     def holds_something(self) -> bool:
-        """Whether anything was read: a copy of nothing is no state, and must not stop a task from starting afresh."""
+        """Whether anything was read. An empty copy is no state, and must not keep a task from starting as fresh."""
         return self._marker is not None and self.next_offset > self.bounds.changelog.low
 
     def mark(self) -> None:
@@ -234,7 +240,7 @@ class FollowedStore:
             self._written_ms = self._clock()
 
     def checkpoint(self, folder: Path) -> None:
-        """A copy as it stands in `folder`, which must not exist, by hard links."""
+        """Copy the store as it is now to `folder`, which must not exist, by hard links."""
         self.mark()
         self._store.checkpoint(folder)
 

@@ -1,4 +1,4 @@
-"""Follows the changelogs of all tasks of an application, read_committed, and writes them into copies of their stores."""
+"""Following of the changelogs of all tasks of an application, read_committed, into copies of their stores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FOLLOWED_FILE = ".followed"
 _READ_RECORDS = 20_000
 _READ_S = 0.1
 _OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
-# Of a topic that was deleted, or is on its way.
+# Errors of a topic that was deleted, or is being deleted.
 _UNKNOWN = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
@@ -51,7 +51,7 @@ _UNKNOWN = {
 
 @dataclass
 class _Read:
-    """What one read gave of one partition."""
+    """What one read returned of one partition."""
 
     next_offset: int
     keys: list[bytes] = field(default_factory=list)
@@ -61,7 +61,7 @@ class _Read:
 
 
 class Follower:
-    """All copies of one standby. One thread at a time, but for the look-out's own."""
+    """All copies of one standby. Used by one thread at a time; the look-out has a thread of its own."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class Follower:
         opener: StoreOpener,
         description: DescriptionWatch | None = None,
     ) -> None:
-        """Open the copies where they were left and begin to follow. Blocks; raises `OutcomeUnknown`, `TaskLocked`.
+        """Open the copies where they were left, and begin to follow. Blocks; raises `OutcomeUnknown`, `TaskLocked`.
 
-        `description` is looked at as often as the tasks are.
+        `description` is checked as often as the tasks.
         """
         self._opener = opener
         self._witnesses = witnesses
@@ -82,7 +82,7 @@ class Follower:
         self._folders: dict[TaskId, TaskDirectory] = {}
         self._stores: dict[TopicPartition, FollowedStore] = {}
         self._assigned: set[TopicPartition] = set()
-        # By when they could not be read: a sight that was asked for later says why.
+        # Partitions that could not be read, with the time of that. Facts that were asked for later show why.
         self._overtaken: dict[TopicPartition, float] = {}
         self._unknown: dict[TopicPartition, float] = {}
         self._sight: Sight | None = None
@@ -102,14 +102,14 @@ class Follower:
         self._lookout.start()
 
     def _drop_replaced(self, root: Path, specs: Iterable[StoreSpec]) -> None:
-        """Remove copies of topics that the application has replaced under their names, and note which are followed now."""
+        """Remove copies of topics that were deleted and created again, and note the topics that are followed now."""
         file, known = root / FOLLOWED_FILE, self._witnesses.identities.known
         topics = {spec.name: changelog_of(self._application_id, spec) for spec in specs}
         now = {topic: known[topic] for topic in topics.values() if topic in known}
         before: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
         for store, topic in topics.items():
             if topic in now and before.get(topic, now[topic]) != now[topic]:
-                log.warning("standby copies of %s are built anew: %s is another topic now", store, topic)
+                log.warning("standby copies of %s are built again: topic %s was created again", store, topic)
                 for folder in root.glob(f"*/{STORES_FOLDER}/{store}"):
                     shutil.rmtree(folder)
         replace_file(file, json.dumps({**before, **now}), synced=True)
@@ -121,39 +121,39 @@ class Follower:
         self._stores[job.changelog] = FollowedStore(task, job, retention_ms, folder, self._open_copy, witnesses.clock)
 
     def _open_copy(self, folder: Path) -> RocksStore:
-        """A copy that cannot be read is worth nothing."""
+        """Open a copy. One that cannot be read is deleted, because it is only a copy."""
         try:
             return self._opener.rocks(folder)
         except TaskCorrupted as error:
-            log.warning("%s; it is a copy, and is built anew", error)
+            log.warning("%s; it is only a copy, and is built again", error)
             shutil.rmtree(folder)
             return self._opener.rocks(folder)
 
     @property
     def stores(self) -> list[FollowedStore]:
-        """The copies, by task."""
+        """The copies, sorted by task."""
         return sorted(self._stores.values(), key=lambda store: (store.task, store.job.spec.name))
 
     @property
     def asked_ms(self) -> int:
-        """When Kafka was last asked where the application stands."""
+        """When Kafka was last asked about the application, in epoch milliseconds."""
         return self._lookout.sight.asked_ms
 
     def store(self, task: TaskId, name: str) -> FollowedStore | None:
-        """One copy."""
+        """Return one copy; None if it is not followed here."""
         return next((s for s in self._stores.values() if s.task == task and s.job.spec.name == name), None)
 
     def step(self) -> None:
-        """Read once and write it. Blocks for a tenth of a second where nothing comes.
+        """Read once and write the records. Blocks for a tenth of a second if there are none.
 
-        Raises `StartRefused` for values that are not the topology's, `OutcomeUnknown` where a changelog cannot be read.
+        Raises `StartRefused` for values that are not the topology's, `OutcomeUnknown` if a changelog cannot be read.
         """
         self._see()
         for partition, read in self._of_known_topics(self._read()).items():
             store = self._stores[partition]
             if not store.write(ChangelogBatch(read.keys, read.values, read.next_offset)):
                 self._unassign([partition])
-            # What is left of the changelog, or has become of it, is known with the next sight.
+            # What is left of the changelog, or whether it was deleted, is known with the next facts.
             if read.is_out_of_range:
                 self._overtaken.setdefault(partition, time.monotonic())
             if read.is_unknown:
@@ -161,9 +161,10 @@ class Follower:
         self._assign()
 
     def _of_known_topics(self, reads: Mapping[TopicPartition, _Read]) -> Mapping[TopicPartition, _Read]:
-        """What was read of topics that are still those that are followed; the rest is read again, or never.
+        """Return what was read from topics that still have the known id. The rest is read again, or never.
 
-        Asked after reading: a topic that is the known one now was so then. An offset tells nothing, a new topic has it too.
+        The ids are asked for after reading: a topic that has the known id now had it then. Offsets prove nothing,
+        because a new topic has the same ones.
         """
         moved = {p for p, read in reads.items() if read.next_offset > self._stores[p].next_offset}
         if not moved:
@@ -171,7 +172,7 @@ class Follower:
         try:
             lost = self._witnesses.identities.lost(self._witnesses.plan, {p.topic for p in moved})
         except TidemarkError as error:
-            log.warning("what was read is read again: %s", error)
+            log.warning("the ids of topics are not known, so the last records are read again: %s", error)
             self._unassign(moved)
             return {p: read for p, read in reads.items() if p not in moved}
         for partition in (p for p in moved if p.topic in lost):
@@ -180,7 +181,7 @@ class Follower:
         return {p: read for p, read in reads.items() if p.topic not in lost}
 
     def _see(self) -> None:
-        """Take a new sight in, and read from where that leaves each copy."""
+        """Take in new facts, and read each copy from where that leaves it."""
         sight = self._lookout.sight
         if sight is self._sight:
             return
@@ -198,14 +199,14 @@ class Follower:
             if self._overtaken.get(partition, sight.asked_s) < sight.asked_s:
                 del self._overtaken[partition]
                 if not is_anew:
-                    store.empty(f"has been overtaken by the beginning of {partition}")
+                    store.empty(f"is older than the beginning of {partition}")
                 is_anew = True
             if is_anew:
                 self._unassign([partition])
         self._assign()
 
     def _assign(self) -> None:
-        """Read what there is to be read, from explicit offsets."""
+        """Assign the partitions that can be read, from explicit offsets."""
         held = self._overtaken.keys() | self._unknown.keys()
         wanted = {p for p, store in self._stores.items() if p not in held and store.fault is None}
         self._unassign(self._assigned - wanted)
@@ -223,7 +224,7 @@ class Follower:
             self._assigned.difference_update(removed)
 
     def _read(self) -> Mapping[TopicPartition, _Read]:
-        """By partition."""
+        """Read once. Returns what was read by partition. Raises `OutcomeUnknown`."""
         reads: dict[TopicPartition, _Read] = {}
         messages: Any = self._consumer.consume(_READ_RECORDS, timeout=_READ_S)
         for message in messages:
@@ -249,7 +250,7 @@ class Follower:
         return reads
 
     def close(self) -> None:
-        """Stop following; markers are written, and mirrored to `.checkpoint`. May be called twice."""
+        """Stop following. The markers are written, and mirrored to `.checkpoint`. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -265,7 +266,7 @@ class Follower:
 
 
 def follow_job(plan: TopologyPlan, task: TaskId, spec: StoreSpec, changelog: TopicPartition) -> RestoreJob:
-    """A restore without an end. Its target is the pattern of the copy's marker: of a batch it knows nothing."""
+    """Return a restore job without an end. Its target is the pattern of the copy's marker, without a batch."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
     pattern = Marker(
         application_id=plan.application_id,

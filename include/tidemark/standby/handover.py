@@ -1,10 +1,11 @@
-"""Giving a warm copy away while it goes on being followed: files in `<state_dir>/standby-<n>/<application>/handover/`.
+"""Handing over of copies that are still followed, by files in `<state_dir>/standby-<n>/<application>/handover/`.
 
-    <id>.wanted   an instance asks: `<task> <store>`
-    <id>.making   the standby makes a checkpoint, by hard links
-    <id>.ready    the same folder, renamed when it is whole; the instance renames it into its own place
+    <id>.wanted   the request of an instance: `<task> <store>`
+    <id>.making   the checkpoint that the standby is making, by hard links
+    <id>.ready    the same folder, renamed when it is complete; the instance renames it into its own place
 
-Each step is one rename, so that neither side ever sees the half of anything. What nobody fetches the standby removes.
+Each step is one rename, so that neither side ever sees an incomplete file or folder. The standby removes what is not
+fetched.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _UNFETCHED_S = 60.0
 
 
 def take_over(root: Path, task: TaskId, store: str, folder: Path, timeout_s: float) -> None:
-    """Ask the standby in `root` for a store, and rename what it gives to `folder`, which must not exist.
+    """Ask the standby in `root` for a store, and rename what it provides to `folder`, which must not exist.
 
-    Blocks up to `timeout_s`. Raises `CopyUnusable` when the standby ends or does not answer.
+    Blocks for at most `timeout_s`. Raises `CopyUnusable` if the standby ends or does not answer.
     """
     box = root / HANDOVER_FOLDER
     asked = uuid.uuid4().hex
@@ -57,17 +58,17 @@ def take_over(root: Path, task: TaskId, store: str, folder: Path, timeout_s: flo
 
 
 class Handovers:
-    """The standby's side."""
+    """The standby's side of the handover."""
 
     def __init__(self, root: Path) -> None:
-        """`root` is the standby's folder of the application; what an earlier process left there is removed."""
+        """Remove what an earlier process left. `root` is the standby's folder of the application."""
         self._box = root / HANDOVER_FOLDER
         self._made_s: dict[Path, float] = {}
         self.close()
         self._box.mkdir(parents=True, exist_ok=True)
 
     def answer(self, find: Callable[[TaskId, str], FollowedStore | None]) -> None:
-        """Give every copy that is asked for. Blocks for tens of milliseconds per store."""
+        """Provide every copy that is asked for. Blocks for tens of milliseconds per store."""
         for wanted in sorted(self._box.glob(f"*{_WANTED}")):
             try:
                 self._give(wanted, find)
@@ -82,7 +83,7 @@ class Handovers:
         task, name = wanted.read_text().split(" ", 1)
         store = find(TaskId.parse(task), name)
         if store is None:
-            log.warning("store %s of task %s is asked for, and not followed here", name, task)
+            log.warning("store %s of task %s was asked for, but is not followed here", name, task)
             return
         making, ready = wanted.with_suffix(_MAKING), wanted.with_suffix(_READY)
         store.checkpoint(making)
@@ -91,6 +92,6 @@ class Handovers:
         log.info("handed over: store=%s changelog=%s at=%d", store.name, store.job.changelog, store.next_offset)
 
     def close(self) -> None:
-        """Remove all that nobody fetched."""
+        """Remove everything that was not fetched."""
         shutil.rmtree(self._box, ignore_errors=True)
         self._made_s.clear()

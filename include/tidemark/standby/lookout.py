@@ -1,4 +1,4 @@
-"""What Kafka says of an application's tasks, asked again every few seconds beside the following."""
+"""Regular queries to Kafka about an application's tasks, every few seconds, in a thread beside the following."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from tidemark.topology.plan import TopologyPlan
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-# On a machine that works, looking must not become the work.
+# On a busy machine, these queries must not take most of the time.
 _LOOK_SHARE = 4.0
 
 
 @dataclass(frozen=True)
 class Sight:
-    """Facts of all tasks. `asked_ms`: wall clock before the first question, so nothing in it is older.
+    """The facts about all tasks at one time.
 
-    `asked_s` is the monotonic clock then. `lost` are topics that were another one, or none, after the last question: facts
-    that are of the known topics are all but those.
+    `asked_ms` is the wall clock before the first query, so no fact is older; `asked_s` is the monotonic clock at that
+    time. `lost` are topics that had another id, or did not exist, after the last query; all other facts are those of
+    the known topics.
     """
 
     asked_ms: int
@@ -43,10 +44,10 @@ class Sight:
 
 
 class DescriptionWatch:
-    """Whether what is followed is still what `<app>-topology` describes. One thread at a time looks; any may ask.
+    """Checks whether the standby follows what `<app>-topology` describes. One thread at a time may call `look`.
 
-    A rescale, a reset or an upgrade writes another description and other changelogs: the old ones stay as they are, and a
-    copy of them looks level for ever.
+    `outdated` may be read by any thread. A rescale, a reset or an upgrade writes another description and other
+    changelogs. The old changelogs stay as they are, so their copies would seem up to date for ever.
     """
 
     def __init__(self, module: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
@@ -58,14 +59,14 @@ class DescriptionWatch:
         self._place = TopicPartition(topology_topic(module.application_id), 0)
         self.outdated: str | None = None
         partitions = partition_counts(admin, settings)
-        # The end before the contents: what is written in between is looked at once more.
+        # The end is read before the contents, so that what is written in between is looked at again.
         self._seen = self._end(partitions)
         found = recorded(settings, admin, module, partitions)
         self.plan = settled(module, found, partitions)
         if found is not None:
             require_topics(self.plan, found, settings, admin)
         self.partitions: Mapping[str, int] = partitions
-        # A topic that no commit has known yet is the one that is there now.
+        # If no commit has recorded a topic yet, it is identified by its present id.
         now = topic_ids(admin, [topic for topic in topics_in_use(self.plan) if topic in partitions], settings)
         known = {**now, **({} if found is None else found.topic_ids)}
         self.identities = Identities(known, lambda topics: topic_ids(admin, topics, settings))
@@ -74,10 +75,10 @@ class DescriptionWatch:
         return self._ends.of([self._place])[self._place] if self._place.topic in partitions else 0
 
     def look(self) -> None:
-        """Set `outdated`, why the copies must be followed anew, where that is so. Blocks; raises `OutcomeUnknown`."""
+        """Set `outdated` to the reason if the copies must be followed again. Blocks; raises `OutcomeUnknown`."""
         if self.outdated is not None:
             return
-        # Asking for the end alone is cheap, and all there is to do nearly always.
+        # Reading only the end is cheap, and nearly always enough.
         end = self._end({self._place.topic: 1} if self._seen else partition_counts(self._admin, self._settings))
         if end == self._seen:
             return
@@ -85,15 +86,15 @@ class DescriptionWatch:
         try:
             found = recorded(self._settings, self._admin, self._module, partitions)
             if settled(self._module, found, partitions) != self.plan:
-                self.outdated = "its stores have been written to other changelogs, or its tasks are others"
+                self.outdated = "its stores have been written to other changelogs, or its tasks have changed"
             elif other := self._others(found.topic_ids if found is not None else {}):
-                self.outdated = f"the application goes on with another {other[0]} of that name"
+                self.outdated = f"the application now uses a topic {other[0]} that was created again"
         except StartRefused as error:
             self.outdated = str(error)
         self._seen = end
 
     def _others(self, committed: Mapping[str, str]) -> list[str]:
-        """Topics of the state that a commit has accepted in the place of those that are followed."""
+        """Return topics of the state that a commit has accepted in place of those that are followed."""
         known = self.identities.known
         return [
             topic
@@ -103,7 +104,7 @@ class DescriptionWatch:
 
 
 class Lookout:
-    """Keeps the newest sight, and looks at the description. `look` asks once; `start` lets a thread ask on."""
+    """Keeps the newest facts, and checks the description. `look` asks once; `start` asks repeatedly in a thread."""
 
     def __init__(
         self, witnesses: Witnesses, tasks: Sequence[TaskId], description: DescriptionWatch | None = None
@@ -117,22 +118,22 @@ class Lookout:
 
     @property
     def sight(self) -> Sight:
-        """The newest; asks where nobody has asked yet. Raises `OutcomeUnknown` then."""
+        """The newest facts; asks if none are known yet, and then may raise `OutcomeUnknown`."""
         return self._sight or self.look()
 
     def look(self) -> Sight:
-        """Ask now. Blocks, also for a transaction that is open on the commits topic; raises `OutcomeUnknown`."""
+        """Ask now. Blocks, also while a transaction is open on the commits topic; raises `OutcomeUnknown`."""
         if self._description is not None:
             self._description.look()
         witnesses = self._witnesses
         asked_ms, asked_s = witnesses.clock(), time.monotonic()
         facts = witnesses.facts(self._tasks)
-        # Asked last: where a topic is still the known one, so was all that was said of it before.
+        # Asked last: a topic that has the known id now had it when the facts were read.
         self._sight = Sight(asked_ms, asked_s, facts, witnesses.identities.lost(witnesses.plan))
         return self._sight
 
     def start(self) -> None:
-        """Ask on in a thread until `close`."""
+        """Ask repeatedly in a thread until `close`."""
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
         self._thread.start()
 
@@ -146,12 +147,12 @@ class Lookout:
                 is_lost = False
             except TidemarkError as error:
                 if not is_lost:
-                    log.warning("following goes on with what was known before: %s", error)
+                    log.warning("the tasks could not be looked up, following continues with the last facts: %s", error)
                 is_lost = True
             pause_s = max(_LOOK_S, _LOOK_SHARE * (time.monotonic() - started))
 
     def close(self) -> None:
-        """Ask no more. Blocks for a question that is being asked."""
+        """Stop asking. Blocks until a running query ends."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""How fast the copies come along, and whether they are of any use: what a person, the log and the run file are told."""
+"""How fast the copies advance, and whether an instance would take them: for people, the log and the run file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidemark.topology.durations import about_ms
 
 _SPAN_S = 10.0
 UNHEARD_MS = 60_000
-"""After so long without an answer nobody knows whether the copies are still those of the application."""
+"""After so long without an answer from Kafka, it is not known whether the copies are still those of the application."""
 
 
 class Copy(Protocol):
-    """What is asked of a copy to say whether it is of use."""
+    """The part of a copy that decides whether it is useful."""
 
     @property
     def name(self) -> str: ...
@@ -34,26 +34,27 @@ class Copy(Protocol):
 
 
 def useless_because(copies: Collection[Copy], outdated: str | None, asked_ms: int, now_ms: int) -> str | None:
-    """Why an instance that starts now would not take these copies; None where it would.
+    """Return why an instance that starts now would not take these copies; None if it would.
 
-    `outdated` says what the application's description has against them, `asked_ms` when Kafka last said where it stands.
+    `outdated` is the reason by the application's description, `asked_ms` the time at which Kafka was last asked about
+    the application.
     """
     if outdated is not None:
         return outdated
     if now_ms - asked_ms > UNHEARD_MS:
-        return f"Kafka has not said for {about_ms(now_ms - asked_ms)} where the application stands"
+        return f"Kafka has not answered for {about_ms(now_ms - asked_ms)}; the application's progress is not known"
     faults = dict.fromkeys(copy.fault for copy in copies if copy.fault is not None)
     if faults:
-        return f"{'; '.join(faults)}; what the copies held before is kept, and followed no more"
+        return f"{'; '.join(faults)}; what the copies held before is kept, and no longer followed"
     cold = [copy.name for copy in copies if copy.lag_offsets > 0 and not copy.holds_something]
     return f"nothing has been read yet of {', '.join(cold)}" if cold else None
 
 
 @dataclass(frozen=True)
 class Pace:
-    """One copy. Offsets are of the changelog; `remaining_s` is None where nothing moves.
+    """The progress of one copy. Offsets are of the changelog; `remaining_s` is None if the copy does not advance.
 
-    `fault` says why the copy is followed no more; its offsets are those of before then.
+    `fault` says why the copy is no longer followed; then its offsets are those of before.
     """
 
     task: str
@@ -67,13 +68,13 @@ class Pace:
 
 
 class PaceMeter:
-    """Rates over the last ten seconds."""
+    """Measures rates over the last ten seconds."""
 
     def __init__(self) -> None:
         self._samples: dict[TopicPartition, deque[tuple[float, int, int]]] = {}
 
     def measure(self, stores: Iterable[FollowedStore]) -> list[Pace]:
-        """Take a sample of every copy."""
+        """Take a sample of every copy, and return the progress."""
         return [self._measure_one(store, time.monotonic()) for store in stores]
 
     def _measure_one(self, store: FollowedStore, now_s: float) -> Pace:

@@ -1,4 +1,4 @@
-"""What a standby follows of an application: every task, of each the stores that a copy can be made of."""
+"""The plan of a standby: which stores it follows, of every task of an application."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 @dataclass(frozen=True)
 class StandbyPlan:
-    """Stores by task, and by name why the others are left out."""
+    """The stores to follow, by task, and the reasons why others are left out, by store."""
 
     stores: Mapping[TaskId, tuple[StoreSpec, ...]]
     left_out: Mapping[str, str]
 
 
 def plan_standby(plan: TopologyPlan, partitions: Mapping[str, int]) -> StandbyPlan:
-    """All tasks of all sub-topologies; `partitions` is the cluster's partition count by topic.
+    """Return the plan for all tasks of all sub-topologies. `partitions` are the cluster's partition counts by topic.
 
-    Raises `PreflightFailed` naming a topic that is not there yet, or when there is nothing to follow.
+    Raises `PreflightFailed`, which names a topic that does not exist yet, or if there is nothing to follow.
     """
     followed: dict[int, tuple[StoreSpec, ...]] = {}
     left_out: dict[str, str] = {}

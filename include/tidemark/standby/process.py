@@ -1,4 +1,4 @@
-"""A standby as a process: follows, answers, and says where it stands, until it is told to stop."""
+"""The process of a standby: it follows changelogs, hands copies over and reports its progress until it is stopped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _TELL_S = 1.0
 
 Tell = Callable[[Sequence[Pace]], None]
-"""Shown the pace of all copies once a second; must not block."""
+"""Called with the pace of all copies once a second; must not block."""
 
 
 def run_standby(
@@ -48,10 +48,10 @@ def run_standby(
     tell: Tell,
     clock: Callable[[], int] = wall_clock_ms,
 ) -> None:
-    """Follow until `stop` is set. Leaves nothing open.
+    """Follow until `stop` is set. Blocks. Releases everything that it opened.
 
-    It begins anew, in the same process, when the application's description names other changelogs or other tasks. Raises
-    `StandbyOutdated` where it describes what this topology does not keep, `TaskLocked` for a number that is taken,
+    Begins again, in the same process, when the application's description names other changelogs or other tasks. Raises
+    `StandbyOutdated` if the description is of another state than this topology's, `TaskLocked` if the number is taken,
     `PreflightFailed`, `StartRefused`, or `OutcomeUnknown`.
     """
     app = plan.application_id
@@ -76,13 +76,13 @@ def run_standby(
             run_file.update({"state": "RESTORING", "since_ms": clock()}, now=True)
             process.follow(description, standby, stop)
             if description.outdated is not None and not stop.is_set():
-                log.warning("the copies of %s are followed anew: %s", app, description.outdated)
+                log.warning("the copies of %s are followed from a new start: %s", app, description.outdated)
                 description = _again(plan, settings, admin)
                 standby = _planned(description)
 
 
 def _planned(description: DescriptionWatch) -> StandbyPlan:
-    """Raises `PreflightFailed`."""
+    """Return what to follow. Raises `PreflightFailed`."""
     standby = plan_standby(description.plan, description.partitions)
     if standby.left_out:
         log.info("left out: %s", ", ".join(f"{store} ({why})" for store, why in standby.left_out.items()))
@@ -90,19 +90,19 @@ def _planned(description: DescriptionWatch) -> StandbyPlan:
 
 
 def _again(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> DescriptionWatch:
-    """The description as it is now. Raises `StandbyOutdated` where this process's topology is of another state."""
+    """Return the present description. Raises `StandbyOutdated` if this process's topology is of another state."""
     try:
         return DescriptionWatch(plan, settings, admin)
     except StartRefused as error:
         raise StandbyOutdated(
             f"the state of {plan.application_id} was changed, and this standby was started with version {plan.version} of the "
-            f"topology: start it again with the one that runs now ({error})"
+            f"topology: start it again with the version that runs now ({error})"
         ) from error
 
 
 @dataclass(frozen=True)
 class _Process:
-    """What stays when the copies are followed anew."""
+    """What is kept when the copies are followed again."""
 
     settings: Settings
     admin: AdminClient
@@ -113,7 +113,7 @@ class _Process:
     clock: Callable[[], int]
 
     def follow(self, description: DescriptionWatch, standby: StandbyPlan, stop: threading.Event) -> None:
-        """Until `stop` is set, or the description is outdated."""
+        """Follow until `stop` is set or the description is outdated. Blocks."""
         self._forget_others(standby)
         client, plan = librdkafka_config(self.settings), description.plan
         ends = EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000)
@@ -135,25 +135,25 @@ class _Process:
                     self.run_file.update(_state(paces, _generations(standby), useless))
                     self.tell(paces)
             if description.outdated is not None:
-                # What is on disk is of changelogs that nobody writes any more.
+                # The copies on disk are of changelogs that no instance writes any more.
                 write_copies(self.directory.folder, ())
                 outdated = {"state": "RESTORING", "useful": False, "useless_because": description.outdated}
                 self.run_file.update(outdated, now=True)
 
     def _forget_others(self, standby: StandbyPlan) -> None:
-        """Copies of tasks that the application has no longer."""
+        """Remove copies of tasks that the application no longer has."""
         for task in set(self.directory.task_ids()) - standby.stores.keys():
-            log.info("task %s is none of the application's any more: its copies are removed", task)
+            log.info("the application no longer has task %s: its copies are removed", task)
             shutil.rmtree(self.directory.folder / str(task), ignore_errors=True)
 
 
 def _generations(standby: StandbyPlan) -> dict[str, int]:
-    """By store: how often its changelog was begun anew."""
+    """Return by store how often its changelog was replaced by a new one."""
     return {spec.name: spec.generation for specs in standby.stores.values() for spec in specs}
 
 
 def _state(paces: Sequence[Pace], generations: Mapping[str, int], useless: str | None) -> dict[str, object]:
-    """What `tidemark status` shows."""
+    """Return the fields that `tidemark status` shows."""
     return {
         "state": "RESTORING" if any(pace.lag_offsets > 0 or pace.fault for pace in paces) else "RUNNING",
         "records_per_second": round(sum(pace.records_per_second for pace in paces), 1),

@@ -1,4 +1,4 @@
-"""Copies of stores that lie elsewhere than in the instance's own folder: savepoints, and standbys that still follow."""
+"""Sources of copies of stores outside the instance's own folder: savepoints, and standbys that are running."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tidemark.start.evidence import SourceOfState, StateCopy
 
 
 class CopySource(Protocol):
-    """Where copies of one application's stores can be had."""
+    """A place that holds copies of one application's stores."""
 
     @property
     def kind(self) -> SourceOfState:
-        """What the copies are called in a plan."""
+        """The name of this kind of copy in a plan."""
 
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
-        """Copies by store of each of the tasks. What cannot be read is left out, with a line in the log. Blocks."""
+        """Return the copies of each task's stores, by store. A copy that cannot be read is left out and logged. Blocks."""
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
-        """Make `folder`, which does not exist, the copy's RocksDB folder, checked against its checksums.
+        """Fetch the RocksDB folder of the copy to `folder`, which must not exist, and verify its checksums. Blocks.
 
-        Raises `CopyUnusable` naming what is wrong; what is half there in `folder` is the caller's to remove.
+        Raises `CopyUnusable`, which names the fault; the caller removes what was written to `folder` by then.
         """
 
 
 def find_copies(sources: Sequence[CopySource], tasks: Sequence[TaskId]) -> dict[TaskId, dict[str, list[StateCopy]]]:
-    """All copies of the tasks' stores, by store; every source is asked once."""
+    """Return all copies of the tasks' stores, by task and store. Each source is asked once. Blocks."""
     found: dict[TaskId, dict[str, list[StateCopy]]] = {task: {} for task in tasks}
     for source in sources:
         for task, by_store in source.find(tasks).items():

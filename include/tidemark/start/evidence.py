@@ -1,4 +1,4 @@
-"""What is found of a task before it starts: the evidence that the start plan decides on. Data only."""
+"""The evidence that the start plan of a task is decided on: what was found in Kafka and in folders. Data only."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tidemark.topology.plan import Guarantee
 
 
 class SourceOfState(Enum):
-    """Where a store's contents may come from. The order is the order of preference between equally fast ones.
+    """The kind of source that a store's contents come from. Of equally fast sources, the one that is listed first is preferred.
 
-    SOURCE, the source topics processed again from their start, is never taken unless it is asked for.
+    SOURCE means that the source topics are processed again from their start. It is only taken when it is asked for.
     """
 
     LOCAL = "local"
@@ -29,15 +29,16 @@ class SourceOfState(Enum):
 
     @property
     def rank(self) -> int:
-        """0 is preferred."""
+        """The order of preference; 0 is preferred most."""
         return list(SourceOfState).index(self)
 
 
 @dataclass(frozen=True)
 class StateCopy:
-    """A copy of one store and its marker. `location` names it; `bytes_to_copy` must be fetched before it can be opened.
+    """A copy of one store and its marker, named by `location`. `bytes_to_copy` are fetched before it can be opened.
 
-    `suspected` says why it is not to be taken unless a person asks for it, in words that follow its location.
+    `suspected` is a clause that follows the location in a message: why the copy is only taken if an operator asks for
+    it. None if nothing is known against it.
     """
 
     kind: SourceOfState
@@ -49,7 +50,7 @@ class StateCopy:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """`low` is the first offset that exists, `end` the read_uncommitted end."""
+    """The first offset that exists (`low`) and the read_uncommitted end offset (`end`) of a partition."""
 
     low: int
     end: int
@@ -57,12 +58,13 @@ class Watermarks:
 
 @dataclass(frozen=True)
 class StoreEvidence:
-    """What was found of one store.
+    """What was found about one store and its changelog.
 
-    `changelog_retention_ms` is None where the topic is only compacted. `is_source` where the changelog is a source topic,
-    which holds records before the application has ever run. `impure` says why it cannot be computed again from its
-    sources, see `tidemark.start.pure`; None where it can. `lost` says that the changelog was deleted or made again. What
-    was written to it from `young_offset` on is too young for `retention.ms` to have deleted it; None where that is not known.
+    `changelog_retention_ms` is None if the topic is only compacted. `is_source` is true if the changelog is a source
+    topic, which may hold records from before the application's first run. `impure` gives the reason why the store
+    cannot be computed again from its sources (see `tidemark.start.pure`), and is None if it can. `lost` is set if the
+    changelog was deleted, or deleted and created again. Records at or after `young_offset` are too young for
+    `retention.ms` to have deleted them; it is None if that offset is not known.
     """
 
     store: str
@@ -81,9 +83,10 @@ class StoreEvidence:
 
 @dataclass(frozen=True)
 class SourceEvidence:
-    """What was found of one source partition. `fresh_offset` is where a new application would begin.
+    """What was found about one source partition. `fresh_offset` is where a new application would begin.
 
-    `is_compacted` is only asked where the source's beginning matters. `lost` says that the topic was deleted or made again.
+    `is_compacted` is only looked up where the source's beginning matters. `lost` is set if the topic was deleted, or
+    deleted and created again.
     """
 
     partition: TopicPartition
@@ -96,7 +99,7 @@ class SourceEvidence:
 
 @dataclass(frozen=True)
 class TaskEvidence:
-    """Everything that decides how a task starts. The first source leads."""
+    """Everything that decides how a task starts. The first source is the lead source."""
 
     application_id: str
     task: TaskId
@@ -110,7 +113,7 @@ class TaskEvidence:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where Kafka says a task stands; `next_offsets` by source topic."""
+    """The progress of a task that Kafka has committed; `next_offsets` by source topic."""
 
     next_offsets: Mapping[str, int]
     batch: int

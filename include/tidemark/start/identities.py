@@ -1,7 +1,7 @@
-"""Topics have identities (rule 27): one that was deleted and made again under its name is another topic.
+"""Comparison of topic ids: a topic that was deleted and created again is another topic (see invariant: topic identity).
 
-The ids that Kafka gives topics are kept in the application's description. This module compares them; it reads nothing but
-what it is given.
+The application's description keeps the ids that Kafka gave its topics. The functions here only compare the ids that
+they are given; `Identities.lost` asks Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemark.topology.plan import TopologyPlan
 
 
 class TopicUse(Enum):
-    """What a topic is to the application. The value is how messages call it."""
+    """What the application uses a topic for. The value is the wording used in messages."""
 
     OUTPUT = "output topic"
     SOURCE = "source topic"
@@ -26,44 +26,45 @@ class TopicUse(Enum):
 
     @property
     def is_state(self) -> bool:
-        """Whether the application's state depends on it: it is read again, or state is rebuilt from it."""
+        """Whether the application's state depends on the topic: it is read again, or state is rebuilt from it."""
         return self is not TopicUse.OUTPUT
 
 
 BEGIN_AGAIN = (
     "`tidemark offsets reset NAME --to earliest --state empty` processes the sources again from their beginning"
 )
-"""The remedy that needs nothing but the sources."""
+"""The remedy that needs nothing but the source topics."""
 
 CHANGELOG_REMEDY = (
-    "`tidemark changelog repair NAME` writes the store to a new changelog, from the local store, a standby or a savepoint that "
-    f"is level with the last commit, or with `--from source` computed again; else {BEGIN_AGAIN}"
+    "`tidemark changelog repair NAME` writes the store to a new changelog, from a local store, a standby or a savepoint that "
+    "is up to date with the last commit, or, with `--from source`, computed again from the source topics; otherwise "
+    f"{BEGIN_AGAIN}"
 )
 
 BEGIN_WITHOUT_STATE = (
     "to begin again from the sources, delete the application's changelogs, its topics that end with -repartition, -commits and "
     "-topology, its state folders, and its consumer group (`tidemark kafka consumer-groups --delete --group APPLICATION_ID`), "
-    "whose offsets would be gone on from; or give the topology another application id"
+    "because a start would continue from its offsets; or give the topology another application id"
 )
-"""The remedy where what the last commits left is not known any more."""
+"""The remedy if it is no longer known what the last commits left behind."""
 
 _WHAT_IS_LOST = {
     TopicUse.OUTPUT: "what was written to it",
-    TopicUse.SOURCE: "the records that were processed, and their offsets mean other records now",
-    TopicUse.CHANGELOG: "the store's contents, which nothing but local stores, standbys and savepoints holds now",
-    TopicUse.REPARTITION: "the records in it that no task had read yet",
-    TopicUse.COMMITS: "the tasks' offsets, stream times and batches as they were committed",
+    TopicUse.SOURCE: "the records that were processed, and their offsets now refer to other records",
+    TopicUse.CHANGELOG: "the store's contents, which now exist only in local stores, standbys and savepoints",
+    TopicUse.REPARTITION: "the records that no task had read yet",
+    TopicUse.COMMITS: "the committed offsets, stream times and batches of the tasks",
 }
 
 _REMEDY = {
-    TopicUse.OUTPUT: "nothing is to be done",
+    TopicUse.OUTPUT: "no action is needed",
     TopicUse.SOURCE: (
-        "create the topic if it is gone; then `tidemark offsets reset NAME --to earliest --state keep` adds what it holds now "
-        "to the state, and `--state empty` begins again with it"
+        "create the topic if it is missing; then `tidemark offsets reset NAME --to earliest --state keep` adds the records "
+        "that it holds now to the state, and `--state empty` computes the state from them alone"
     ),
     TopicUse.CHANGELOG: CHANGELOG_REMEDY,
     TopicUse.REPARTITION: (
-        f"{BEGIN_AGAIN}; `--state keep` with the committed offsets goes on without the records that were lost"
+        f"{BEGIN_AGAIN}; `--state keep` with the committed offsets continues without the lost records"
     ),
     TopicUse.COMMITS: BEGIN_WITHOUT_STATE,
 }
@@ -71,7 +72,7 @@ _REMEDY = {
 
 @dataclass(frozen=True)
 class LostTopic:
-    """A topic that is not the one that the last commits knew. `found_id` is None where there is none of its name."""
+    """A topic whose id is not the one that the last commits recorded. `found_id` is None if no topic has this name now."""
 
     topic: str
     use: TopicUse
@@ -80,13 +81,13 @@ class LostTopic:
 
     @property
     def reason(self) -> str:
-        """What happened, and what is lost with it."""
+        """Return what happened to the topic and what was lost with it."""
         happened = (
             "was deleted"
             if self.found_id is None
-            else f"was deleted and made again (its id is {self.found_id}, the last commit knew {self.known_id})"
+            else f"was deleted and created again (its id is {self.found_id}, at the last commit it was {self.known_id})"
         )
-        return f"{self.use.value} {self.topic} {happened}: lost is {_WHAT_IS_LOST[self.use]}"
+        return f"{self.use.value} {self.topic} {happened}: this lost {_WHAT_IS_LOST[self.use]}"
 
     @property
     def remedy(self) -> str:
@@ -95,7 +96,7 @@ class LostTopic:
 
 
 def topics_in_use(plan: TopologyPlan) -> dict[str, TopicUse]:
-    """Every topic that a plan reads or writes, but the one that holds the ids. `plan` has the names that are in use now."""
+    """Return every topic that a plan reads or writes, except the one that holds the ids. `plan` has the names in use now."""
     app = plan.application_id
     uses: dict[str, TopicUse] = dict.fromkeys((dlq_topic(app), events_topic(app)), TopicUse.OUTPUT)
     for subtopology in plan.subtopologies:
@@ -109,7 +110,7 @@ def topics_in_use(plan: TopologyPlan) -> dict[str, TopicUse]:
 
 
 def changed_topics(uses: Mapping[str, TopicUse], known: Mapping[str, str], found: Mapping[str, str]) -> list[LostTopic]:
-    """Topics whose id is not the known one, outputs included; a topic whose id nobody knew is new."""
+    """Return the topics whose id is not the known one, outputs included. A topic without a known id is new, so not changed."""
     return [
         LostTopic(topic, use, known[topic], found.get(topic))
         for topic, use in uses.items()
@@ -118,12 +119,12 @@ def changed_topics(uses: Mapping[str, TopicUse], known: Mapping[str, str], found
 
 
 def lost_topics(uses: Mapping[str, TopicUse], known: Mapping[str, str], found: Mapping[str, str]) -> list[LostTopic]:
-    """Those of the changed topics that are a fault of state."""
+    """Return the changed topics that the application's state depends on."""
     return [each for each in changed_topics(uses, known, found) if each.use.is_state]
 
 
 def format_lost(application_id: str, lost: Iterable[LostTopic]) -> str:
-    """All of them in one message, each remedy once."""
+    """Return one message about all lost topics, with each remedy once."""
     listed = list(lost)
     reasons = "; ".join(each.reason for each in listed)
     remedies = "; ".join(dict.fromkeys(each.remedy for each in listed))
@@ -136,13 +137,19 @@ def _ask_nothing(_topics: Collection[str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Identities:
-    """The ids that the last commits knew, by topic, and how to ask for those of now; nothing known, nothing is compared."""
+    """The topic ids that the last commits recorded, by topic, and the function that asks Kafka for the ids of now.
+
+    If no ids are known, nothing is compared.
+    """
 
     known: Mapping[str, str] = field(default_factory=dict)
     ask: Callable[[Collection[str]], Mapping[str, str]] = _ask_nothing
 
     def lost(self, plan: TopologyPlan, among: Collection[str] | None = None) -> dict[str, LostTopic]:
-        """Topics of the plan that are not the known ones, by name; all, or those `among` them. Blocks for a round trip."""
+        """Return the topics of the plan, or those in `among`, whose id is not the known one, by name.
+
+        Blocks for one request.
+        """
         uses = {
             topic: use
             for topic, use in topics_in_use(plan).items()

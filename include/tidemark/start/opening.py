@@ -1,4 +1,7 @@
-"""From an assigned partition to an open task: gather the evidence, plan, restore (rules 1, 4, 11, 12)."""
+"""Opening of assigned tasks: gather the evidence, plan the start, restore the stores.
+
+See invariants: end of a restore, fresh only when nothing exists, two retentions, store checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Assignment:
-    """A partition that the group gave us, and the epoch of that."""
+    """A partition that the consumer group assigned to this instance, and the epoch of the assignment."""
 
     task: TaskId
     partition: TopicPartition
@@ -42,7 +45,10 @@ class Assignment:
 
 @dataclass(frozen=True)
 class OpenedTask:
-    """`is_fresh`: its start offsets are yet to be committed (rule 4)."""
+    """An open task.
+
+    If `is_fresh`, its start offsets are still to be committed (see invariant: fresh only when nothing exists).
+    """
 
     task: Task
     is_fresh: bool
@@ -50,7 +56,7 @@ class OpenedTask:
 
 @dataclass(frozen=True)
 class TaskOpener:
-    """Opens the tasks of one instance, several side by side."""
+    """Opens the tasks of one instance, several at the same time."""
 
     plan: TopologyPlan
     settings: Settings
@@ -63,12 +69,13 @@ class TaskOpener:
     limits: SizeLimits
 
     def open(self, assignments: Sequence[Assignment], go_on: Callable[[Assignment], bool]) -> list[OpenedTask]:
-        """Open all, or raise and leave none open.
+        """Open all tasks, or raise and leave none open.
 
-        Blocks until every store is level with Kafka. Raises `StartRefused`, `OutcomeUnknown`, `TaskLocked`, or
-        `RestoreSuspended` when `go_on` says no for a task.
+        Blocks until every store is up to date with the last commit. Raises `StartRefused`, `OutcomeUnknown`,
+        `TaskLocked`, or `RestoreSuspended` when `go_on` returns False for a task.
         """
-        # Standbys go on moving: they are asked first, so that none seems to be beyond the ends that are read then.
+        # Standbys advance all the time: they are asked first, so that no copy seems to be beyond the ends that are read
+        # next.
         elsewhere = find_copies(self.builder.copies, [a.task for a in assignments])
         facts = self.witnesses.facts([a.task for a in assignments])
         opened: list[OpenedTask] = []
@@ -130,7 +137,10 @@ class TaskOpener:
         copies: dict[str, list[StateCopy]],
         go_on: Callable[[], bool],
     ) -> tuple[Standing, bool]:
-        """Replace or advance `stores` until they stand where Kafka stands; whether the task is fresh."""
+        """Replace or advance `stores` until they are up to date with Kafka.
+
+        Return what is committed, and whether the task is fresh.
+        """
         plan = self._plan(facts, copies)
         if isinstance(plan, Fresh):
             fresh = Standing(plan.next_offsets, -1, StreamTimes.none())
@@ -151,13 +161,16 @@ class TaskOpener:
                     stores[spec.name] = self.builder.bring_level(facts.task, job, way, store, folder, building, go_on)
                     break
                 except CopyUnusable as error:
-                    log.warning("task %s: %s; the next source of state is taken", facts.task, error)
+                    log.warning("task %s: %s; the next source of state is tried", facts.task, error)
                     shutil.rmtree(building, ignore_errors=True)
                     copies[spec.name] = [copy for copy in copies[spec.name] if copy is not way.copy]
                     store = stores[spec.name] = self.opener.open(folder, spec)
                     plan = self._plan(facts, copies)
                     if isinstance(plan, Fresh):
-                        raise StartRefused(f"task {facts.task}: its history vanished while it was restored") from error
+                        raise StartRefused(
+                            f"task {facts.task}: its commit record and offsets disappeared while it was restored; "
+                            "start it again"
+                        ) from error
         return plan.standing, False
 
     def _plan(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> Fresh | Resume:
@@ -174,7 +187,7 @@ class TaskOpener:
         stores: Mapping[str, Store],
         elsewhere: Mapping[str, Sequence[StateCopy]],
     ) -> dict[str, list[StateCopy]]:
-        """This folder's own stores, and copies elsewhere of those that RocksDB holds."""
+        """Return the copies in this instance's folder, and of RocksDB stores also those elsewhere."""
         copies: dict[str, list[StateCopy]] = {}
         for spec in self.plan.subtopologies[task.subtopology].stores:
             marker = stores[spec.name].marker
@@ -187,14 +200,14 @@ class TaskOpener:
     def _keep_or_empty(
         self, facts: TaskFacts, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
     ) -> Store:
-        """A store that is not logged: the folder's where it is level with the last commit, else an empty one."""
+        """Return the store without a changelog as it is if it is up to date with the last commit; otherwise an empty one."""
         task = facts.task
         layout = value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
         fault = unlogged_fault(store.marker, value_signature(spec, layout), standing, facts.record)
         if fault is None:
             return store
         log.warning(
-            "store %s of task %s is not logged and %s: it starts empty, what it held cannot be restored",
+            "store %s of task %s has no changelog, and %s: it starts empty; its earlier contents cannot be restored",
             spec.name,
             task,
             fault,
@@ -205,7 +218,11 @@ class TaskOpener:
 
 
 def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing: Standing, now_ms: int) -> RestoreJob:
-    """The way to `standing`. A source that is its own changelog counts only up to what was committed (rule 19)."""
+    """Return what a restore of one store to `standing` needs.
+
+    A changelog that is a source topic counts only up to the committed offset (see invariant: source topic as
+    changelog).
+    """
     layout = value_layouts(plan.subtopologies[facts.task.subtopology])[spec.name]
     changelog: Watermarks = facts.changelogs[spec.name]
     return job_to(
@@ -228,7 +245,7 @@ def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing:
 
 
 def job_to(plan: TopologyPlan, task: TaskId, spec: StoreSpec, low_offset: int, target: Marker) -> RestoreJob:
-    """The way of one store to where `target` says; its changelog begins at `low_offset`."""
+    """Return what a restore of one store to the marker `target` needs. Its changelog begins at `low_offset`."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
     return RestoreJob(
         spec=spec,

@@ -1,4 +1,4 @@
-"""The start plan of a task: a pure function of what was found (row A3, rule 4).
+"""The start plan of a task, decided by a pure function of the evidence. See invariant: fresh only when nothing exists.
 
 `tests/start/test_start_plan.py` goes through every combination of the table in `docs/start-plan.md`.
 """
@@ -19,14 +19,14 @@ from tidemark.topology.plan import Guarantee
 
 @dataclass(frozen=True)
 class Fresh:
-    """Nothing was ever done: commit the start offsets first, then go. `next_offsets` are by source topic."""
+    """The task has never run: commit the start offsets first. `next_offsets` are by source topic."""
 
     next_offsets: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on from `standing` once each store has gone its way."""
+    """Continue from `standing` once each store was brought up to date from its source of state."""
 
     standing: Standing
     stores: Mapping[str, Way]
@@ -34,7 +34,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Refuse:
-    """Do not start. `remedy` is what to do about `reason`."""
+    """Do not start, because of `reason`. `remedy` is what to do about it."""
 
     reason: str
     remedy: str
@@ -44,7 +44,7 @@ StartPlan = Fresh | Resume | Refuse
 
 
 def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState | None = None) -> StartPlan:
-    """Decide how a task starts. Reads nothing, writes nothing; `only` rules every other source of state out."""
+    """Decide how a task starts. Reads and writes nothing. If `only` is given, other sources of state are not considered."""
     standing = standing_of(found)
     if isinstance(standing, Fresh | Refuse):
         return standing
@@ -62,7 +62,7 @@ def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState
 
 
 def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
-    """Where Kafka says a task stands, if its sources still hold what comes next."""
+    """Return the committed progress of a task. Refuses if its sources no longer hold the next record to read."""
     standing = witnessed(found)
     if isinstance(standing, Fresh | Refuse):
         return standing
@@ -73,8 +73,8 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
         if next_offset < source.watermarks.low:
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
-                f"processed up to {next_offset}: the records in between are deleted",
-                f"raise retention.ms of {source.partition.topic}; to go on without them: `tidemark offsets reset NAME --to "
+                f"processed up to {next_offset}: the records in between have been deleted",
+                f"raise retention.ms of {source.partition.topic}; to continue without them: `tidemark offsets reset NAME --to "
                 f"offsets --state keep --offset {source.partition.topic}:{source.partition.partition}="
                 f"{source.watermarks.low}`, with the committed offsets of the other partitions (`tidemark lag NAME`)",
             )
@@ -82,7 +82,7 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
             return Refuse(
                 f"task {found.task}: {source.partition} ends at offset {source.watermarks.end}, the application has "
                 f"processed up to {next_offset}: the topic was truncated",
-                f"to go on with what it holds: `tidemark offsets reset NAME --to offsets --state keep --offset "
+                f"to continue with the records that it holds: `tidemark offsets reset NAME --to offsets --state keep --offset "
                 f"{source.partition.topic}:{source.partition.partition}={source.watermarks.end}`, with the committed offsets "
                 "of the other partitions (`tidemark lag NAME`)",
             )
@@ -90,7 +90,7 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
 
 
 def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
-    """Where the application stands: the committed offset and the last commit record are two witnesses of one fact."""
+    """Return the committed progress of a task. The committed offsets and the last commit record must agree on it."""
     record = found.last_record
     committed = {s.partition.topic: s.committed_offset for s in found.sources if s.committed_offset is not None}
     if record is None:
@@ -99,28 +99,30 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
             beside = ", ".join(f"{offset} of {topic}" for topic, offset in committed.items())
             return Refuse(
                 f"task {found.task}: there is state ({traces}) but no commit record"
-                + (f" beside the committed offset {beside}" if beside else ""),
-                f"bring {found.application_id}-commits back; {BEGIN_WITHOUT_STATE}",
+                + (f", although the group has committed offset {beside}" if beside else ""),
+                f"bring the topic {found.application_id}-commits back; {BEGIN_WITHOUT_STATE}",
             )
         return Fresh({s.partition.topic: committed.get(s.partition.topic, s.fresh_offset) for s in found.sources})
     recorded = record.end_offsets
     known = found.committed_metadata
     is_whole = committed.keys() >= {s.partition.topic for s in found.sources}
     if found.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
-        # Offsets follow the record, so they may be behind it (rule 18): what is between them is processed once more.
+        # Offsets are committed after the commit record is written, so they may lag (see invariant: order of
+        # at_least_once): the records in between are processed once more.
         return Standing(committed, known.batch, known.stream_times)
     for source in found.sources:
         topic = source.partition.topic
         if topic not in recorded:
             return Refuse(
-                f"task {found.task}: the last commit record (batch {record.batch}) knows nothing of {source.partition}, "
-                f"so the topology has changed what it reads",
-                "bring the old topology back, or give it another application id to start afresh",
+                f"task {found.task}: the last commit record (batch {record.batch}) does not contain {source.partition}: "
+                f"the topology has been changed to read other topics",
+                "bring the old topology back, or give the new one another application id to start it from nothing",
             )
         if topic in committed and committed[topic] != recorded[topic]:
             return Refuse(
-                f"task {found.task}: group {found.application_id} stands at {committed[topic]} of {source.partition}, the "
-                f"last commit record (batch {record.batch}) says {recorded[topic]}: somebody moved the offsets",
+                f"task {found.task}: group {found.application_id} has committed offset {committed[topic]} of "
+                f"{source.partition}, but the last commit record (batch {record.batch}) has {recorded[topic]}: the "
+                "offsets were changed by another program",
                 f"move them back: {_reset(found, source, recorded[topic])}",
             )
     stream_times = record.stream_times if known is None else known.stream_times
@@ -148,30 +150,34 @@ def _reset(found: TaskEvidence, source: SourceEvidence, offset: int) -> str:
 
 
 def _blocked_by(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> Refuse | None:
-    """A local store that no instance may run beside, and that only a person may throw away."""
+    """Return a refusal if a local store must not be run with, and only an operator may discard it."""
     for copy in store.copies:
         if copy.kind is not SourceOfState.LOCAL or generation_of(copy.marker.value_layout) < generation_of(
             store.value_layout
         ):
-            continue  # What an upgrade or a rescale has written anew elsewhere is merely of no use.
+            continue  # An upgrade or a rescale has written the store again elsewhere, so this copy is merely of no use.
         if copy.marker.value_layout != store.value_layout:
             return Refuse(
-                f"task {found.task}: store {store.store} in {copy.location} holds values {copy.marker.value_layout}, "
-                f"the topology now wants {store.value_layout}",
+                f"task {found.task}: store {store.store} in {copy.location} holds values of layout {copy.marker.value_layout}, "
+                f"but the topology now needs {store.value_layout}",
                 "bring the old aggregates back, or give the store another name",
             )
         if is_ahead(copy.marker, standing):
             return Refuse(
-                f"task {found.task}: store {store.store} in {copy.location} stands at {told(copy.marker.source_offsets)}, "
-                f"Kafka only at {told(standing.next_offsets)}: the store is ahead of what was committed",
-                "the folder is from another life of this application: `tidemark restore run` replaces it, and keeps it "
-                "aside",
+                f"task {found.task}: store {store.store} in {copy.location} has processed up to "
+                f"{told(copy.marker.source_offsets)}, but only {told(standing.next_offsets)} is committed: the store "
+                "is ahead of the last commit",
+                "the folder belongs to an earlier application of this id, or its offsets were moved back: `tidemark restore "
+                "run` replaces the folder and keeps the old one",
             )
     return None
 
 
 def _without_changelog(found: TaskEvidence, store: StoreEvidence) -> Refuse | None:
-    """Also beside a level store: the next disk that is lost would take the state with it (rule 27)."""
+    """Return a refusal if the changelog is damaged, also if a local store is up to date: the state would be lost with its disk.
+
+    See invariant: topic identity.
+    """
     fault = changelog_fault(found, store)
     return None if fault is None else Refuse(f"task {found.task}: {fault}", CHANGELOG_REMEDY)
 
@@ -179,7 +185,7 @@ def _without_changelog(found: TaskEvidence, store: StoreEvidence) -> Refuse | No
 def best_way(
     found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None
 ) -> Way | Refuse:
-    """The fastest way without a fault, of `only` that kind where one is asked for."""
+    """Return the fastest source of state without a fault, of kind `only` if given; a refusal if there is none."""
     ways = weigh(found, store, standing, rates, only)
     best = next((way for way in ways if way.fault is None), None)
     if best is not None:
@@ -188,23 +194,24 @@ def best_way(
     if only is not None and not faults:
         faults = [f"there is no {only.value} copy"]
     return Refuse(
-        f"task {found.task}: no source of state will do for store {store.store}: {'; '.join(faults)}",
+        f"task {found.task}: no source of state can be used for store {store.store}: {'; '.join(faults)}",
         f"bring a copy of the state folder or a savepoint back; or raise retention.ms of {store.changelog.topic} and "
-        "start anew under another application id",
+        "start from nothing under another application id",
     )
 
 
 def unlogged_fault(
     marker: Marker | None, value_layout: str, standing: Standing, record: CommitRecord | None
 ) -> str | None:
-    """Why a store without a changelog cannot go on with what its folder holds; None where it is level with the last commit.
+    """Return why a store without a changelog cannot be used as it is; None if it is up to date with the last commit.
 
-    Offsets do not tell: a tick leaves them where they are, and so may a new life of the application. The batch does.
+    Equal offsets prove nothing: a tick does not move them, and an application that was deleted and started again may
+    have the same ones. So the batch is compared too.
     """
     if marker is None:
         return "its folder holds nothing that was committed"
     if marker.value_layout != value_layout:
-        return f"its folder holds values {marker.value_layout}, the topology wants {value_layout}"
+        return f"its folder holds values of layout {marker.value_layout}, but the topology needs {value_layout}"
     if marker.batch not in level_batches(record, standing) or dict(marker.source_offsets) != dict(
         standing.next_offsets
     ):

@@ -1,6 +1,6 @@
-"""The ways a store can be brought level with Kafka, each with its cost or the reason why it cannot be gone (row A3).
+"""The sources that a store can be brought up to date from, each with its cost, or with the fault that rules it out.
 
-A pure function weighs them for the start of a task and for `tidemark restore plan` alike.
+The same pure function compares them for the start of a task and for `tidemark restore plan`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHANGE_NO_STORE = frozenset([CommitKind.UPGRADE, CommitKind.REPAIR])
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine does, of one store."""
+    """What a machine reads or copies per second, for one store."""
 
     changelog_offsets_per_s: float
     copied_bytes_per_s: float
@@ -29,16 +29,16 @@ class Rates:
 
 
 MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000)
-"""As `make restore-bench` measured it once, see docs/restore.md: of applications that no drill has measured."""
+"""Measured once with `make restore-bench` (see docs/restore.md); used for applications that no drill has measured."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way. `copy` is None for the whole changelog and for the source topics.
+    """One source that a store can be brought up to date from. `copy` is None for the whole changelog and the source topics.
 
-    The changelog (for SOURCE: the source topics, their offsets added up) is read from `from_offset` to `end_offset`, nothing
-    where the copy stands where Kafka stands. `fault` says in one line why the way cannot be gone; `eta_s` is an estimate
-    from rates, in seconds.
+    The changelog is read from `from_offset` to `end_offset`; for SOURCE, the source topics are, and their offsets are
+    added up. Nothing is read if the copy is up to date. `fault` says in one line why the source cannot be used; None if
+    it can. `eta_s` is an estimate from rates, in seconds.
     """
 
     kind: SourceOfState
@@ -50,17 +50,17 @@ class Way:
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing of the changelog is needed."""
+        """Whether the copy can be used without reading the changelog."""
         return self.copy is not None and self.from_offset >= self.end_offset
 
     @property
     def bytes_to_copy(self) -> int:
-        """To be fetched before the store can be opened."""
+        """The bytes to fetch before the store can be opened."""
         return self.copy.bytes_to_copy if self.copy else 0
 
     @property
     def location(self) -> str:
-        """Where it comes from, for people."""
+        """The place that the contents come from, for messages."""
         if self.copy is not None:
             return self.copy.location
         return "the source topics" if self.kind is SourceOfState.SOURCE else "the whole changelog"
@@ -69,7 +69,7 @@ class Way:
 def weigh(
     found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None = None
 ) -> list[Way]:
-    """All ways of one store, or only those of one kind, the fastest first, those with a fault last. Reads nothing."""
+    """Return all sources of one store, or only those of one kind: the fastest first, those with a fault last. Reads nothing."""
     if only is SourceOfState.SOURCE:
         return [_by_source_topics(found, store, standing, rates)]
     ways = [_by_copy(found, store, standing, rates, copy) for copy in store.copies]
@@ -84,23 +84,25 @@ def is_ahead(marker: Marker, standing: Standing) -> bool:
 
 
 def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
-    """The batches that what an instance holds may be of, to stand where its task stands; `record` is the task's last.
+    """Return the batches that a store in an instance's folder may have and still be up to date.
 
-    The own commit of an upgrade or a repair is a batch that changes no store. A copy that is not an instance's own is held to
-    the changelog where that commit has written to it.
+    `record` is the task's last one.
+
+    The commit of an upgrade or a repair is a batch that changes no store, so the batch before it will do. A copy that
+    is not in an instance's folder must have the changelog records that such a commit wrote.
     """
     changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == standing.batch
     return {standing.batch, standing.batch - 1} if changes_none else {standing.batch}
 
 
 def told(offsets: Mapping[str, int]) -> str:
-    """Offsets for a message."""
+    """Format offsets for a message."""
     return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
 
 
 def _by_copy(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, copy: StateCopy) -> Way:
     end = store.changelog_watermarks.end
-    # The batch tells two lives of the same offsets apart: before and after a rewind.
+    # Equal offsets can belong to two histories, before and after a rewind; the batch distinguishes them.
     record = found.last_record
     is_held = copy.kind is not SourceOfState.LOCAL and record is not None and store.changelog.topic in record.changelogs
     level = copy.marker.batch in level_batches(None if is_held else record, standing) and all(
@@ -118,7 +120,9 @@ def _fault_of(
     if marker.application_id != found.application_id or marker.store != store.store:
         return f"{copy.location} belongs to {marker.application_id}/{marker.store}"
     if marker.value_layout != store.value_layout:
-        return f"{copy.location} holds values {marker.value_layout}, the topology wants {store.value_layout}"
+        return (
+            f"{copy.location} holds values of layout {marker.value_layout}, but the topology needs {store.value_layout}"
+        )
     if copy.suspected is not None:
         return f"{copy.location} {copy.suspected}"
     if is_ahead(marker, standing):
@@ -128,7 +132,7 @@ def _fault_of(
     if store.lost is not None:
         return f"{copy.location} needs the tail of {store.changelog}, and {store.lost.reason}"
     if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_times.of(store.store):
-        # Windows that are live once more after a rewind may have expired there.
+        # Windows that a rewind has made live again may have expired in the copy.
         return f"{copy.location} is ahead of the committed stream time"
     gap = gap_after(marker, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
     return None if gap is None else f"{copy.location} {gap}"
@@ -137,21 +141,25 @@ def _fault_of(
 def gap_after(
     marker: Marker, changelog: TopicPartition, watermarks: Watermarks, delete_retention_ms: int, now_ms: int
 ) -> str | None:
-    """What reading the changelog from a marker on would miss, in words that follow a copy's name; None where nothing."""
+    """Return what reading the changelog from a marker on would miss; None if nothing.
+
+    The result is a clause that follows the name of the copy.
+    """
     if marker.changelog_offset < watermarks.low:
         return f"is older than the beginning of {changelog}"
     if marker.changelog_offset > watermarks.end:
-        return f"is beyond the end of {changelog}: the topic was made anew"
+        return f"is beyond the end of {changelog}: the topic was created again"
     if now_ms - marker.commit_time_ms >= delete_retention_ms:
-        # Tombstones may be gone by now: keys deleted since would come back.
+        # Tombstones may have been compacted away: keys that were deleted since would come back.
         return "is older than delete.retention.ms"
     return None
 
 
 def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence) -> bool:
-    """Whether a copy has read all that the last commit wrote to the store's changelog, whatever that holds by now.
+    """Whether a copy contains all that the last commit wrote to the store's changelog, whatever the changelog holds now.
 
-    Its records lie behind `ends_before` of the commit, in one transaction, so a committed reader has all of them or none.
+    The records of the commit come after its `ends_before`, in one transaction: a read_committed reader has all or none
+    of them.
     """
     record, marker = found.last_record, copy.marker
     if record is None or (marker.application_id, marker.store) != (found.application_id, store.store):
@@ -165,11 +173,11 @@ def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence
 
 
 def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
-    """Why a changelog is not the one that was written, whatever the store beside it holds (rule 27); None where it is.
+    """Return why a changelog is not what was written to it, whatever the local store holds; None if it is intact.
 
-    It was deleted or made again, ends before what is known of it, has lost something sooner than `retention.ms` allows, or
-    anything where it is only compacted. A source topic that is a changelog is its owner's to
-    shorten.
+    It has a fault if it was deleted or created again, if it ends before an offset that was certainly written, if it
+    lost records sooner than `retention.ms` allows, or if it is only compacted and lost any. A source topic that serves
+    as a changelog is not checked: its owner may shorten it. See invariant: topic identity.
     """
     if store.is_source:
         return None
@@ -178,34 +186,39 @@ def changelog_fault(found: TaskEvidence, store: StoreEvidence) -> str | None:
     offset, at_ms = max(_known(found, store), default=(0, 0))
     low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
     if offset > end:
-        return f"{store.changelog} ends at offset {end}, it has been written up to {offset}: it was truncated or made again"
+        return (
+            f"{store.changelog} ends at offset {end}, but was written up to {offset}: it was truncated or created again"
+        )
     if low > offset > 0 and (
         store.changelog_retention_ms is None or found.now_ms - at_ms < store.changelog_retention_ms
     ):
         return (
-            f"{store.changelog} begins at offset {low}, and all that was written up to {offset} was deleted, sooner than "
-            "retention.ms deletes: the changelog was truncated"
+            f"{store.changelog} begins at offset {low}: everything up to offset {offset} was deleted sooner than "
+            "retention.ms allows, so the changelog was truncated"
         )
     if store.young_offset is not None and low > store.young_offset:
         return (
-            f"{store.changelog} begins at offset {low}, and what was written from offset {store.young_offset} on is too young "
-            "for retention.ms to have deleted it: the changelog was truncated"
+            f"{store.changelog} begins at offset {low}, but the records from offset {store.young_offset} on are too young "
+            "for retention.ms to have deleted them: the changelog was truncated"
         )
     if has_lost_beginning(store):
         return (
-            f"{store.changelog} has lost its beginning, up to offset {low}, though it is only compacted: keys that were not "
-            "written since are in local stores, standbys and savepoints alone"
+            f"{store.changelog} has lost its beginning, up to offset {low}, although it is only compacted: keys that were not "
+            "written since then exist only in local stores, standbys and savepoints"
         )
     return None
 
 
 def has_lost_beginning(store: StoreEvidence) -> bool:
-    """Whether a changelog that is only compacted has lost its beginning: keys that were not written since are not in it."""
+    """Whether a changelog that is only compacted has lost its beginning, and with it keys that were not written since."""
     return not store.is_source and store.changelog_retention_ms is None and store.changelog_watermarks.low > 0
 
 
 def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
-    """Offsets up to which the changelog was certainly written, and when; of the last commit and the local store."""
+    """Return offsets up to which the changelog was certainly written, each with its time.
+
+    They come from the last commit record and the local store.
+    """
     record = found.last_record
     known: list[tuple[int, int]] = []
     if record is not None:
@@ -230,14 +243,17 @@ def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Sta
 
 
 def _incomplete(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> str | None:
-    """What reading the whole changelog would miss."""
+    """Return what reading the whole changelog would miss; None if nothing."""
     low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
     if _known_end(found, store) > end:
-        return f"{store.changelog} ends at {end}, it has been longer: the topic was made anew, what it held is gone"
+        return (
+            f"{store.changelog} ends at offset {end} but was longer before: the topic was created again, its contents "
+            "are lost"
+        )
     if low > 0 and not store.is_source and None in (store.changelog_retention_ms, store.store_retention_ms):
         return f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
     if low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
-        # Rule 11: the broker counts wall clock, the store counts stream time.
+        # The broker counts wall clock, the store counts stream time (see invariant: two retentions).
         stream_time_ms = standing.stream_times.of(store.store)
         oldest_live_ms = stream_time_ms - store.store_retention_ms
         if stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
@@ -255,7 +271,7 @@ def _by_source_topics(found: TaskEvidence, store: StoreEvidence, standing: Stand
 
 def _impure(found: TaskEvidence, store: StoreEvidence) -> str | None:
     if store.impure is not None:
-        return f"it is no function of its source topics alone: {store.impure}"
+        return f"its contents cannot be computed from its source topics alone: {store.impure}"
     for source in found.sources:
         if source.watermarks.low > 0:
             return f"{source.partition} has lost its beginning, up to offset {source.watermarks.low}"
@@ -267,7 +283,7 @@ def _impure(found: TaskEvidence, store: StoreEvidence) -> str | None:
 
 
 def _known_end(found: TaskEvidence, store: StoreEvidence) -> int:
-    """How far the changelog has certainly been."""
+    """Return the highest offset up to which the changelog was certainly written."""
     record = found.last_record
     recorded = (
         0 if record is None else record.ends_before.get(store.changelog.topic, {}).get(store.changelog.partition, 0)

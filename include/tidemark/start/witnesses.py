@@ -1,4 +1,7 @@
-"""Asking Kafka what it knows of tasks: committed offsets, commit records, watermarks (rules 1, 4, 11)."""
+"""Queries to Kafka about tasks: committed offsets, commit records, watermarks.
+
+See invariants: end of a restore, fresh only when nothing exists, two retentions.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,15 @@ from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 _CLOCKS_MS = 60_000
-"""By which the clocks of instances and brokers may differ."""
+"""The difference that is tolerated between the clocks of instances and brokers."""
 
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What Kafka says of one task; `changelogs` by store, `lost` topics of the application by name.
+    """What Kafka knows about one task; `changelogs` by store, `lost` topics of the application by name.
 
-    `young` by store: the first offset of a changelog without its beginning that is too young to be deleted by age.
+    `young` holds, by store, the first offset that is too young to be deleted by age, for changelogs that lost their
+    beginning.
     """
 
     task: TaskId
@@ -43,13 +47,13 @@ class TaskFacts:
 
     @property
     def last_instance(self) -> int | None:
-        """The instance that committed last; None where nobody has."""
+        """The instance that committed last; None if none has."""
         return None if self.record is None else self.record.instance
 
 
 @dataclass(frozen=True)
 class Witnesses:
-    """Reads facts and makes evidence of them. `clock` gives epoch milliseconds."""
+    """Asks Kafka for the facts about tasks and turns them into evidence. `clock` returns epoch milliseconds."""
 
     plan: TopologyPlan
     settings: Settings
@@ -60,21 +64,22 @@ class Witnesses:
     identities: Identities = field(default_factory=Identities)
 
     def sources_of(self, task: TaskId) -> list[TopicPartition]:
-        """The partitions that a task reads, the lead topic's first."""
+        """Return the partitions that a task reads, the lead topic's first."""
         return [TopicPartition(t, task.partition) for t in self.plan.subtopologies[task.subtopology].source_topics]
 
     def changelog_of(self, task: TaskId, spec: StoreSpec) -> TopicPartition:
-        """The partition that a logged store of a task is rebuilt from."""
+        """Return the partition that a logged store of a task is rebuilt from."""
         return TopicPartition(changelog_of(self.plan.application_id, spec), task.partition)
 
     def logged_stores(self, task: TaskId) -> list[StoreSpec]:
-        """Stores that can be restored."""
+        """Return the stores that can be restored."""
         return [spec for spec in self.plan.subtopologies[task.subtopology].stores if spec.is_logged]
 
     def facts(self, tasks: Sequence[TaskId]) -> dict[TaskId, TaskFacts]:
-        """Ask in the order of rule 1: offsets, records, then ends. Blocks; raises `OutcomeUnknown`.
+        """Return what Kafka knows about each task. Blocks; raises `OutcomeUnknown`.
 
-        A topic that was deleted holds nothing: both its watermarks are 0.
+        Asks for offsets first, then records, then ends (see invariant: end of a restore). A deleted topic has
+        watermarks of 0.
         """
         stalled_after_s = stalled_after(self.settings)
         lost = self.identities.lost(self.plan)
@@ -113,14 +118,14 @@ class Witnesses:
     def _young(
         self, tasks: Sequence[TaskId], watermarks: Mapping[TopicPartition, Watermarks]
     ) -> dict[TopicPartition, int]:
-        """Where the records begin that no retention has deleted, of changelogs that have lost their beginning."""
+        """Return the first offset that no retention can have deleted, of changelogs that have lost their beginning."""
         by_retention: dict[int, dict[TopicPartition, TaskId]] = {}
         for task in tasks:
             for spec in self.logged_stores(task):
                 changelog, retention_ms = self.changelog_of(task, spec), self.policies[spec.name].retention_ms
                 if spec.source_topic is None and retention_ms is not None and watermarks[changelog].low > 0:
                     by_retention.setdefault(retention_ms, {})[changelog] = task
-        # A record is older than its commit by a transaction's time at most, and clocks differ.
+        # A record is older than its commit by at most the time of a transaction, and clocks differ.
         margin_ms = self.settings.transaction_timeout_ms + _CLOCKS_MS
         found: dict[TopicPartition, int] = {}
         for retention_ms, wanted in by_retention.items():
@@ -132,10 +137,10 @@ class Witnesses:
         return found
 
     def evidence(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> TaskEvidence:
-        """Facts and the copies of each store that were found, as the start plan wants them."""
+        """Return the evidence for the start plan, from facts and the copies that were found of each store."""
         task = facts.task
         earliest = self.settings.auto_offset_reset == "earliest"
-        # Between two sub-topologies nothing may be left out, nor of partitions that a routed topic got later.
+        # Nothing may be skipped between two sub-topologies, nor in partitions that a routed topic got later.
         internal = {*self.plan.repartition_topics, *self.plan.routed}
         lead = facts.committed.get(self.sources_of(task)[0])
         return TaskEvidence(
@@ -179,8 +184,9 @@ class Witnesses:
 
 
 def stalled_after(settings: Settings) -> float:
-    """Seconds after which a reader that stands still gives up.
+    """Return the seconds after which a reader that makes no progress gives up.
 
-    Longer than a dead transaction can stay open: its time-out, and the broker's next look for such (10 s).
+    This is longer than the transaction of a dead instance can stay open: its time-out plus the broker's scan interval
+    (10 s).
     """
     return (settings.transaction_timeout_ms + 10_000 + settings.broker_timeout_ms) / 1000
