@@ -141,7 +141,7 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
 
 def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
     plan = replace(counting(unique("surviving")).plan(), survives=1)
-    with pytest.raises(PreflightFailed, match="let the topology survive the loss of fewer"):
+    with pytest.raises(PreflightFailed, match="lower `survives` of the topology"):
         ensure_user_topics(plan, settings, admin)
 
 
