@@ -164,7 +164,7 @@ def test_a_stopped_replica_of_three_should_be_named_until_it_is_back(cluster, on
         short = seen(plan, settings)
         assert short[commits].verdict is Verdict.WARNING
         assert (
-            "partitions 0 are under-replicated, one more, and writes are refused: start broker 3"
+            "partitions 0 are under-replicated, if one more fails, writes are refused: start broker 3"
             in short[commits].message
         )
         assert short["one broker down"].verdict is Verdict.WARNING

@@ -105,9 +105,9 @@ class Event:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
             return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *told])
         if self.kind is EventKind.STANDSTILL:
-            return f"stands still for {body['stood_s']:.0f} s: {body['why']}"
+            return f"no progress for {body['stood_s']:.0f} s: {body['why']}"
         if self.kind is EventKind.STANDSTILL_END:
-            return f"moves again after {body['stood_s']:.0f} s"
+            return f"progress again after {body['stood_s']:.0f} s"
         place = f"{body['store']} from {body['changelog']}[{body['partition']}]"
         if self.kind is EventKind.RESTORE_START:
             return f"{place}: offsets {body['start_offset']} to {body['end_offset']}"
