@@ -226,5 +226,5 @@ def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
     assert command("--yes").exit_code != 0
     done = command("--rename", "n=total", "--add", "total.twos", "--run", "--yes")
     assert done.exit_code == 0, done.output
-    assert "stands at version 2" in done.stdout
+    assert "is at version 2" in done.stdout
     assert description(app).version == "2"
