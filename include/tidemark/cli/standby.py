@@ -70,7 +70,7 @@ class LogLines:
 def table_of(paces: Sequence[Pace]) -> Table:
     """Return a table with one row per copy."""
     table = Table("task", "store")
-    for heading in ("offset", "end", "lag", "records/s", "level in"):
+    for heading in ("offset", "end", "lag", "records/s", "time left"):
         table.add_column(heading, justify="right")
     for pace in paces:
         table.add_row(
@@ -89,5 +89,5 @@ def _left(pace: Pace) -> str:
     if pace.fault is not None:
         return "never: not followed"
     if pace.lag_offsets == 0:
-        return "level"
+        return "none"
     return "—" if pace.remaining_s is None else f"{pace.remaining_s:.0f} s"
