@@ -222,7 +222,7 @@ def _show(made: RestorePlan) -> None:
     console.print(table)
     for store in made.stores:
         for fault in store.passed_over:
-            console.print(f"passed over for {store.task}/{store.store}: {fault}")
+            console.print(f"not used for {store.task}/{store.store}: {fault}")
     for told in made.not_rebuilt:
         console.print(f"not rebuilt: {told}")
     console.print(f"rates: {made.rates_from}")

@@ -55,9 +55,7 @@ def data_folder() -> Path:
     """Return the folder of heartpy's data files. Raises `PreflightFailed` if the package is not installed."""
     spec = find_spec("heartpy")
     if spec is None or not spec.submodule_search_locations:
-        raise PreflightFailed(
-            "the package heartpy is not installed, whose recordings are replayed: install it with `make setup`"
-        )
+        raise PreflightFailed("heartpy is not installed, but its recordings are replayed: install it with `make setup`")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -72,7 +72,7 @@ class Settled:
         known = {} if self.found is None else self.found.topic_ids
         for changed in changed_topics(uses, known, ids):
             if not changed.use.is_state:
-                log.warning("%s; its new id is committed, and the application goes on", changed.reason)
+                log.warning("%s; its new id is committed, and the application continues", changed.reason)
         return {**ids, **self.committed}
 
     def description(self, partitions: Mapping[str, int], ids: Mapping[str, str]) -> bytes | None:
