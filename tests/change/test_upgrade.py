@@ -199,7 +199,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:
-        with pytest.raises(StartRefused, match=r"more than its 2 partitions .* `tidemark rescale`"):
+        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale`"):
             instance.run(Idle(), stop)
     finally:
         too_long.cancel()
