@@ -17,7 +17,7 @@ def jars(
 ) -> None:
     """Fetch missing jars into the cache folder, and verify all of them.
 
-    For the sets spark and kafka, also archives their classes once, so that both start in half the time.
+    If spark and kafka are both among the sets, also archive their classes once, so that both start in half the time.
     """
     settings = Settings.load()
     for name in sets or local_jars.SETS:
@@ -27,7 +27,7 @@ def jars(
         if paths:
             print("\n".join(str(path) for path in found))
     if {"spark", "kafka"} <= set(sets or local_jars.SETS):
-        # Loads more than printing paths needs.
+        # Imports more than the output of paths needs.
         from tidemark.local.archives import ensure_archives
 
         ensure_archives(settings)
