@@ -20,7 +20,7 @@ segments on this machine's disk and at the beginning of each changelog for windo
 |---|---|
 | windows are dropped while records may still come | raise `retention=` in the topology |
 | a restore lacks windows that are still live | `tidemark topics plan <name>`, then `tidemark topics apply <name>` |
-| keys … are lost to a restore | the same; for a table's own topic the command in the message |
+| a restore loses keys | the same; for a table's own topic the command in the message |
 
 Warnings leave the task green: a changelog that has lost its beginning (take a savepoint), expired segments on disk (does the
 task commit?), a broker that does not delete (its log). *Skipped*: nothing has been committed yet. docs/checks.md has every

@@ -117,12 +117,12 @@ def test_should_alert_once_when_nothing_runs_for_too_long_and_say_when_it_is_ove
     key = watched.files.key
     assert (alert["what"], alert["application_id"], alert["severity"]) == ("RTO missed", key.application_id, "critical")
     assert alert["message"].startswith(
-        f"{key} stands still for 301 s: no process of it runs; allowed are 300 s (rto_s)"
+        f"{key} has made no progress for 301 s: no process of it runs; the limit is 300 s (rto_s)"
     )
     assert len(watched.history()) == 1
     watched.says("RUNNING", rate=5.0)
     watched.another().look(watched.files.run.stat().st_mtime_ns // 1_000_000)
-    assert watched.history()[0].startswith("ok: moves again after ")
+    assert watched.history()[0].startswith("ok: makes progress again after ")
     assert watched.events() == [EventKind.STANDSTILL, EventKind.STANDSTILL_END]
     assert not watched.files.standstill.exists()
     assert len(watched.alerts()) == 1
@@ -142,7 +142,7 @@ def test_should_ask_the_broker_only_of_an_instance_that_runs_and_commits_nothing
     for seconds in (10, 20, 30, 311):
         watched.watch.look(now_ms + seconds * 1000)
     (alert,) = watched.alerts()
-    assert "stands still for 301 s: it runs and commits nothing while 4 offsets wait" in alert["message"]
+    assert "has made no progress for 301 s: it runs and commits nothing while 4 offsets wait" in alert["message"]
 
 
 def test_should_not_believe_the_rate_of_an_instance_that_says_nothing_any_more(watched: Watched) -> None:

@@ -73,7 +73,7 @@ def test_should_be_given_to_the_callback_once_and_to_the_log(tmp_path, monkeypat
 def test_should_only_log_what_goes_wrong_with_the_callback(path, said, caplog):
     alert, failure = raised(path, caplog)
     assert "the message" in alert.getMessage()
-    assert failure.getMessage() == f"alert callback {path} failed; the alert is in this log alone"
+    assert failure.getMessage() == f"alert callback {path} failed; the alert is only in this log"
     assert said in str(failure.exc_info[1])
 
 

@@ -43,7 +43,7 @@ def test_should_report_nothing_where_records_are_gone_or_another_version_wrote_t
     report = matrix.audit.run(replace(app.plan, version="2"), stalled_ms=1500)
     said = {found.subject: found.message for found in report.findings}
     assert (report.ranges, report.verdict, complaints_of(report)) == ({}, Verdict.NOT_ENOUGH_EVIDENCE, [])
-    assert "version 1 of the topology wrote them, this is version 2" in said["task 0_0"]
+    assert "version 1 of the topology wrote them, and this is version 2" in said["task 0_0"]
     # The dead letters have expired.
     assert expire(app, dlq_topic(name)) > 0
     report = matrix.audit.run(app.plan, stalled_ms=1500)

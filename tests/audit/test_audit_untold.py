@@ -98,14 +98,14 @@ def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody
     assert {contract.topic: is_read(contract, reading()) for contract in ruled} == {"out": True, "odd": False}
     findings = untold(reading(), [], derivable(plan()).not_derived, {}, ruled)
     messages = {found.subject: found.message for found in findings}
-    assert "it is behind a Process" in messages["odd"]
+    assert "its records come from a Process" in messages["odd"]
     assert "nor are its records read as its own, or counted" in messages["odd"]
     assert "its contract is not looked at" in messages["contract of odd"]
     assert "contract of out" not in messages
 
 
 def test_should_name_the_batches_that_were_passed_over_and_count_them_in_the_verdict():
-    (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came behind them")])
+    (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came after them")])
     assert (found.subject, found.verdict) == ("task 0_1", Verdict.NOT_ENOUGH_EVIDENCE)
-    assert "batches 4 to 9 are not audited: a rescale came behind them; audit before such a change" in found.message
+    assert "batches 4 to 9 are not audited: a rescale came after them; audit before such a change" in found.message
     assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE

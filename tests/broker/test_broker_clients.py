@@ -183,10 +183,10 @@ def test_further_options_should_reach_every_client_that_knows_them() -> None:
 @pytest.mark.parametrize(
     ("table", "option", "reason"),
     [
-        ("kafka", "transactional.id", "Tidemark's own, as exactly-once depends on it"),
+        ("kafka", "transactional.id", "set by Tidemark, because exactly-once depends on it"),
         ("kafka", "sasl.password", "set by the setting sasl_password"),
         ("kafka", "bootstrap.servers", "set by the setting bootstrap_servers"),
-        ("kafka_java", "isolation.level", "Tidemark's own, as exactly-once depends on it"),
+        ("kafka_java", "isolation.level", "set by Tidemark, because exactly-once depends on it"),
         ("kafka_java", "sasl.jaas.config", "set by the setting sasl_username and sasl_password"),
     ],
 )

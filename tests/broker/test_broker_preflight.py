@@ -78,8 +78,8 @@ def test_a_missing_source_and_a_missing_sink_are_named(
 @pytest.mark.parametrize(
     ("partitions", "config", "says"),
     [
-        (3, {}, "has 3 partitions, its tasks need 4"),
-        (4, {"cleanup_policy": "delete"}, "cleanup.policy=delete, the application needs compact,delete"),
+        (3, {}, "has 3 partitions, but its tasks need 4"),
+        (4, {"cleanup_policy": "delete"}, "cleanup.policy=delete, but the application needs compact,delete"),
         (4, {"cleanup_policy": "compact,delete", "retention_ms": "1000"}, "retention.ms=1000"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_setting_changed_behind_the_applications_back_is_refused(
     commits = f"{plan.application_id}-commits"
     alter(admin, commits, "min.compaction.lag.ms", "1")
     with pytest.raises(
-        PreflightFailed, match=f"{commits} has min.compaction.lag.ms=1, the application needs 604800000"
+        PreflightFailed, match=f"{commits} has min.compaction.lag.ms=1, but the application needs 604800000"
     ):
         preflight(plan, settings, admin)
 
@@ -129,7 +129,7 @@ def test_more_replicas_than_brokers_are_refused(plan: TopologyPlan, admin: Admin
         ensure_user_topics(plan, wants_three, admin)
     ensure_user_topics(plan, settings, admin)
     preflight(plan, settings, admin)
-    with pytest.raises(PreflightFailed, match="has 1 replicas, replication_factor asks for 3"):
+    with pytest.raises(PreflightFailed, match="has 1 replicas, but replication_factor is 3"):
         preflight(plan, wants_three, admin)
 
 

@@ -199,7 +199,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
     too_long = threading.Timer(60, stop.set)
     too_long.start()
     try:
-        with pytest.raises(StartRefused, match=r"more than its 2 partitions .* `tidemark rescale`"):
+        with pytest.raises(StartRefused, match=r"more than its 2 partitions: .* `tidemark rescale`"):
             instance.run(Idle(), stop)
     finally:
         too_long.cancel()
@@ -226,5 +226,5 @@ def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
     assert command("--yes").exit_code != 0
     done = command("--rename", "n=total", "--add", "total.twos", "--run", "--yes")
     assert done.exit_code == 0, done.output
-    assert "stands at version 2" in done.stdout
+    assert "is at version 2" in done.stdout
     assert description(app).version == "2"

@@ -40,13 +40,13 @@ def dirt(**changes):
 
 CASES = [
     (SETTINGS, SAMPLE, WARNING, "800 of 1000 records scanned are superseded, the first for 60m"),
-    (SETTINGS, SAMPLE, WARNING, "a restore takes about 2 s, compacted 0.4 s"),
+    (SETTINGS, SAMPLE, WARNING, "a restore takes about 2 s, after compaction 0.4 s"),
     (replace(SETTINGS, cleanup_policy=frozenset({"delete"})), SAMPLE, FAILED, "compacted; `tidemark topics apply counts`"),
     (replace(SETTINGS, cleanup_policy=frozenset({"compact", "delete"}), retention_bytes=0), dirt(superseded=1), FAILED,
-     "retention.bytes=0, so it is kept short by deleting its oldest records"),
+     "retention.bytes=0, so the broker deletes its oldest records"),
     (replace(SETTINGS, cleanup_policy=frozenset({"compact", "delete"})), dirt(superseded=1), OK, "1 of 1000"),
     (replace(SETTINGS, retention_bytes=1), dirt(superseded=1), OK, "1 of 1000"),
-    (SETTINGS, replace(SAMPLE, hidden_from=1500), UNKNOWN, "reading stood still at 1500 of 2000"),
+    (SETTINGS, replace(SAMPLE, hidden_from=1500), UNKNOWN, "reading stopped at 1500 of 2000"),
     # Half and no more, and not worth the while.
     (SETTINGS, dirt(superseded=500), OK, "500 of 1000 records scanned are superseded"),
     (SETTINGS, dirt(superseded=501), WARNING, "501 of 1000"),
@@ -183,7 +183,7 @@ def test_should_call_the_ratio_what_it_is(sample, ratio):
 
 def test_should_read_the_cleaners_position_from_a_brokers_log_folder(tmp_path):
     checkpoint = tmp_path / "cleaner-offset-checkpoint"
-    with pytest.raises(PreflightFailed, match="is no broker's log folder"):
+    with pytest.raises(PreflightFailed, match="is not a broker's log folder"):
         cleaner_offsets(tmp_path)
     checkpoint.touch()
     assert cleaner_offsets(tmp_path) == {}

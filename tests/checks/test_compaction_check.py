@@ -121,5 +121,5 @@ def test_should_say_how_much_was_looked_at(app):
 def test_should_refuse_a_folder_that_is_no_brokers(app, tmp_path):
     app.feed(10)
     app.run()
-    with pytest.raises(PreflightFailed, match="is no broker's log folder"):
+    with pytest.raises(PreflightFailed, match="is not a broker's log folder"):
         check_compaction(app.plan, app.settings, "dirty", replace(CompactionLook(), log_dir=tmp_path))

@@ -141,7 +141,7 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
 
 def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
     plan = replace(counting(unique("surviving")).plan(), survives=1)
-    with pytest.raises(PreflightFailed, match="let the topology survive the loss of fewer"):
+    with pytest.raises(PreflightFailed, match="lower `survives` of the topology"):
         ensure_user_topics(plan, settings, admin)
 
 
@@ -164,7 +164,7 @@ def test_a_stopped_replica_of_three_should_be_named_until_it_is_back(cluster, on
         short = seen(plan, settings)
         assert short[commits].verdict is Verdict.WARNING
         assert (
-            "partitions 0 are under-replicated, one more, and writes are refused: start broker 3"
+            "partitions 0 are under-replicated, if one more fails, writes are refused: start broker 3"
             in short[commits].message
         )
         assert short["one broker down"].verdict is Verdict.WARNING

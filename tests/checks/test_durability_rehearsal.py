@@ -53,12 +53,12 @@ ONE_COPY_BY_NOBODY = Profile("at_least_once", "0", 1, 1)
 PROFILES = (EXACTLY, FINE, BY_LEADER, BY_NOBODY, ONE_COPY, ONE_COPY_BY_LEADER, ONE_COPY_BY_NOBODY)
 
 NOTHING = "nothing is lost"
-DISK = "its disk lost, they are lost"
-LEADERS = "are lost that only the leader has"
-FLYING = "are lost that were on their way"
-MAYBE_LEADERS = "may be lost that only the leader has"
-MAYBE_FLYING = "may be lost that were on their way"
-THIN = "what a leader alone has acknowledged is lost with its disk"
+DISK = "if its disk is lost, they are lost"
+LEADERS = "are lost if only the leader has them"
+FLYING = "are lost if they were in flight"
+MAYBE_LEADERS = "may be lost if only the leader has them"
+MAYBE_FLYING = "may be lost if they were in flight"
+THIN = "records that only the leader has acknowledged are lost with its disk"
 
 LEADER_LOST = [
     Row(EXACTLY, Verdict.OK, NOTHING, EACH, (0,)),

@@ -152,7 +152,7 @@ def test_should_judge_what_it_sees_now_while_the_database_is_away(group, tmp_pat
     assert seen[f"{group.name}-in[0]"].verdict is Verdict.FAILED
     assert seen["samples"].verdict is Verdict.NOT_ENOUGH_EVIDENCE
     assert "does not answer" in seen["samples"].message
-    assert "judged by this look alone" in seen["samples"].message
+    assert "judged by this sample alone" in seen["samples"].message
 
 
 def test_should_name_the_transaction_that_holds_readers_back(group):

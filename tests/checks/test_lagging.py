@@ -34,11 +34,11 @@ CASES = [
     # A deleted beginning without a commit is only a younger start.
     (seen((None, 7), low=7), Verdict.OK, "nothing to read yet"),
     (seen((5, 10), low=6), Verdict.FAILED, "1 offsets are deleted unread"),
-    (seen((6, 6), low=6), Verdict.OK, "level at 6"),
+    (seen((6, 6), low=6), Verdict.OK, "nothing left to read at 6"),
     (seen((7, 10), low=6), Verdict.NOT_ENOUGH_EVIDENCE, "3 offsets behind; 1 samples"),
     (seen((11, 10)), Verdict.FAILED, "beyond the end 10"),
     # Level is level, however little was seen.
-    (seen((10, 10)), Verdict.OK, "level at 10"),
+    (seen((10, 10)), Verdict.OK, "nothing left to read at 10"),
     # Two samples, or too short a time: nothing can be said of movement.
     (seen((1, 10), (1, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "2 samples over 30 s"),
     (seen((1, 10), (1, 10), (1, 10), every_ms=29_999), Verdict.NOT_ENOUGH_EVIDENCE, "3 samples over 60 s"),
@@ -56,7 +56,7 @@ CASES = [
     # It moved, then stood for longer than evidence takes.
     (seen((1, 10), (5, 10), (5, 10), (5, 11)), Verdict.FAILED, "stalled"),
     # It stood still for two looks of three.
-    (seen((1, 10), (5, 10), (5, 10)), Verdict.OK, "5 offsets behind and moving, level again in about 75 s"),
+    (seen((1, 10), (5, 10), (5, 10)), Verdict.OK, "5 offsets behind and moving, caught up in about 75 s"),
     (seen((1, 10), (5, 20), (6, 30)), Verdict.WARNING, "falls behind by 0.2 offsets/s, now 24"),
     # The lag shrank in between: it is not falling behind all the time.
     (seen((1, 10), (9, 12), (10, 30)), Verdict.OK, "20 offsets behind and moving"),
@@ -80,21 +80,21 @@ CASES += [
     (
         lost(4, 10),
         Verdict.FAILED,
-        "6 offsets wait behind 4, where the last commit record says that the application stands",
+        "6 offsets wait after 4, the offset in the last commit record",
     ),
-    (lost(4, 10), Verdict.FAILED, "unpause stream__app, or start an instance, which goes on from there"),
-    (lost(10, 10), Verdict.FAILED, "0 offsets wait behind 10"),
-    (lost(0, 0), Verdict.FAILED, "0 offsets wait behind 0"),
+    (lost(4, 10), Verdict.FAILED, "unpause stream__app, or start an instance, which continues from there"),
+    (lost(10, 10), Verdict.FAILED, "0 offsets wait after 10"),
+    (lost(0, 0), Verdict.FAILED, "0 offsets wait after 0"),
     (
         lost(5, 10, low=6),
         Verdict.FAILED,
         "the recorded one 5 is below the low watermark 6: 1 offsets are deleted unread",
     ),
     (lost(5, 10, low=6), Verdict.FAILED, "`tidemark offsets reset app --to offsets --state keep --offset in:0=6`"),
-    (lost(6, 10, low=6), Verdict.FAILED, "4 offsets wait behind 6"),
+    (lost(6, 10, low=6), Verdict.FAILED, "4 offsets wait after 6"),
     (lost(11, 10), Verdict.FAILED, "the recorded one 11 is beyond the end 10"),
     # An earlier look saw one, and the commits topic is gone too.
-    (seen((3, 10), (None, 10)), Verdict.FAILED, "is lost, 3 when it was last seen, and no commit record says where"),
+    (seen((3, 10), (None, 10)), Verdict.FAILED, "is lost, 3 when it was last seen, and no commit record has one"),
     (seen((None, 10), (None, 10)), Verdict.NOT_ENOUGH_EVIDENCE, "has never committed"),
 ]
 
@@ -146,7 +146,7 @@ def test_should_judge_an_open_transaction_by_its_age(open_ms, verdict):
     found = OpenTransaction(PLACE, 10, 15, 4, "loader", open_ms, 60_000, "" if open_ms else "no java")
     (finding,) = transaction_findings(3, [found], RULES)
     assert finding.verdict is verdict
-    assert "stand at 10, 5 offsets before the end" in finding.message
+    assert "stop at 10, 5 offsets before the end" in finding.message
     assert ("no java" if open_ms is None else "loader") in finding.message
 
 

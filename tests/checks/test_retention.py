@@ -64,9 +64,9 @@ CASES = [
     (copy(unreadable="cannot read"), Verdict.NOT_ENOUGH_EVIDENCE, "cannot read"),
     # What is in the topic. The newest time at which the oldest segment on disk may be missing there is its end.
     (sample(low_offset=1, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE - 1), Verdict.OK, "keeps 10m"),
-    (sample(low_offset=1, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE), Verdict.FAILED, "gone with the disk"),
+    (sample(low_offset=1, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE), Verdict.FAILED, "lost with the disk"),
     (sample(low_offset=0, oldest_event_ms=(FIRST_LIVE + 1) * 5 * MINUTE), Verdict.OK, "keeps 10m"),
-    (sample(low_offset=9, scanned_records=0, oldest_event_ms=None), Verdict.FAILED, "gone with the disk"),
+    (sample(low_offset=9, scanned_records=0, oldest_event_ms=None), Verdict.FAILED, "lost with the disk"),
     # A broker's day is the clock's, a store's ten minutes are the stream's.
     (sample(low_offset=1, stream_time_ms=NOW - DAY + 1), Verdict.OK, "keeps 10m"),
     (sample(low_offset=1, stream_time_ms=NOW - DAY), Verdict.WARNING, "has lost its beginning"),
@@ -78,7 +78,11 @@ CASES = [
     (replace(FINE, topic=None, no_topic="it is not logged"), Verdict.OK, "keeps 10m"),
     # Stores without windows.
     (TABLE, Verdict.OK, "nothing expires by time; log is compacted"),
-    (replace(TABLE, topic=TOPIC), Verdict.FAILED, "are lost to a restore; `tidemark topics apply counts`"),
+    (
+        replace(TABLE, topic=TOPIC),
+        Verdict.FAILED,
+        "a restore loses keys that were not written for long; `tidemark topics apply counts`",
+    ),
     (replace(TABLE, topic=replace(TOPIC, is_source=True)), Verdict.FAILED, "--entity-name log --add-config"),
 ]
 

@@ -89,7 +89,7 @@ def test_should_find_windows_that_a_retention_too_short_has_deleted(app, eager_a
         fill(app, 0, monkeypatch)
     (gone,) = judge()
     assert gone.verdict is Verdict.FAILED
-    assert "they are deleted there and are gone with the disk; `tidemark savepoint take kept`" in gone.message
+    assert "they are deleted there and would be lost with the disk; run `tidemark savepoint take kept`" in gone.message
 
 
 def test_should_not_call_a_store_right_before_anything_is_committed(app, eager_admin):

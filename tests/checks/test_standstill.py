@@ -91,7 +91,7 @@ def test_should_fail_when_it_stands_for_longer_than_it_may(stood_ms, verdict):
 def test_should_be_well_while_it_moves_and_say_how_long_it_stood():
     assert judged("app-0", None, 5, 300).verdict is Verdict.OK
     over = ended("app-0", TOLD, 421_000, 300)
-    assert (over.verdict, over.message) == (Verdict.OK, "moves again after 420 s")
+    assert (over.verdict, over.message) == (Verdict.OK, "makes progress again after 420 s")
 
 
 def test_should_outlive_whoever_looks():

@@ -82,7 +82,7 @@ def test_should_tell_the_last_words_of_a_job_that_ends_without_a_report(monkeypa
     script = tmp_path / "job.py"
     script.write_text("import sys\nprint('no broker', file=sys.stderr)\nsys.exit(10)\n")
     monkeypatch.setattr(job, "_SCRIPT", script)
-    with pytest.raises(OutcomeUnknown, match="ended with 10; its last words: no broker"):
+    with pytest.raises(OutcomeUnknown, match="ended with exit code 10; its last output: no broker"):
         run_audit("shopping", Settings.load())
 
 

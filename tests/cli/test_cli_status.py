@@ -90,7 +90,7 @@ def test_should_show_nothing_where_nothing_is_left(settings):
     store(holder(settings, 0), 3)
     (holder(settings, 1) / "0_1").mkdir(parents=True)
     assert status()["leftovers"] == []
-    assert "left behind" not in status(as_json=False)
+    assert "leftovers: " not in status(as_json=False)
 
 
 def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_ages(settings):
@@ -113,7 +113,7 @@ def test_should_show_the_stores_and_tasks_that_nobody_works_with_with_sizes_and_
     corrupt = next(each for each in status()["leftovers"] if each["kind"] == "corrupt store")
     assert (corrupt["bytes"], corrupt["since_ms"]) == (1000, 1_700_000_000_000)
     shown = status(as_json=False)
-    assert "left behind" in shown
+    assert "leftovers: " in shown
     assert "instance 1 has continued task 0_0" in shown
     with FolderLock(holder(settings, 1)):
         assert left(settings) == base, "an instance that runs may be building it"
@@ -186,7 +186,7 @@ def test_should_show_every_hold_and_which_is_stale(settings):
     ]
     shown = status(as_json=False)
     assert "holds: nothing is launched" in shown
-    assert "stale" in shown.split("left behind")[0]
+    assert "stale" in shown.split("leftovers: ")[0]
 
 
 def test_should_show_applications_that_no_topology_has_but_not_while_one_does_not_load(settings, tmp_path):

@@ -252,7 +252,7 @@ def test_should_not_wait_for_ever_for_a_client_that_does_not_return(monkeypatch,
     monkeypatch.setattr(transaction, "_RETURNS_S", 0.1)
     monkeypatch.setattr(transaction, "Producer", lambda _config: HangingClient())
     producer = TransactionalProducer({}, "app-0", 100, 10)
-    with pytest.raises(OutcomeUnknown, match=f"{what} has not returned after 0.2 s; the instance starts anew"):
+    with pytest.raises(OutcomeUnknown, match=f"{what} has not returned after 0.2 s; the instance starts again"):
         call(producer)
 
 

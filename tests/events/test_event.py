@@ -45,8 +45,8 @@ WHATS = {
     EventKind.RESTORE_BATCH: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
     EventKind.RESTORE_END: "n from app-n-changelog[3]: at offset 110 of 110, 80 records in 4.0 s, 20/s",
     EventKind.RESTORE_SUSPENDED: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
-    EventKind.STANDSTILL: "stands still for 301 s: it is RESTORING",
-    EventKind.STANDSTILL_END: "moves again after 401 s",
+    EventKind.STANDSTILL: "no progress for 301 s: it is RESTORING",
+    EventKind.STANDSTILL_END: "progress again after 401 s",
 }
 
 

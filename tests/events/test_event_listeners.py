@@ -209,7 +209,7 @@ def test_a_users_listener_that_does_not_come_back_should_be_left_behind(waiting,
         ("own_listeners", "not an import path"),
         ("no.such.module:Own", "cannot be imported"),
         ("own_listeners:Missing", "has no such name"),
-        ("own_listeners:function", "is no class; name a class with on_change"),
+        ("own_listeners:function", "is not a class; name a class with on_change"),
         ("own_listeners:Nothing", "has none of on_change, on_failure"),
     ],
 )

@@ -56,7 +56,7 @@ def test_should_write_what_waited_when_the_database_comes_back(blocked, caplog):
     with caplog.at_level(logging.INFO):
         for event in TOLD:
             writer.publish(event)
-        assert wait_until(lambda: "the stream goes on" in caplog.text, 20)
+        assert wait_until(lambda: "the stream continues" in caplog.text, 20)
         blocked.var_dir.unlink()
         assert wait_until(lambda: writer.unwritten == 0, 20)
         writer.close(20)

@@ -181,7 +181,7 @@ def test_should_list_show_replay_and_purge_from_the_command_line(bench, monkeypa
     assert "value: large" in run("show", "x", place)
     run("show", "x", "0:999999", code=1)
     assert "unparsable" in run("list", "x")
-    assert "1 letters replayed" in run("replay", "x", "--reason", TOO_LARGE)
+    assert "1 dead letters replayed" in run("replay", "x", "--reason", TOO_LARGE)
     assert "replayed" in run("show", "x", place)
     run("list", "x", "--since", "nonsense", code=2)
     assert "deleted" in run("purge", "x", "--until", "now", "--yes")

@@ -131,7 +131,7 @@ def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(r
     assert listening_elsewhere(recorded.stack_id) == []
 
     # A second `up` adopts everything; one after a crash starts what died, and nothing else.
-    assert "everything already ran" in tidemark("up")
+    assert "everything was already running" in tidemark("up")
     for part in ("scheduler", "broker"):
         os.kill(first.services[part].pid, signal.SIGKILL)
     assert "no," in tidemark("status", code=1)

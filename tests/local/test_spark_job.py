@@ -45,7 +45,7 @@ def test_should_give_lines_and_then_the_last_words_of_a_failure(tmp_path):
     script.write_text("import sys\nprint(sys.argv[1:])\nfor n in range(9): print(n, file=sys.stderr)\nsys.exit(3)\n")
     lines = job_lines(script, ["--a", "b"], Settings.load(), "a job")
     assert next(lines) == "['--a', 'b']"
-    with pytest.raises(OutcomeUnknown, match=r"^a job ended with 3; its last words: 4 / 5 / 6 / 7 / 8$"):
+    with pytest.raises(OutcomeUnknown, match=r"^a job ended with exit code 3; its last output: 4 / 5 / 6 / 7 / 8$"):
         next(lines)
 
 

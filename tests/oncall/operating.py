@@ -113,7 +113,7 @@ def a_stream_that_stands_still_is_told(scene: Scene) -> None:
         expect(wait_until(is_over, BACK_S, every_s=1.0), "nobody says that it is over")
         facts.close()
     (message,) = scene.alerts(AlertKind.RTO_MISSED, known)
-    expect(message.startswith(f"{app}-0 stands still for "), message)
+    expect(message.startswith(f"{app}-0 has made no progress for "), message)
     expect("it runs and commits nothing while" in message, message)
     scene.require_exact()
 

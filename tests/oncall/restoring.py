@@ -101,7 +101,7 @@ def every_step_is_killed_once(scene: Scene) -> None:
     expect(all(begun.count(step) >= 2 for step in _STEPS[:8]), f"not every step was tried again: {begun}")
     # It took longer than it may: whoever is on call was told so once by the run, and once by the stream that stood.
     told = scene.alerts(AlertKind.RTO_MISSED, known)
-    for by in (f"{RESTORE}: run {run_id} has not ended by", f"{scene.bench.application_id}-0 stands still for"):
+    for by in (f"{RESTORE}: run {run_id} has not ended by", f"{scene.bench.application_id}-0 has made no progress for"):
         expect(len([message for message in told if message.startswith(by)]) == 1, f"not told once: {by}: {told}")
     _require_restored(scene, found, before)
     scene.require_exact()

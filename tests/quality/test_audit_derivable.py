@@ -19,14 +19,14 @@ def test_should_compute_updates_finals_and_changelogs_of_plain_aggregations():
     assert (one.update_sinks, one.final_sinks, one.changelog) == (("updates",), ("finals",), "app-minutes-changelog")
     assert (one.rising, one.falling) == (("n",), ("low",))
     assert [(n.topic, n.reason) for n in found.not_derived] == [
-        ("app-open-changelog", "no plain aggregation leads there")
+        ("app-open-changelog", "it is not the result of a plain aggregation")
     ]
     assert found.late_rows == {0}
 
 
 def test_should_say_why_not_of_the_others():
     patients = derivable(load("patient_monitoring").plan())
-    assert {n.topic: n.reason for n in patients.not_derived}["alerts"] == "it is behind a StreamTableJoin"
+    assert {n.topic: n.reason for n in patients.not_derived}["alerts"] == "its records come from a StreamTableJoin"
     assert [d.update_sinks for d in patients.derived] == [("pulse-counts",)]
     # Joins drop late rows of their own, which are not counted again.
     assert patients.late_rows == frozenset()
@@ -76,4 +76,4 @@ def test_should_not_compare_as_a_sink_what_the_application_reads_itself():
         "app-s-changelog": ("out",),
         "app-t-changelog": ("end",),
     }
-    assert [(n.topic, n.reason) for n in found.not_derived] == [("mid", "the application reads it itself too")]
+    assert [(n.topic, n.reason) for n in found.not_derived] == [("mid", "the application also reads it")]

@@ -173,7 +173,7 @@ def test_should_not_judge_batches_of_another_version_than_the_plans():
     assert (run.before.batch, run.before.next_offsets, run.before.stream_times.task_ms) == (3, {"in": 40}, 3000)
     left_out = passed_over(TASK, known, position(1), "2")
     assert (left_out.first_batch, left_out.last_batch) == (2, 3)
-    assert "version 1 of the topology wrote them, this is version 2" in left_out.reason
+    assert "version 1 of the topology wrote them, and this is version 2" in left_out.reason
     # The module was changed, the application still runs the old one: nothing is audited, and nothing forgotten.
     assert ranged(known, position(3), version="1") is None
     assert passed_over(TASK, known, position(3), "1").last_batch == 6

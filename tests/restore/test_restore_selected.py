@@ -272,7 +272,7 @@ def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_pa
     assert "1 task folders (0_0); no other task" in " ".join(
         tidemark("plan", "made_counting", "--task", "0_0").stdout.split()
     )
-    assert "made says what it restores" in tidemark("run", "made_counting", *only, "--plan", str(kept), code=2).output
+    assert "already states what" in tidemark("run", "made_counting", *only, "--plan", str(kept), code=2).output
     left = (app.state / "0_1" / "witness", app.state / "0_0" / "witness")
     for witness in left:
         witness.touch()

@@ -278,8 +278,6 @@ def test_should_take_one_on_the_command_line_while_the_stream_runs(plan, setting
         run.source.limit = 1200
         assert run.counts() == truth(1200)
     assert said.exit_code == 0, said.output
-    (savepoint_id,) = re.findall(
-        r"savepoint (\S+): 2 tasks, .* are new; the stream stood still for \d+ ms", said.output
-    )
+    (savepoint_id,) = re.findall(r"savepoint (\S+): 2 tasks, .* are new; the stream paused for \d+ ms", said.output)
     repository = SavepointRepository(settings.savepoint_location, plan.application_id)
     assert verify(repository, savepoint_id).faults == ()

@@ -56,7 +56,7 @@ def test_should_list_for_people_and_for_programs(repository, saved):
 
 def test_should_say_that_there_is_none(repository):
     assert "no savepoints of patient-monitoring" in run("list", NAME).output
-    with pytest.raises(SavepointFailed, match="no whole savepoint of patient-monitoring"):
+    with pytest.raises(SavepointFailed, match="no complete savepoint of patient-monitoring"):
         raise run("verify", NAME).exception
 
 

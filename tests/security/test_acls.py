@@ -119,7 +119,7 @@ def test_without_one_of_them_the_start_should_name_it(guarded: Guarded, place: i
     elif lacking.resource == "transactional-id":
         assert f"init_transactions of {lacking.name}: " in said
     else:
-        assert f"this user may not: {lacking};" in said
+        assert f"this user lacks permissions: {lacking};" in said
     assert "tidemark acls" in said
 
 
@@ -131,7 +131,7 @@ def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guar
     guarded.run()
     (lost,) = [acl for acl in guarded.acls if acl.name == f"{guarded.name}-n-changelog" and acl.operation == "Read"]
     guarded.deny(lost)
-    with pytest.raises(PreflightFailed, match=f"this user may not: {lost}; have the ACLs granted"):
+    with pytest.raises(PreflightFailed, match=f"this user lacks permissions: {lost}; grant the ACLs"):
         guarded.run()
 
 

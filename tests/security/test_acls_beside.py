@@ -77,7 +77,7 @@ def test_checks_and_drills_should_need_what_is_printed_for_audits(guarded: Guard
 @pytest.mark.parametrize(
     ("lacking", "said"),
     [
-        (("topic", "DescribeConfigs"), "this user may not: DescribeConfigs on topic"),
+        (("topic", "DescribeConfigs"), "this user lacks permissions: DescribeConfigs on topic"),
         ((CLUSTER, "DescribeConfigs"), "give this user the right to describe the cluster's configuration"),
     ],
 )

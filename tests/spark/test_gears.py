@@ -373,6 +373,6 @@ def test_should_say_why_it_cannot_go_on(spark, hurried, counted, tmp_path, admin
     produce(hurried, first.topic, records(3000))
     with (
         reading(spark, plan, hurried, tmp_path, {first: 0, second: 5}, 500) as source,
-        pytest.raises(OutcomeUnknown, match="reading the sources failed"),
+        pytest.raises(OutcomeUnknown, match="failed to read the sources"),
     ):
         batches_to(source, {second: 6})

@@ -181,5 +181,5 @@ def test_should_show_the_generation_and_the_use_of_a_standbys_copies(settings, m
     show([], rows, settings)
     printed = capsys.readouterr().out
     assert "generation 2, useful" in printed
-    assert "generation 2, of no use: nothing has been read yet of 0_2/n" in printed
+    assert "generation 2, not useful: nothing has been read yet of 0_2/n" in printed
     assert printed.count("generation 2") == 2

@@ -136,7 +136,7 @@ def test_should_show_how_far_each_copy_is_and_when_it_will_be_level():
     table = table_of(PACES)
     cells = list(zip(*(column.cells for column in table.columns), strict=True))
     assert cells[0] == ("0_0", "n", "50", "150", "100", "25", "4 s")
-    assert [row[-1] for row in cells] == ["4 s", "level", "—"]
+    assert [row[-1] for row in cells] == ["4 s", "none", "—"]
 
 
 def test_should_log_every_copy_and_then_be_silent_for_some_seconds(caplog):

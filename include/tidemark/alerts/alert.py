@@ -1,4 +1,4 @@
-"""What a person has to know at once. `docs/alerts.md` has a section per kind; a test compares."""
+"""Alerts: what a person must know at once. `docs/alerts.md` has a section per kind; a test compares them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """From least to most urgent."""
+    """Severity of an alert, from least to most urgent."""
 
     WARNING = "warning"
     ERROR = "error"
@@ -27,20 +27,20 @@ class AlertKind(StrEnum):
 
     @property
     def severity(self) -> Severity:
-        """A stream stands still (critical), something is not as it must be (error), or a person should look (warning)."""
+        """Return critical if a stream has stopped, error if something is wrong, warning if a person should look."""
         if self in (AlertKind.STREAM_FAILED, AlertKind.RESTARTS_SPENT, AlertKind.RTO_MISSED):
             return Severity.CRITICAL
         return Severity.WARNING if self in (AlertKind.DRILL_TOO_OLD, AlertKind.PLAN_WAITS) else Severity.ERROR
 
     @property
     def runbook(self) -> str:
-        """The section that says what to do."""
+        """Return the section of the docs that says what to do."""
         return f"docs/alerts.md#{self.lower().replace(' ', '-')}"
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert. `application_id` is empty where it is about no single application; `message` is one line.
+    """One alert. `application_id` is empty if the alert is about no single application; `message` is one line.
 
     `time_ms` is when it was raised, in epoch milliseconds.
     """
@@ -54,5 +54,5 @@ class Alert:
 
     @classmethod
     def of(cls, what: AlertKind, application_id: str, message: str, time_ms: int) -> Alert:
-        """With the severity and the runbook of its kind."""
+        """Build an alert with the severity and the runbook of its kind."""
         return cls(what, application_id, what.severity, " ".join(message.split()), what.runbook, time_ms)

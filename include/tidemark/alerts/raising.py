@@ -1,6 +1,4 @@
-"""The one way an alert takes: a line in the log at ERROR, then the user's own callback, which can neither stop nor hold up
-what raised it.
-"""
+"""The only way to raise an alert: a log line at ERROR, then the user's own callback, which cannot stop or delay the caller."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ AlertCallback = Callable[[Alert], object]
 
 
 def load_callback(settings: Settings) -> AlertCallback | None:
-    """The function that the setting `alert_callback` names; None where it names none.
+    """Return the function that the setting `alert_callback` names; None if the setting is empty.
 
-    Raises `InvalidSettings` naming the path when it does not import or cannot be called.
+    Raises `InvalidSettings` with the import path if it cannot be imported or called.
     """
     if not settings.alert_callback:
         return None
@@ -35,19 +33,21 @@ def load_callback(settings: Settings) -> AlertCallback | None:
 
 
 def raise_alert(settings: Settings, alert: Alert) -> None:
-    """Say it, and give it to the callback. Blocks for half a minute at the most. Never raises."""
+    """Log the alert and pass it to the callback. Blocks for at most 30 seconds. Never raises."""
     log.error(
         "alert: what=%s application=%s severity=%s runbook=%s: %s",
         alert.what, alert.application_id or "-", alert.severity, alert.runbook, alert.message,
     )  # fmt: skip
     if not settings.alert_callback:
         return
-    # A daemon: a callback that hangs must not keep the process.
+    # A daemon thread: a callback that hangs must not keep the process alive.
     thread = threading.Thread(target=_call, args=(settings, alert), name="alert callback", daemon=True)
     thread.start()
     thread.join(_CALLBACK_S)
     if thread.is_alive():
-        log.error("alert callback %s has not come back after %.0f s; left behind", settings.alert_callback, _CALLBACK_S)
+        log.error(
+            "alert callback %s has not come back after %.0f s; it is abandoned", settings.alert_callback, _CALLBACK_S
+        )
 
 
 def _call(settings: Settings, alert: Alert) -> None:
@@ -56,4 +56,4 @@ def _call(settings: Settings, alert: Alert) -> None:
         if callback is not None:
             callback(alert)
     except (Exception, SystemExit):
-        log.exception("alert callback %s failed; the alert is in this log alone", settings.alert_callback)
+        log.exception("alert callback %s failed; the alert is only in this log", settings.alert_callback)

@@ -1,4 +1,4 @@
-"""The least that a broker's ACLs must allow the user by whom an application's instances run."""
+"""The smallest set of ACLs that the user who runs an application's instances needs on the brokers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
 CLUSTER, _CLUSTER_NAME = "cluster", "kafka-cluster"
-"""The one resource of its kind, and the name by which brokers know it."""
+"""The only resource of type cluster, and the name that brokers give it."""
 
 
 @dataclass(frozen=True, order=True)
 class Acl:
-    """One operation on one resource, named literally. `why` is for people."""
+    """One operation on one resource, whose name is literal. `why` is an explanation for people."""
 
     resource: str
     name: str
@@ -34,16 +34,16 @@ class Acl:
         return f"{self.operation} on {self.resource} {self.name}"
 
     def command(self, principal: str, bootstrap: str) -> str:
-        """The call of Kafka's own tool that grants it."""
+        """Return the command of Kafka's own tool that grants this ACL to `principal`."""
         words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
         resource = ["--cluster"] if self.resource == CLUSTER else [f"--{self.resource}", self.name]
         return shlex.join([*words, "--operation", self.operation, *resource])
 
 
 def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> list[Acl]:
-    """All that so many instances need, sorted by resource; describing a topic is part of reading and of writing it.
+    """Return all ACLs that this number of instances needs, sorted by resource. Read and Write include Describe.
 
-    With what `audits`, drills and the checks of retention, compaction, durability and lag read besides, if asked for.
+    With `audits`, also those that audits, drills and the checks of retention, compaction, durability and lag need.
     """
     app = plan.application_id
     repartition = set(plan.repartition_topics)
@@ -64,7 +64,7 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> l
         *_internal([topology_topic(app)], "the description of the state", "Read", "Write"),
         Acl("group", app, "Read", "the instances' group, which holds the committed offsets"),
     ]
-    # The idempotent producer of at_least_once has no name of its own.
+    # The idempotent producer of at_least_once has no transactional id.
     for number in range(instances if plan.guarantee is Guarantee.EXACTLY_ONCE else 0):
         name = transactional_id(app, number)
         found += [Acl("transactional-id", name, "Write", f"the transactions of instance {number}")]
@@ -88,19 +88,19 @@ def _each(topics: Collection[str], operation: str, why: str) -> Iterator[Acl]:
 
 
 _DENIED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
-# A cluster that has never had a group takes its time to make one's coordinator; the member that joins waits for it, too.
+# A new cluster needs time to create the group's coordinator; a member that joins the group waits for it, too.
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND, KafkaError._TIMED_OUT}
-# What may be allowed where describing is not: all others imply it.
+# Can be allowed although Describe is denied: all other operations imply Describe.
 _INDEPENDENT = frozenset({"DESCRIBECONFIGS"})
 
 
 def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
-    """Ask the broker what this user may do, and raise `PreflightFailed` for the operations that an instance lacks.
+    """Ask the brokers what this user may do, and raise `PreflightFailed` for the operations that an instance lacks.
 
-    Blocks for two round trips. Topics that do not exist yet are passed over where the user may see that. Transactional ids
-    cannot be asked about: `init_transactions` is refused. Raises `OutcomeUnknown` where the broker does not answer.
+    Blocks for two round trips. Topics that do not exist yet are skipped if the user may see that. Brokers cannot be asked
+    about transactional ids: `init_transactions` fails if they are not allowed. Raises `OutcomeUnknown` if no broker answers.
     """
-    # To create a topic is asked of the broker when there is none.
+    # Whether topics may be created is known only when one is created.
     needed = [acl for acl in least_acls(plan, 0) if acl.operation != "Create"]
     asked = {acl.name for acl in needed if acl.resource == "topic"}
     group = plan.application_id
@@ -113,7 +113,7 @@ def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -
     except KafkaException as error:
         reason = error.args[0].str()
         raise OutcomeUnknown(
-            f"failed to ask {settings.bootstrap_servers} what this user may do: {reason}; try again"
+            f"failed to ask {settings.bootstrap_servers} for this user's permissions: {reason}; try again"
         ) from error
 
     def of_group() -> frozenset[str] | None:
@@ -123,7 +123,7 @@ def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -
     lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]
     if lacking:
         raise PreflightFailed(
-            f"this user may not: {', '.join(map(str, lacking))}; have the ACLs granted that `tidemark acls "
+            f"this user lacks permissions: {', '.join(map(str, lacking))}; grant the ACLs that `tidemark acls "
             f"NAME --principal User:…` prints for {plan.application_id}"
         )
 
@@ -133,7 +133,7 @@ def _holds(acl: Acl, allowed: frozenset[str] | None) -> bool:
 
 
 def _allowed(describe: Callable[[], Any]) -> frozenset[str] | None:
-    """The names of the operations that are allowed, without underscores; None where nothing is known of the resource."""
+    """Return the names of the allowed operations, without underscores; None if nothing is known of the resource."""
     try:
         operations = describe().authorized_operations
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""Outages of brokers that keep an application from running: no answer, partitions without a leader, replicas out of sync."""
+"""Broker outages that keep an application from running: no answer, partitions without a leader, too few replicas in sync."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _NOT_LET_IN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 
 @dataclass(frozen=True)
 class Outage:
-    """Brokers cannot serve an application, for the reason `why`. `is_partial`: some of them answer."""
+    """Brokers cannot serve an application, for the reason `why`. If `is_partial`, some of them still answer."""
 
     why: str
     is_partial: bool
 
 
 def external_topics(plan: TopologyPlan) -> tuple[str, ...]:
-    """The topics of an application that its own name does not begin: what it reads and writes of others."""
+    """Return the topics that an application reads or writes and whose names do not begin with its own."""
     found = {t for s in plan.subtopologies for t in (*s.source_topics, *s.sink_topics)}
     return tuple(sorted(t for t in found if not t.startswith(f"{plan.application_id}-")))
 
 
 def find_outage(settings: Settings, application_id: str, topics: Collection[str]) -> Outage | None:
-    """Ask once what is away of the brokers, of `topics` and of the application's own; None when nothing is.
+    """Look once for an outage that affects `topics` or the application's own topics; return None if there is none.
 
-    Blocks for three seconds where no broker answers. A broker that refuses the user, or whose certificate is not
-    trusted, is not away: that does not mend itself. Raises `InvalidSettings`.
+    Blocks, for up to three seconds if no broker answers. A broker that refuses the user, or whose certificate is not
+    trusted, is not an outage, as waiting does not help. Raises `InvalidSettings`.
     """
     refused: list[KafkaError] = []
-    # A new client for each question: after failed connections librdkafka waits longer and longer before it tries again.
+    # A new client for each look: after failed connections, librdkafka waits longer and longer before it tries again.
     config: dict[str, Any] = {**librdkafka_config(settings), "error_cb": refused.append}
     client = AdminClient(config)
     try:
@@ -67,14 +67,14 @@ def find_outage(settings: Settings, application_id: str, topics: Collection[str]
 def _short_of_replicas(
     client: AdminClient, settings: Settings, metadata: ClusterMetadata, needed: Collection[str]
 ) -> Iterator[str]:
-    """Partitions that take no record with acks=all. Only topics that miss a replica are asked for their settings."""
+    """Yield the partitions that accept no record with acks=all. Reads settings only of topics with replicas out of sync."""
     missing = [
         t for t in sorted(needed) if any(len(p.isrs) < len(p.replicas) for p in metadata.topics[t].partitions.values())
     ]
     try:
         configs: Mapping[str, Mapping[str, str]] = topic_configs(client, missing, settings)
     except TidemarkError:
-        return  # Not for this user to see, or a broker went away just now: the next look tells.
+        return  # The user may not read them, or a broker has just gone away: the next look decides.
     for topic in missing:
         least = int(configs[topic].get("min.insync.replicas", 1))
         yield from (

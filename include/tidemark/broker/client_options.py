@@ -1,4 +1,4 @@
-"""Options of Kafka clients by name: those that Tidemark sets itself, and how librdkafka's are called in Java."""
+"""Options of Kafka clients that only Tidemark may set, and the Java names of librdkafka's options."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ def _set_by(setting: str, *names: str) -> dict[str, str]:
 
 
 def _own(reason: str, *names: str) -> dict[str, str]:
-    return dict.fromkeys(names, f"Tidemark's own, {reason}")
+    return dict.fromkeys(names, f"set by Tidemark, {reason}")
 
 
-_EXACTLY_ONCE = "as exactly-once depends on it"
-_BATCHES = "as batches and restores are sized by it"
+_EXACTLY_ONCE = "because exactly-once depends on it"
+_BATCHES = "because the size of batches and restores depends on it"
 
 _IN_BOTH: Mapping[str, str] = {
     **_set_by("bootstrap_servers", "bootstrap.servers"),
@@ -57,9 +57,9 @@ FIXED: Mapping[str, str] = {
         "queued.max.messages.kbytes", "fetch.wait.max.ms", "fetch.queue.backoff.ms", "compression.codec",
         "message.max.bytes", "message.copy.max.bytes",
     ),
-    **_own("as failed calls report what its lines repeat", "log_level"),
+    **_own("because failed calls already report what its log lines repeat", "log_level"),
 }  # fmt: skip
-"""Options of librdkafka that `[kafka]` may not hold, each with the reason."""
+"""Options of librdkafka that `[kafka]` must not contain, each with the reason."""
 
 FIXED_IN_JAVA: Mapping[str, str] = {
     **_IN_BOTH,
@@ -69,11 +69,11 @@ FIXED_IN_JAVA: Mapping[str, str] = {
     **_set_by("ssl_certificate_location", "ssl.keystore.location", "ssl.keystore.type"),
     **_own(_BATCHES, "max.poll.records", "max.partition.fetch.bytes", "fetch.max.wait.ms"),
     **_own(
-        "as Spark's source sets it",
+        "because Spark's source sets it",
         "key.deserializer", "value.deserializer", "key.serializer", "value.serializer", "interceptor.classes",
     ),
 }  # fmt: skip
-"""Options of Java clients that `[kafka_java]` may not hold, each with the reason."""
+"""Options of Java clients that `[kafka_java]` must not contain, each with the reason."""
 
 _SAME_IN_JAVA = frozenset(
     {
@@ -91,10 +91,10 @@ _OTHER_IN_JAVA = {
 
 
 def in_java(options: Mapping[str, str]) -> dict[str, str]:
-    """Those of librdkafka's options that Java clients have too, by their Java names; the others are left out."""
+    """Return those of librdkafka's options that Java clients have too, by their Java names; leave out the others."""
     found = {name: value for name, value in options.items() if name in _SAME_IN_JAVA}
     for name, java_name in _OTHER_IN_JAVA.items():
         if name in options:
-            # Java's word for no check of host names is the empty one.
+            # Java turns the verification of host names off with an empty value.
             found[java_name] = "" if options[name] == "none" else options[name]
     return found

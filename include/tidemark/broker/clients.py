@@ -1,4 +1,4 @@
-"""The options of every Kafka client, made in one place: librdkafka, Spark's source, Kafka's Java tools. Never log them."""
+"""The options of every Kafka client, built in one place: librdkafka, Spark's source, Kafka's Java tools. Never log them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEY_MARK = "-----BEGIN PRIVATE KEY-----"
 
 
 class ClientConfig(dict[str, Any]):
-    """A client's configuration whose `repr` hides secrets; a copy made with `{**config}` does not."""
+    """A client configuration whose `repr` hides secrets; the `repr` of a copy made with `{**config}` does not."""
 
     def __repr__(self) -> str:
         return repr({name: "***" if is_secret_name(name) else value for name, value in self.items()})
@@ -36,13 +36,13 @@ class ClientConfig(dict[str, Any]):
 
 
 def librdkafka_config(settings: Settings) -> ClientConfig:
-    """What every confluent-kafka client of an application begins with. Raises `InvalidSettings`."""
+    """Return the options that every confluent-kafka client of an application starts from. Raises `InvalidSettings`."""
     _check(settings)
     config = ClientConfig()
     config |= {
         "bootstrap.servers": settings.bootstrap_servers,
         "security.protocol": settings.security_protocol,
-        # Connection attempts are told by the calls that fail; librdkafka's own lines would repeat them without end.
+        # Calls that fail report lost connections; librdkafka's own log lines would repeat them without end.
         "log_level": 1,
     }
     if settings.uses_sasl:
@@ -50,14 +50,14 @@ def librdkafka_config(settings: Settings) -> ClientConfig:
     if settings.uses_tls and settings.ssl_ca_location:
         config["ssl.ca.location"] = settings.ssl_ca_location
     if settings.uses_tls and settings.ssl_certificate_location:
-        # Of one file librdkafka takes the certificates and the key.
+        # librdkafka reads the certificates and the key from the same file.
         config |= {f"ssl.{part}.location": settings.ssl_certificate_location for part in ("certificate", "key")}
     config |= settings.kafka
     return config
 
 
 def java_properties(settings: Settings) -> ClientConfig:
-    """The same for a Java client, such as Kafka's tools and Spark's source. Raises `InvalidSettings`."""
+    """Return the same options for a Java client, such as Kafka's tools and Spark's source. Raises `InvalidSettings`."""
     _check(settings)
     config = ClientConfig()
     config |= {"bootstrap.servers": settings.bootstrap_servers, "security.protocol": settings.security_protocol}
@@ -78,14 +78,14 @@ def java_properties(settings: Settings) -> ClientConfig:
 
 
 def spark_kafka_options(settings: Settings) -> ClientConfig:
-    """`java_properties` as Spark's source takes them. Raises `InvalidSettings`."""
+    """Return `java_properties` with the prefix that Spark's source expects. Raises `InvalidSettings`."""
     options = ClientConfig()
     options |= {f"kafka.{name}": value for name, value in java_properties(settings).items()}
     return options
 
 
 def java_system_properties(settings: Settings) -> dict[str, str]:
-    """What the JVM of a Java client is told besides: it asks for tokens only at addresses that are named so."""
+    """Return the system properties of a Java client's JVM: it requests tokens only from addresses that are listed there."""
     if settings.uses_sasl and settings.sasl_mechanism == "OAUTHBEARER":
         return {"org.apache.kafka.sasl.oauthbearer.allowed.urls": settings.oauth_token_url}
     return {}
@@ -130,7 +130,7 @@ def _quoted(text: str) -> str:
 
 
 def _check(settings: Settings) -> None:
-    """Raise `InvalidSettings` for what no client could connect with, and for options that Tidemark sets itself."""
+    """Raise `InvalidSettings` for settings with which no client could connect, and for options that Tidemark sets itself."""
     protocol, mechanism = settings.security_protocol, settings.sasl_mechanism
     if settings.uses_sasl and not settings.sasl_username:
         raise InvalidSettings(
@@ -158,7 +158,7 @@ def _refuse_fixed(table: str, options: Mapping[str, str], fixed: Mapping[str, st
 
 @cache
 def _check_known(options: tuple[tuple[str, str], ...]) -> None:
-    """Ask librdkafka, which knows its options by name and range."""
+    """Let librdkafka check the names and ranges of its options."""
     try:
         AdminClient({"log_level": 0, **dict(options)})
     except KafkaException as error:
@@ -183,7 +183,7 @@ def _check_certificate(file: Path) -> None:
         )
     if _KEY_MARK not in text:
         raise InvalidSettings(
-            f"setting ssl_certificate_location: no private key as PKCS #8 and unencrypted in {file}; Java reads no other; "
+            f"setting ssl_certificate_location: no unencrypted PKCS #8 private key in {file}; Java reads no other format; "
             f"convert it with `openssl pkcs8 -topk8 -nocrypt`, and {remedy}"
         )
     if "-----BEGIN CERTIFICATE-----" not in text:

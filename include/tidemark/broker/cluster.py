@@ -1,4 +1,4 @@
-"""What a cluster says of its topics: partitions, replicas, settings, leaders."""
+"""Facts that a cluster reports about its topics and brokers: partitions, replicas, settings, leaders."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tidemark.settings import Settings
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic as it is. `replicas` is the smallest number among its partitions."""
+    """Partition and replica counts of an existing topic. `replicas` is the smallest number among its partitions."""
 
     partitions: int
     replicas: int
 
 
 def describe_topics(admin: AdminClient, settings: Settings) -> dict[str, TopicFacts]:
-    """Every topic of the cluster. Blocks for one round trip, for `broker_timeout_ms` when nobody answers.
+    """Return every topic of the cluster. Blocks for one round trip, for `broker_timeout_ms` if no broker answers.
 
-    Raises `BrokersAway`, for a broker that is away may come back (rule 22).
+    Raises `BrokersAway` then, so that the caller tries again (see invariant: exit codes).
     """
     return {
         name: TopicFacts(len(topic.partitions), min((len(p.replicas) for p in topic.partitions.values()), default=0))
@@ -39,7 +39,7 @@ def describe_topics(admin: AdminClient, settings: Settings) -> dict[str, TopicFa
 
 
 def describe_known_topics(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, TopicFacts]:
-    """`describe_topics` by a broker that knows these: the one that answers may not have heard yet of what another has made.
+    """Return `describe_topics` once it contains `topics`: a broker may not know yet of topics that were just created.
 
     Blocks. Raises `PreflightFailed` after `broker_timeout_ms`.
     """
@@ -51,16 +51,16 @@ def describe_known_topics(admin: AdminClient, topics: Sequence[str], settings: S
 
     if not wait_until(known, settings.broker_timeout_ms / 1000):
         raise PreflightFailed(
-            f"topics {', '.join(topic for topic in topics if topic not in found)} were created and are not known to every "
+            f"topics {', '.join(topic for topic in topics if topic not in found)} were created but are not known to every "
             f"broker after {settings.broker_timeout_ms} ms; look at the brokers' logs, or raise TIDEMARK_BROKER_TIMEOUT_MS"
         )
     return found
 
 
 def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
-    """Every setting of these topics, defaults included. Blocks for one round trip. Raises `PreflightFailed`.
+    """Return every setting of these topics, defaults included. Blocks for one round trip. Raises `PreflightFailed`.
 
-    A topic that does not exist is asked for again for `broker_timeout_ms`.
+    Asks again for up to `broker_timeout_ms` if a topic does not exist.
     """
     if not topics:
         return {}
@@ -72,14 +72,14 @@ def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings)
             answers.append(_configs(admin, topics, settings))
         except KafkaException as error:
             last.append(error.args[0])
-            # As for `describe_known_topics`: a topic that was just made.
+            # The topic may have just been created, as in `describe_known_topics`.
             return last[-1].code() != KafkaError.UNKNOWN_TOPIC_OR_PART
         return True
 
     wait_until(answered, settings.broker_timeout_ms / 1000)
     if not answers:
         raise PreflightFailed(
-            f"the settings of topics {', '.join(topics)} cannot be read: {last[-1].str()}; give this user the right to "
+            f"failed to read the settings of topics {', '.join(topics)}: {last[-1].str()}; give this user the right to "
             "describe them"
         )
     return answers[0]
@@ -99,21 +99,21 @@ def _configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> d
             denied.append(f"DescribeConfigs on topic {resource.name}")
     if denied:
         raise PreflightFailed(
-            f"this user may not: {', '.join(denied)}; have the ACLs granted that `tidemark acls NAME --principal …` prints, "
+            f"this user lacks permissions: {', '.join(denied)}; grant the ACLs that `tidemark acls NAME --principal …` prints, "
             "for a check with `--audits`"
         )
     return found
 
 
 _KNOWN_EVERYWHERE_S = 2.0
-"""How long a broker may take to hear of a topic that another one has made."""
+"""How long a broker may take to learn of a topic that was created through another broker."""
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str], settings: Settings) -> dict[str, str]:
-    """The id that Kafka gave each topic when it was made; a topic that does not exist is left out.
+    """Return the id that Kafka gave each topic at its creation; leave out topics that do not exist.
 
-    Blocks for one round trip; for some seconds where a topic is missing, as one broker may not know yet of what another has
-    made. Raises `OutcomeUnknown` without a broker, `PreflightFailed` for what this user may not see.
+    Blocks for one round trip, or for two seconds if a topic is missing, as this broker may not know yet of a topic that was
+    just created. Raises `OutcomeUnknown` if no broker answers, `PreflightFailed` if this user may not describe a topic.
     """
     if not topics:
         return {}
@@ -139,14 +139,14 @@ def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[
                 continue
             if reason.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise PreflightFailed(
-                    f"topic {topic} cannot be described: {reason.str()}; give this user the right to describe it"
+                    f"failed to describe topic {topic}: {reason.str()}; give this user the right to describe it"
                 ) from error
             raise OutcomeUnknown(f"failed to read the id of topic {topic}: {reason.str()}; try again") from error
     return found
 
 
 def wait_until_led(admin: AdminClient, topics: Sequence[str], settings: Settings) -> None:
-    """Block until every partition of these topics has a leader: a created topic is not everywhere at once.
+    """Block until every partition of these topics has a leader, as a created topic reaches brokers with a delay.
 
     Raises `PreflightFailed` after `broker_timeout_ms`.
     """
@@ -179,7 +179,7 @@ def _metadata(admin: AdminClient, settings: Settings) -> ClusterMetadata:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """Who has a partition. `leader` is None while nobody leads it."""
+    """Replicas of a partition, by broker id. `leader` is None while the partition has no leader."""
 
     leader: int | None
     replicas: frozenset[int]
@@ -189,7 +189,7 @@ class PartitionFacts:
 def describe_replicas(
     admin: AdminClient, settings: Settings
 ) -> tuple[frozenset[int], dict[str, dict[int, PartitionFacts]]]:
-    """The brokers that answer, and every topic's partitions. Blocks and raises as `describe_topics`."""
+    """Return the ids of the brokers that answer, and the partitions of every topic. Blocks and raises as `describe_topics`."""
     metadata = _metadata(admin, settings)
     topics = {
         name: {
@@ -205,13 +205,13 @@ def describe_replicas(
 
 
 def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[str, str]:
-    """Every setting of one broker, defaults included. Blocks for one round trip. Raises `PreflightFailed`."""
+    """Return every setting of one broker, defaults included. Blocks for one round trip. Raises `PreflightFailed`."""
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     future = admin.describe_configs([resource], request_timeout=settings.broker_timeout_ms / 1000)[resource]
     try:
         return {key: entry.value for key, entry in future.result().items()}
     except KafkaException as error:
         raise PreflightFailed(
-            f"the settings of broker {broker} cannot be read: {error.args[0].str()}; give this user the right to describe "
+            f"failed to read the settings of broker {broker}: {error.args[0].str()}; give this user the right to describe "
             "the cluster's configuration (`tidemark acls NAME --principal … --audits` prints it)"
         ) from error

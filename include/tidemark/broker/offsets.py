@@ -1,4 +1,4 @@
-"""Watermarks of many partitions in one call, and a group's committed offsets."""
+"""Start, end and stable offsets of many partitions in one call, and a group's committed offsets."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _COORDINATOR_MOVES = {
 _RETRY_S = 0.1
 _COORDINATOR_S = 5.0
 _ATTEMPTS, _ATTEMPT_S = 5, 1.0
-"""One attempt gets a fifth of the time-out, but at least a second. A client that asks a dead leader waits for all of it."""
+"""One attempt gets a fifth of the timeout, but at least a second. A client that asks a dead leader waits for all of it."""
 
 T = TypeVar("T")
 
 
 def settled(ask: Callable[[], T], group: str, timeout_s: float) -> T:
-    """What `ask` says of a group, asked again while the coordinator moves or an offset's transaction is open.
+    """Return the result of `ask`, and ask again while the coordinator moves or a transaction with the offsets is open.
 
-    Raises `OutcomeUnknown` for any other `KafkaException`, and when it goes on for longer than `timeout_s`.
+    Blocks. Raises `OutcomeUnknown` for any other `KafkaException`, and if this takes longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
@@ -53,7 +53,7 @@ def settled(ask: Callable[[], T], group: str, timeout_s: float) -> T:
             reason: KafkaError = error.args[0]
             if reason.code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
                 raise OutcomeUnknown(
-                    f"group {group} cannot be read: {reason.str()}; try again, or look at the broker's log"
+                    f"failed to read group {group}: {reason.str()}; try again, or look at the broker's log"
                 ) from error
             pause.wait(_RETRY_S)
 
@@ -61,11 +61,11 @@ def settled(ask: Callable[[], T], group: str, timeout_s: float) -> T:
 def committed_offsets(
     client_config: Mapping[str, Any], group: str, partitions: Sequence[TopicPartition], timeout_s: float
 ) -> dict[TopicPartition, ClientPartition]:
-    """A group's stable committed offsets with their metadata; partitions without one are left out.
+    """Return a group's stable committed offsets with their metadata; leave out partitions that have none.
 
-    Blocks, also for a transaction that still decides about them; raises `KafkaException`. A consumer of its own that
+    Blocks, also for a transaction that has not decided them yet. Raises `KafkaException`. Uses a consumer of its own that
     never subscribes: `committed` never returns while another thread polls the same consumer, and the admin client's
-    way crashes the process while the group's coordinator is loading (confluent-kafka 2.16.1).
+    call crashes the process while the group's coordinator is loading (confluent-kafka 2.16.1).
     """
     reader = Consumer(
         {**client_config, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
@@ -104,13 +104,13 @@ def describe_group(settings: Settings, admin: AdminClient, group: str, **options
 
 
 def look_for_leaders(admin: AdminClient, timeout_s: float) -> None:
-    """Refresh the client's metadata, which the admin client does by itself only every few minutes. Blocks; never raises."""
-    with contextlib.suppress(KafkaException):  # The next question to a leader says what is wrong.
+    """Refresh the client's metadata, which the admin client itself does only every few minutes. Blocks; never raises."""
+    with contextlib.suppress(KafkaException):  # The next request to a leader reports what is wrong.
         admin.list_topics(timeout=timeout_s)
 
 
 class EndOffsets:
-    """Asks brokers for offsets with the admin client; raises `OutcomeUnknown` when they do not answer in time."""
+    """Read partitions' offsets with the admin client. Raises `OutcomeUnknown` if the brokers do not answer in time."""
 
     def __init__(self, admin: AdminClient, timeout_s: float) -> None:
         self._admin = admin
@@ -119,19 +119,19 @@ class EndOffsets:
         self._pause = threading.Event()
 
     def of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """read_uncommitted end offset of each partition. Blocks for one round trip, more where a leader has moved."""
+        """Return each partition's read_uncommitted end offset. Blocks for one round trip, longer if a leader has moved."""
         return self._ask(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def stable(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """Last stable offset of each partition: where a read_committed reader has to stop."""
+        """Return the last stable offset of each partition, at which a read_committed reader must stop. Blocks."""
         return self._ask(partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)  # type: ignore[no-untyped-call]
 
     def beginnings(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """First offset that exists in each partition."""
+        """Return the first offset that exists in each partition. Blocks."""
         return self._ask(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def at_time(self, partitions: Sequence[TopicPartition], at_ms: int) -> dict[TopicPartition, int]:
-        """Offset of the first record whose timestamp is not before `at_ms`; the end where there is none."""
+        """Return the offset of each partition's first record with a timestamp ≥ `at_ms`; the end if there is none. Blocks."""
         found = self._ask(partitions, OffsetSpec.for_timestamp(at_ms))
         missing = self.of([partition for partition, offset in found.items() if offset < 0])
         return {partition: missing.get(partition, offset) for partition, offset in found.items()}
@@ -150,10 +150,11 @@ class EndOffsets:
                 return self._ask_once(partitions, spec, isolation)
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
-                # A leader that has just moved, or was just elected; or one that is gone, which the client still asks.
+                # The leader has just moved or been elected; or it is gone, and the client still asks it.
                 if reason.code() not in _LEADER_MOVES or time.monotonic() > deadline:
                     raise OutcomeUnknown(
-                        f"brokers did not tell the offsets of {partitions[0]}: {reason.str()}"
+                        f"failed to list the offsets of {partitions[0]}; check that the brokers run, then try again: "
+                        f"{reason.str()}"
                     ) from error
                 self._pause.wait(_RETRY_S)
                 look_for_leaders(self._admin, self._attempt_s)
@@ -168,6 +169,6 @@ class EndOffsets:
             for asked_for, future in futures.items()
         }
         if OFFSET_INVALID in found.values():
-            # No leader has answered: the client gives neither an offset nor an error (confluent-kafka 2.16.1).
+            # No leader has answered: the client returns neither an offset nor an error (confluent-kafka 2.16.1).
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return found

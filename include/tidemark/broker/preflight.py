@@ -1,4 +1,4 @@
-"""What must hold before an instance starts: broker, topics, partitions, folders. Each failure is one line with a remedy."""
+"""The checks before an instance starts: broker, topics, partitions, folders. Each failure is one line with a remedy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tidemark.topology.plan import Acks, TopologyPlan
 def preflight(
     plan: TopologyPlan, settings: Settings, admin: AdminClient, committed: Collection[str] = ()
 ) -> Mapping[str, int]:
-    """Check, create internal topics, and give the partition count of every topic. Blocks.
+    """Run the checks, create the internal topics, and return the partition count of every topic. Blocks.
 
-    `committed` are the topics that state depends on and that the last commits knew: they are never created (rule 27).
-    Raises `OutcomeUnknown` when no broker answers, `PreflightFailed` for what a person must change.
+    `committed` are the topics that hold state according to the last commits: they are never created (see invariant: topic
+    identity). Raises `OutcomeUnknown` if no broker answers, `PreflightFailed` for what a person must change.
     """
     _check_folder(settings)
     facts = describe_topics(admin, settings)
-    # A topic that this user may not see looks like one that does not exist.
+    # A topic that this user may not describe looks like one that does not exist.
     verify_allowed(plan, settings, admin)
     internal = set(plan.repartition_topics)
     sources = [topic for s in plan.subtopologies for topic in s.source_topics if topic not in internal]
@@ -40,7 +40,7 @@ def preflight(
     asked = [*sources, *sinks] if plan.survives else sinks
     configs = topic_configs(admin, asked, settings)
     for topic in sinks:
-        # Only a record that waits for all replicas in sync is refused where they are too few.
+        # Only a write that waits for all replicas in sync fails if there are too few.
         if plan.acks is Acks.ALL or topic not in plan.output_topics:
             verify_writable(topic, facts[topic], configs[topic])
     for topic in asked:
@@ -48,13 +48,16 @@ def preflight(
     _check_tables(plan, settings, admin)
     existing = {name: found.partitions for name, found in facts.items()}
     ensure_internal_topics(plan, settings, admin, existing, committed)
-    # Of a topic that has just been created only its user's right to see it was known.
+    # For topics that have just been created, the first call could not check more than the right to see them.
     verify_allowed(plan, settings, admin)
     return partition_counts(admin, settings)
 
 
 def _check_tables(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
-    """A source that is its own table's changelog must be compacted and never deleted (rule 19)."""
+    """Require that a source that is its table's changelog is compacted without deletion.
+
+    See invariant: source topic as changelog.
+    """
     topics = [store.source_topic for store in plan.stores if store.source_topic is not None]
     for topic, config in topic_configs(admin, topics, settings).items():
         policy = config.get("cleanup.policy", "")
@@ -76,6 +79,6 @@ def _check_folder(settings: Settings) -> None:
         reason = None if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
     if reason:
         raise PreflightFailed(
-            f"state folder {folder} cannot be written ({reason}): give this user the right to, or set "
+            f"state folder {folder} cannot be written ({reason}); give this user write permission, or set "
             "TIDEMARK_STATE_DIR to another folder"
         )

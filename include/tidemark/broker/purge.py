@@ -1,4 +1,7 @@
-"""Deleting from repartition topics what every task has committed past (rule 15): they are kept for ever otherwise."""
+"""Deletion of committed records from repartition topics, which otherwise keep them for ever.
+
+See invariant: one transaction per batch.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 5.0
 _LEADERS_S = 1.0
 _KEPT = 1
-"""Offsets that stay below the committed one. A broker that starts with an empty partition forgets the partition's leader
-epochs. Where all replicas were killed at once, they then go back to the high watermark that each had written down up to five
+"""Offsets that are kept below the committed one. A broker that starts with an empty partition forgets its leader epochs.
+If all replicas were killed at once, they then return to the high watermark that each had written to disk up to five
 seconds before (Kafka 4.3), and the partition ends before what was committed.
 """
 
 
 class RepartitionPurge:
-    """Asks the broker now and then to delete below the committed offsets of this instance's tasks, but for the last one."""
+    """Deletes records below the committed offsets of this instance's tasks at an interval, except for the last one."""
 
     def __init__(self, plan: TopologyPlan, admin: AdminClient, interval_ms: int, clock: Callable[[], int]) -> None:
         self._interval_ms = interval_ms
@@ -39,7 +42,7 @@ class RepartitionPurge:
         self._asked: list[tuple[TopicPartition, int, Future[Any]]] = []
 
     def run(self, committed: Mapping[TopicPartition, int]) -> None:
-        """Ask when it is time; `committed` are next offsets after the last commit. Does not wait for the answer."""
+        """Send a request if the interval is over. `committed` are the next offsets after the last commit. Does not block."""
         if not self._topics or self._clock() - self._asked_ms < self._interval_ms:
             return
         self._asked_ms = self._clock()
@@ -57,16 +60,16 @@ class RepartitionPurge:
                 [ClientPartition(p.topic, p.partition, at) for p, at in due.items()], request_timeout=_ANSWER_S
             )
         except KafkaException as error:
-            log.warning("repartition topics are not purged now: %s", error)
+            log.warning("failed to ask for the purge of repartition topics; it is tried again later: %s", error)
             return
         self._asked += [(TopicPartition(p.topic, p.partition), p.offset, answer) for p, answer in asked.items()]
 
     def _take_answers(self) -> None:
-        """Remember which deletions succeeded. Where one failed, look for the leaders, so that the next request reaches them."""
+        """Remember the deletions that succeeded. If one failed, refresh the leaders, so that the next request reaches them."""
         answered = [one for one in self._asked if one[2].done()]
         self._asked = [one for one in self._asked if one not in answered]
         self._purged |= {place: offset for place, offset, answer in answered if answer.exception() is None}
         failed = [f"{place}: {error}" for place, _, answer in answered if (error := answer.exception()) is not None]
         if failed:
-            log.warning("not purged, tried again now: %s", "; ".join(failed))
+            log.warning("failed to purge repartition topics; it is tried again now: %s", "; ".join(failed))
             look_for_leaders(self._admin, _LEADERS_S)

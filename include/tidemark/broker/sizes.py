@@ -1,4 +1,7 @@
-"""How large a record each topic takes: a broker refuses a larger one, and the whole batch of records with it (rule 28)."""
+"""The largest record that each topic accepts. A broker refuses a larger one together with its whole batch.
+
+See invariant: no record stops a stream.
+"""
 
 from __future__ import annotations
 
@@ -17,37 +20,37 @@ from tidemark.topology.plan import TopologyPlan
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
 _BATCH_BYTES = 61
-"""Header of a record batch, version 2: what a record costs that is sent alone."""
+"""Size of the header of a record batch, version 2, which a record that is sent alone needs too."""
 _RECORD_BYTES = 36
 _HEADER_BYTES = 10
-"""At most, of a record and of each of its headers, beside their contents (variable-length numbers)."""
+"""The largest overhead of a record and of each of its headers, beside their contents (variable-length numbers)."""
 _COMPRESSED_BY_TOPIC = 256
-"""A topic that compresses by itself may make what cannot be compressed larger by this part of it."""
+"""A topic that compresses by itself may enlarge incompressible data by one part in 256."""
 _LEAST_DEAD_LETTER_BYTES = 16 << 10
 BATCH_BYTES = 1 << 19
-"""Of the records that a producer sends together, unless a topic takes less."""
+"""Size of the batches of a producer, unless a topic accepts less."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """What a record takes at most, sent alone and uncompressed: that is what a topic's limit is compared with."""
+    """Return the largest size that a record can have, sent alone and uncompressed; topics' limits apply to this size."""
     told = sum(_HEADER_BYTES + len(name.encode()) + len(content or b"") for name, content in headers)
     return _BATCH_BYTES + _RECORD_BYTES + len(key or b"") + len(value or b"") + told
 
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """The largest record, as `record_bytes` counts, by topic; a topic that is not named takes everything."""
+    """The largest record, as counted by `record_bytes`, by topic. A topic that is not listed has no limit."""
 
     by_topic: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, topic: str) -> int:
-        """The largest record of that topic."""
+        """Return the size of the largest record that `topic` accepts."""
         return self.by_topic.get(topic, sys.maxsize)
 
     def oversized(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The numbers of the records that the topic would refuse; `Message` says what a record is."""
+        """Return the indexes of the messages that the topic would refuse."""
         if topic not in self.by_topic or not messages:
             return []
         limit = self.by_topic[topic]
@@ -58,7 +61,7 @@ class SizeLimits:
         return [number for number, size in enumerate(sizes) if size > limit]
 
     def producer_config(self) -> dict[str, int]:
-        """What a librdkafka producer must be told so that it makes no batch of records which one of the topics refuses."""
+        """Return the options with which a librdkafka producer builds no batch that one of the topics refuses."""
         return {"batch.size": min([BATCH_BYTES, *self.by_topic.values()])}
 
 
@@ -66,7 +69,7 @@ NO_LIMITS = SizeLimits()
 
 
 def limit_of(config: Mapping[str, str]) -> int:
-    """The largest record of a topic with these settings."""
+    """Return the size of the largest record of a topic with these settings."""
     limit = int(config[MAX_MESSAGE_BYTES])
     if config.get("compression.type", "producer") in ("producer", "uncompressed"):
         return limit
@@ -74,9 +77,9 @@ def limit_of(config: Mapping[str, str]) -> int:
 
 
 def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> SizeLimits:
-    """The limits of every topic that instances write in a transaction. Blocks.
+    """Return the limits of every topic that instances write in a transaction. Blocks.
 
-    Raises `PreflightFailed` where even a shortened dead letter would not fit into its topic.
+    Raises `PreflightFailed` if even a shortened dead letter would not fit into the topic of dead letters.
     """
     app = plan.application_id
     dlq = dlq_topic(app)
@@ -94,7 +97,7 @@ def size_limits(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> S
 
 
 def raise_limit(topic: str, needed_bytes: int) -> str:
-    """How a topic is made to take records of that size."""
+    """Return the remedy, as text, that makes a topic accept records of this size."""
     return (
         f"raise it with `tidemark kafka configs --alter --entity-type topics --entity-name {topic} --add-config "
         f"{MAX_MESSAGE_BYTES}={needed_bytes}`"

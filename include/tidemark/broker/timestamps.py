@@ -1,4 +1,4 @@
-"""Which timestamps a sink takes: a broker refuses those too far from its clock, and the whole batch with them."""
+"""Timestamps that sinks accept: a broker refuses one too far from its clock, together with the record's whole batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPE, _CREATE_TIME = "message.timestamp.type", "CreateTime"
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _CLOCKS_APART_MS = 60_000
 EVENT_TIME_CONFIG: Mapping[str, str] = {_TYPE: _CREATE_TIME, _BEFORE: str(NO_BOUND_MS), _AFTER: str(NO_BOUND_MS)}
-"""Settings of a topic that takes every event time."""
+"""Settings of a topic that accepts every event time."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class TimestampBounds:
     after_ms: int
 
     def within(self, messages: Sequence[Message], now_ms: int) -> Sequence[Message]:
-        """The records, each whose timestamp the topic would refuse with the nearest that it takes.
+        """Return the messages, with each timestamp that the topic would refuse replaced by the nearest one that it accepts.
 
-        A minute is left for clocks that differ. Rule 28: no record stops a stream.
+        Keeps a margin of a minute for clocks that differ. See invariant: no record stops a stream.
         """
         first_ms = now_ms - self.before_ms + min(_CLOCKS_APART_MS, self.before_ms)
         last_ms = now_ms + self.after_ms - min(_CLOCKS_APART_MS, self.after_ms)
@@ -43,7 +43,7 @@ class TimestampBounds:
 
 
 def bounds_of(config: Mapping[str, str]) -> TimestampBounds | None:
-    """A topic's bounds; None where it takes every timestamp, or puts its own in their place."""
+    """Return a topic's bounds, or None if it accepts every timestamp or replaces them with its own."""
     before_ms, after_ms = (int(config.get(key, NO_BOUND_MS)) for key in (_BEFORE, _AFTER))
     if config.get(_TYPE, _CREATE_TIME) != _CREATE_TIME or before_ms == after_ms == NO_BOUND_MS:
         return None
@@ -51,15 +51,15 @@ def bounds_of(config: Mapping[str, str]) -> TimestampBounds | None:
 
 
 def sink_timestamp_bounds(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> Mapping[str, TimestampBounds]:
-    """The bounds of the user's sinks, by topic. Blocks. Says in the log which of them do not keep event time."""
+    """Return the bounds of the user's sinks, by topic. Logs a warning for each sink that does not keep event time. Blocks."""
     internal = set(plan.repartition_topics)
     sinks = sorted({topic for s in plan.subtopologies for topic in s.sink_topics if topic not in internal})
     found: dict[str, TimestampBounds] = {}
     for topic, config in topic_configs(admin, sinks, settings).items():
         if config.get(_TYPE, _CREATE_TIME) != _CREATE_TIME:
             log.warning(
-                "sink topic %s has %s=%s: its records carry the time of their writing, not their event's; to keep "
-                "event time, set %s=%s", topic, _TYPE, config[_TYPE], _TYPE, _CREATE_TIME,
+                "sink topic %s has %s=%s: its records carry the time at which they are written, not their event time; to "
+                "keep event time, set %s=%s", topic, _TYPE, config[_TYPE], _TYPE, _CREATE_TIME,
             )  # fmt: skip
         if bounds := bounds_of(config):
             found[topic] = bounds

@@ -1,4 +1,4 @@
-"""Settings of internal topics that differ from what the topology asks for: found, shown, and only then changed (row B2)."""
+"""Differences between the settings of internal topics and those that the topology asks for, and how they are applied."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidemark.topology.plan import TopologyPlan
 
 @dataclass(frozen=True)
 class TopicChange:
-    """One setting of one topic, as the broker has it and as the topology wants it."""
+    """One setting of one topic: the value that the broker has, and the value that the topology asks for."""
 
     topic: str
     setting: str
@@ -34,9 +34,10 @@ class TopicChange:
 
 
 def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[TopicChange]:
-    """What `apply_changes` would set, by topic; topics that do not exist yet are made right at the start. Blocks.
+    """Return the changes that `apply_changes` would make, by topic. Topics that do not exist yet need none. Blocks.
 
-    `plan` is the topology module's: an upgrade or a rescale may have given its topics other names.
+    `plan` is that of the topology module. The topics compared are the current ones, also after an upgrade or a rescale.
+    Raises `PreflightFailed` if a source topic does not exist.
     """
     plan = named_plan(plan, settings, admin)
     existing = {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
@@ -58,10 +59,10 @@ def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> 
 
 
 def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: AdminClient) -> None:
-    """Set them, topic by topic, leaving every other setting as it is. Blocks.
+    """Apply the changes topic by topic, leaving every other setting as it is. Blocks.
 
-    Raises `PreflightFailed` naming the topic that refused; those before it are changed. `OutcomeUnknown` where the brokers
-    do not show the settings in time.
+    Raises `PreflightFailed` with the topic that refused; the topics before it are changed. Raises `OutcomeUnknown` if the
+    brokers do not show the new settings within `broker_timeout_ms`.
     """
     for topic in dict.fromkeys(change.topic for change in changes):
         entries = [
@@ -75,9 +76,9 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
             answer[resource].result()
         except KafkaException as error:
             raise PreflightFailed(
-                f"topic {topic} cannot be changed: {error.args[0].str()}; give this user the right to alter its settings"
+                f"failed to change topic {topic}: {error.args[0].str()}; give this user the right to alter its settings"
             ) from error
-    # The controller has them; a broker learns of them a moment later.
+    # The controller has the settings; other brokers receive them with a delay.
     topics = list(dict.fromkeys(change.topic for change in changes))
 
     def is_shown() -> bool:
@@ -86,7 +87,7 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
 
     if not wait_until(is_shown, settings.broker_timeout_ms / 1000):
         raise OutcomeUnknown(
-            f"the brokers do not show yet what was set on {', '.join(topics)}: see `tidemark topics plan`"
+            f"the brokers do not show the new settings of {', '.join(topics)} yet; check with `tidemark topics plan`"
         )
 
 

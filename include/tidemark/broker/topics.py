@@ -1,4 +1,4 @@
-"""The topics of an application: which there must be, creating the internal ones, verifying what exists (row B2)."""
+"""The topics of an application: which ones it needs, how internal ones are created, how existing ones are verified."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _AT_LEAST = {"retention.ms", "min.compaction.lag.ms", "delete.retention.ms", _IN
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """A topic as the application needs it; `may_have_more` partitions than that, and is given what is missing.
+    """A topic as the application needs it. If `may_have_more`, more partitions are accepted and missing ones are added.
 
-    `replicas` at least, -1: as the settings say.
+    `replicas` is the least number; -1 leaves it to the settings.
     """
 
     name: str
@@ -49,7 +49,7 @@ class TopicSpec:
     replicas: int = -1
 
     def surviving(self, brokers: int) -> TopicSpec:
-        """The same, such that as many brokers may go at once; 0 asks for nothing."""
+        """Return the same topic with the settings that survive the loss of `brokers` at once; 0 asks for nothing."""
         if not brokers:
             return self
         replicas, in_sync = needed_to_survive(brokers)
@@ -57,24 +57,24 @@ class TopicSpec:
 
 
 def needed_to_survive(brokers: int) -> tuple[int, int]:
-    """Replicas, and how many of them must be in sync, with which as many brokers may go."""
+    """Return the number of replicas, and of those that must be in sync, that survive the loss of `brokers` at once."""
     return 2 * brokers + 1, brokers + 1
 
 
 def survived(replicas: int, min_in_sync: int) -> int:
-    """How many brokers may go at once, nothing acknowledged being lost and records still being taken."""
+    """Return how many brokers may be lost at once without loss of acknowledged records and with writes still accepted."""
     return max(0, min(replicas - min_in_sync, min_in_sync - 1))
 
 
 def user_topics(plan: TopologyPlan) -> list[str]:
-    """Sources and sinks: the user's own, which must exist before the start, as with Kafka Streams."""
+    """Return the sources and sinks of the user, which must exist before the start, as with Kafka Streams."""
     internal = set(plan.repartition_topics)
     topics = [t for s in plan.subtopologies for t in (*s.source_topics, *s.sink_topics)]
     return [topic for topic in dict.fromkeys(topics) if topic not in internal]
 
 
 def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[str, int]) -> list[TopicSpec]:
-    """What Tidemark creates itself; `partitions` are the sources'. One changelog partition per task."""
+    """Return the topics that Tidemark creates itself. `partitions` are the sources'. A changelog has one per task."""
     app = plan.application_id
     specs: list[TopicSpec] = []
     counts = with_repartition_topics(plan, partitions)
@@ -100,9 +100,10 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
 
 
 def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
-    """Partition counts of all sources: a repartition topic that does not exist yet gets as many as what it is joined with.
+    """Return the partition counts of all sources, with repartition topics that do not exist yet.
 
-    Where it is joined with nothing, as many as the sub-topology that writes it has tasks.
+    Such a topic gets the count of the topics it is joined with; if there are none, the task count of the sub-topology that
+    writes it. Raises `PreflightFailed` if these depend on each other.
     """
     counts = dict(partitions)
     for subtopology in plan.subtopologies:
@@ -118,46 +119,49 @@ def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -
         left = [topic for topic in missing if topic not in counts]
         if left == missing:
             raise PreflightFailed(
-                f"the partitions of {', '.join(left)} depend on each other; create one of them yourself"
+                f"the partition counts of {', '.join(left)} depend on each other; create one of these topics yourself"
             )
         missing = left
     return counts
 
 
 def told_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
-    """Partitions of sinks and dead letters, whose ends every commit record tells; `partitions` is the cluster's."""
+    """Return the partitions of sinks and dead letters, whose end offsets every commit record holds.
+
+    `partitions` are the counts of all topics of the cluster.
+    """
     topics = [*(topic for s in plan.subtopologies for topic in s.sink_topics), dlq_topic(plan.application_id)]
     return [TopicPartition(topic, n) for topic in dict.fromkeys(topics) for n in range(partitions.get(topic, 0))]
 
 
 def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:
-    """Tasks of a sub-topology, one per partition; its sources must have equally many (row C5).
+    """Return the number of tasks of a sub-topology, one per partition. All its sources must have the same count.
 
-    Raises `PreflightFailed` naming the topics and the remedy.
+    Raises `PreflightFailed` with the topics and the remedy (see invariant: co-partitioning).
     """
     counts = {topic: partitions[topic] for topic in subtopology.source_topics}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
         raise PreflightFailed(
-            f"topics that are joined need equally many partitions, so that a key lies in the same one of each: {told}; "
-            "send one of them through repartition(), or make its topic anew with the other's number"
+            f"topics that are joined need the same number of partitions, so that a key is in the same one of each: {told}; "
+            "send one of them through repartition(), or create its topic again with the other's number"
         )
     return counts[subtopology.lead.topic]
 
 
 def task_ids(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TaskId]:
-    """All tasks of all sub-topologies. Raises `PreflightFailed` naming a topic that is missing."""
+    """Return all tasks of all sub-topologies. Raises `PreflightFailed` with a topic that is missing."""
     for subtopology in plan.subtopologies:
         for topic in subtopology.source_topics:
             if topic not in partitions:
                 raise PreflightFailed(
-                    f"topic {topic} of {plan.application_id} does not exist, so it has never run here: start an instance"
+                    f"topic {topic} of {plan.application_id} does not exist, so it has never run here; start an instance"
                 )
     return [TaskId(s.index, number) for s in plan.subtopologies for number in range(tasks_of(s, partitions))]
 
 
 def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[str]:
-    """Create missing sources and sinks with `num_partitions`; gives the names of those created. Blocks."""
+    """Create missing sources and sinks with `num_partitions`, and return the names of those created. Blocks."""
     existing = partition_counts(admin, settings)
     missing = [topic for topic in user_topics(plan) if topic not in existing]
     specs = [TopicSpec(topic, settings.num_partitions, {}).surviving(plan.survives) for topic in missing]
@@ -166,14 +170,14 @@ def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClien
 
 
 def partition_counts(admin: AdminClient, settings: Settings) -> dict[str, int]:
-    """Partitions of every topic of the cluster. Raises `OutcomeUnknown` when no broker answers."""
+    """Return the partition count of every topic of the cluster. Blocks. Raises `OutcomeUnknown` if no broker answers."""
     return {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
 
 
 def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings) -> None:
-    """Create, and wait until every partition is led; a topic that another process has just created is as good.
+    """Create topics and wait until every partition has a leader. A topic that already exists is accepted.
 
-    Blocks. Raises `PreflightFailed` naming topic, reason and remedy.
+    Blocks. Raises `PreflightFailed` with the topic, the reason and the remedy.
     """
     wanted = [
         NewTopic(spec.name, spec.partitions, max(spec.replicas, settings.replication_factor), config=dict(spec.config))
@@ -189,17 +193,17 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
             remedy = (
-                "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, let the topology survive the loss of fewer, "
+                "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower `survives` of the topology, "
                 "or add brokers"
             )
             if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
-                remedy = "create it by hand, or give this user the right to (`tidemark acls` prints them)"
+                remedy = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
             raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
     wait_until_led(admin, [spec.topic for spec in wanted], settings)
 
 
 def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settings) -> None:
-    """Give topics the partitions that are missing, and wait until those are led. Blocks. Raises `PreflightFailed`."""
+    """Add the missing partitions and wait until they have leaders. Blocks. Raises `PreflightFailed`."""
     wanted = [NewPartitions(spec.name, spec.partitions) for spec in specs]
     if not wanted:
         return
@@ -208,7 +212,7 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
             future.result()
         except KafkaException as error:
             raise PreflightFailed(
-                f"topic {name} cannot get more partitions: {error.args[0].str()}; add them by hand, or give this user the "
+                f"failed to add partitions to topic {name}: {error.args[0].str()}; add them by hand, or give this user the "
                 "right to"
             ) from error
 
@@ -218,7 +222,7 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
 
     if not wait_until(grown, settings.broker_timeout_ms / 1000):
         raise PreflightFailed(
-            f"topics {', '.join(spec.name for spec in specs)} have not got their partitions after "
+            f"topics {', '.join(spec.name for spec in specs)} do not have their new partitions after "
             f"{settings.broker_timeout_ms} ms; look at the brokers' logs, or raise TIDEMARK_BROKER_TIMEOUT_MS"
         )
     wait_until_led(admin, [spec.name for spec in specs], settings)
@@ -231,18 +235,18 @@ def ensure_internal_topics(
     existing: Mapping[str, int],
     committed: Collection[str] = (),
 ) -> None:
-    """Create what is missing, verify what is there. Blocks.
+    """Create the missing internal topics and verify the existing ones. Blocks.
 
-    `committed` are topics that the last commits knew: they are never created, as an empty one would pass for the state.
-    Raises `PreflightFailed` naming topic, what was found, what is needed and the remedy.
+    `committed` are topics that the last commits knew: they are never created, as an empty one would be taken for the state.
+    Raises `PreflightFailed` with the topic, what was found, what is needed, and the remedy.
     """
     specs = internal_topics(plan, settings, existing)
     missing = [spec for spec in specs if spec.name not in existing]
     for spec in missing:
         if spec.name in committed:
             raise PreflightFailed(
-                f"topic {spec.name} was deleted while the application was started: it held state and is not created again; "
-                "start once more to be told what is lost and how it is repaired"
+                f"topic {spec.name} was deleted while the application was starting: it held state and is not created again; "
+                "start again to see what is lost and how to repair it"
             )
     create_topics(admin, missing, settings)
     grow_topics(
@@ -262,12 +266,12 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
     """
     if found.partitions < spec.partitions or (found.partitions > spec.partitions and not spec.may_have_more):
         raise PreflightFailed(
-            f"topic {spec.name} has {found.partitions} partitions, its tasks need {spec.partitions}: the source's "
-            "partition count has changed; give it back its old one, or `tidemark rescale` the application"
+            f"topic {spec.name} has {found.partitions} partitions, but its tasks need {spec.partitions}: the source's "
+            "partition count has changed; restore the old count, or run `tidemark rescale` for the application"
         )
     if found.replicas < replication_factor:
         raise PreflightFailed(
-            f"topic {spec.name} has {found.replicas} replicas, replication_factor asks for {replication_factor}; add "
+            f"topic {spec.name} has {found.replicas} replicas, but replication_factor is {replication_factor}; add "
             "replicas with `tidemark kafka reassign-partitions`, or set TIDEMARK_REPLICATION_FACTOR to "
             f"{found.replicas}"
         )
@@ -276,14 +280,17 @@ def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], 
         value = config.get(key, "")
         if not _is_enough(key, value, needed):
             raise PreflightFailed(
-                f"topic {spec.name} has {key}={value}, the application needs {needed}; see `tidemark topics "
+                f"topic {spec.name} has {key}={value}, but the application needs {needed}; see `tidemark topics "
                 f"plan`, then `tidemark topics apply`; or `tidemark kafka configs --alter --entity-type topics "
                 f"--entity-name {spec.name} --add-config {key}=[{needed}]`"
             )
 
 
 def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) -> None:
-    """A topic with fewer replicas than must be in sync takes no record with acks=all. Raises `PreflightFailed`."""
+    """Verify that records with acks=all can be written: a topic with fewer replicas than must be in sync accepts none.
+
+    Raises `PreflightFailed`.
+    """
     in_sync = int(config.get(_IN_SYNC, "1"))
     if found.replicas < in_sync:
         raise PreflightFailed(
@@ -294,16 +301,16 @@ def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) ->
 
 
 def verify_survives(topic: str, found: TopicFacts, config: Mapping[str, str], survives: int) -> None:
-    """Whether a topic stands what the topology asks it to. Raises `PreflightFailed`."""
+    """Verify that a topic survives the loss of `survives` brokers at once. Raises `PreflightFailed`."""
     in_sync = int(config.get(_IN_SYNC, "1"))
     stands = survived(found.replicas, in_sync)
     if stands < survives:
         replicas, needed = needed_to_survive(survives)
         raise PreflightFailed(
             f"topic {topic} has {found.replicas} replicas and {_IN_SYNC}={in_sync}, so it survives the loss of {stands} "
-            f"brokers, and the topology asks for {survives}: that takes {replicas} replicas (`tidemark kafka "
+            f"brokers, but the topology asks for {survives}: that takes {replicas} replicas (`tidemark kafka "
             f"reassign-partitions`) and {_IN_SYNC}={needed} (`tidemark kafka configs --alter --entity-type topics "
-            f"--entity-name {topic} --add-config {_IN_SYNC}={needed}`); or let it survive fewer"
+            f"--entity-name {topic} --add-config {_IN_SYNC}={needed}`); or lower `survives` of the topology"
         )
 
 

@@ -1,4 +1,7 @@
-"""Which open transactions hold readers of a partition back: asked of Kafka's own tools, no client of ours can (rule 23)."""
+"""Open transactions that hold readers of a partition back, found with Kafka's own tools.
+
+See invariant: what clients cannot see.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from tidemark.settings import Settings
 
 _LOOKS = 10
 _DESCRIBED = 3
-"""Partitions of which the tools are asked, a few seconds each: one producer mostly holds all of them."""
+"""Partitions that the tools examine, a few seconds each. Mostly, one producer holds all of them."""
 
 
 def held_partitions(ends: EndOffsets, places: Sequence[TopicPartition], wait_s: float) -> dict[TopicPartition, int]:
-    """Last stable offset of the partitions whose readers stand at one and the same offset for `wait_s`. Blocks so long.
+    """Return the last stable offset of the partitions whose offset does not move for `wait_s` seconds. Blocks that long.
 
-    A stream that commits every second holds its sinks back all the time, each time at another offset.
+    A stream that commits every second always holds its sinks back, each time at another offset.
     """
     pause = threading.Event()
     held = _held(ends, places)
@@ -34,7 +37,7 @@ def held_partitions(ends: EndOffsets, places: Sequence[TopicPartition], wait_s: 
 
 
 def _held(ends: EndOffsets, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The stable offset comes first: an end taken before it may lie below it."""
+    """Return the stable offset of partitions that are held back. Reads it first: an end read before may be lower."""
     stable = ends.stable(places)
     end = ends.of(places)
     return {place: stable[place] for place in places if stable[place] < end[place]}
@@ -43,19 +46,19 @@ def _held(ends: EndOffsets, places: Sequence[TopicPartition]) -> dict[TopicParti
 def open_transactions(
     ends: EndOffsets, places: Sequence[TopicPartition], now_ms: int, settings: Settings
 ) -> list[OpenTransaction]:
-    """Of each partition that is held back, the transaction that holds it. Blocks; a few seconds where there are any."""
+    """Return, for each partition that is held back, the transaction that holds it. Blocks, for seconds if there are any."""
     held = held_partitions(ends, places, 2 * settings.commit_interval_ms / 1000)
     end = ends.of(list(held))
     found = []
     for number, place in enumerate(sorted(held)):
         if number >= _DESCRIBED:
-            why = f"only the first {_DESCRIBED} partitions that are held back were asked about"
+            why = f"only the first {_DESCRIBED} partitions that are held back were examined"
             found.append(OpenTransaction(place, held[place], end[place], why=why))
             continue
         try:
             found.append(_describe(place, held[place], end[place], now_ms, settings))
         except (TidemarkError, OSError) as error:
-            found.append(OpenTransaction(place, held[place], end[place], why=f"no kafka-transactions: {error}"))
+            found.append(OpenTransaction(place, held[place], end[place], why=f"kafka-transactions failed: {error}"))
     return found
 
 
@@ -63,12 +66,12 @@ def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, setting
     asked = ("describe-producers", "--topic", place.topic, "--partition", str(place.partition))
     producers = [row for row in _rows(settings, *asked) if row["CurrentTransactionStartOffset"].isdigit()]
     if not producers:
-        return OpenTransaction(place, stable, end, why="it ended while it was asked about")
+        return OpenTransaction(place, stable, end, why="the transaction ended while it was examined")
     first = min(producers, key=lambda row: int(row["CurrentTransactionStartOffset"]))
     producer_id = int(first["ProducerId"])
     names = [row["TransactionalId"] for row in _rows(settings, "list") if row["ProducerId"] == str(producer_id)]
     if not names:
-        # Hanging: the partition knows of it, no coordinator does. Its last record is younger than its beginning.
+        # A hanging transaction: the partition has it, no coordinator does. It is at least as old as its last record.
         open_ms = now_ms - int(first["LastTimestamp"])
         return OpenTransaction(place, stable, end, producer_id, None, max(0, open_ms))
     (told,) = _rows(settings, "describe", "--transactional-id", names[0])
@@ -81,7 +84,7 @@ def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, setting
         names[0],
         int(duration) if duration.isdigit() else None,
         int(told["TransactionTimeoutMs"]),
-        "" if duration.isdigit() else f"its coordinator says {told['TransactionState']}",
+        "" if duration.isdigit() else f"its coordinator reports the state {told['TransactionState']}",
     )
 
 

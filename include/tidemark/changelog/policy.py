@@ -1,4 +1,7 @@
-"""Topic settings of changelogs and of an application's other internal topics (rows B2, B7; rules 5 and 11)."""
+"""Topic settings of changelogs and of an application's other internal topics.
+
+See invariants: commit records, two retentions.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
 
 DAY_MS = 86_400_000
 UNLIMITED_BYTES = {"retention.bytes": "-1"}
-"""A topic that deletes nothing by size, whatever `log.retention.bytes` the brokers have."""
+"""Settings of a topic that never deletes by size, whatever `log.retention.bytes` the brokers have."""
 DRILL_WINDOW_MS = 600_000
-"""The last minutes of a changelog stay whole, so that a drill can rebuild a state of just now."""
+"""Age below which changelog records are not compacted, so that a drill can rebuild a recent state."""
 
 
 PROFILES: Mapping[str, Mapping[str, str]] = {
     "default": {},
-    # Small segments that roll soon, compacted as soon as a tenth of them is dirty: restores read little, brokers work more.
+    # Small segments that roll soon, compacted as soon as a tenth of them is dirty: restores read less, brokers work more.
     "aggressive_compaction": {
         "segment.bytes": str(16 << 20),
         "segment.ms": "600000",
@@ -28,12 +31,12 @@ PROFILES: Mapping[str, Mapping[str, str]] = {
         "delete.retention.ms": "3600000",
     },
 }
-"""Named topic settings of a store's changelog (row B8)."""
+"""Named topic settings of a store's changelog."""
 
 
 @dataclass(frozen=True)
 class ChangelogPolicy:
-    """Settings of one changelog topic. `retention_ms` is None where the topic is only compacted."""
+    """Settings of one changelog topic. `retention_ms` is None if the topic is only compacted."""
 
     cleanup_policy: str
     retention_ms: int | None
@@ -42,7 +45,7 @@ class ChangelogPolicy:
     more: tuple[tuple[str, str], ...] = ()
 
     def config(self) -> dict[str, str]:
-        """As Kafka topic configuration."""
+        """Return the settings as Kafka topic configuration."""
         config = {
             "cleanup.policy": self.cleanup_policy,
             "delete.retention.ms": str(self.delete_retention_ms),
@@ -56,7 +59,10 @@ class ChangelogPolicy:
 
 
 def changelog_policy(store: StoreSpec) -> ChangelogPolicy:
-    """Key-value stores compact; window stores also delete, a day after the store itself has forgotten (rule 11)."""
+    """Return the policy of a store: key-value stores compact; window stores also delete, one day after their retention.
+
+    See invariant: two retentions.
+    """
     more = {**PROFILES[store.profile], **dict(store.topic_config)}
     delete_retention_ms = int(more.pop("delete.retention.ms", DAY_MS))
     lag_ms = int(more.pop("min.compaction.lag.ms", DRILL_WINDOW_MS))
@@ -67,33 +73,36 @@ def changelog_policy(store: StoreSpec) -> ChangelogPolicy:
 
 
 def changelog_policies(plan: TopologyPlan) -> Mapping[str, ChangelogPolicy]:
-    """By store name."""
+    """Return the policy of each store by its name."""
     return {store.name: changelog_policy(store) for store in plan.stores}
 
 
 def repartition_config() -> dict[str, str]:
-    """`<app>-<name>-repartition`: nothing expires; what is committed past is deleted by Tidemark (rule 15).
+    """Return the settings of `<app>-<name>-repartition`: records never expire; Tidemark deletes the committed ones.
 
-    Timestamps are event time, however old or new that is.
+    Timestamps are event time, however old or new that is. See invariant: one transaction per batch.
     """
     return {"cleanup.policy": "delete", "retention.ms": "-1", **UNLIMITED_BYTES, **EVENT_TIME_CONFIG}
 
 
 def commits_config(settings: Settings) -> dict[str, str]:
-    """`<app>-commits`: a task's last record stays for ever, its history for the audit window (rule 5)."""
+    """Return the settings of `<app>-commits`: a task's last record is kept for ever, its history for the audit window.
+
+    See invariant: commit records.
+    """
     return {"cleanup.policy": "compact", "min.compaction.lag.ms": str(settings.commit_record_retention_ms)}
 
 
 def dlq_config() -> dict[str, str]:
-    """`<app>-dlq`: a week to look at what could not be processed."""
+    """Return the settings of `<app>-dlq`: dead letters are kept for a week."""
     return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
 
 
 def events_config() -> dict[str, str]:
-    """`<app>-events`: a week to look at what instances did."""
+    """Return the settings of `<app>-events`: events of instances are kept for a week."""
     return {"cleanup.policy": "delete", "retention.ms": str(7 * DAY_MS)}
 
 
 def topology_config() -> dict[str, str]:
-    """`<app>-topology`: what the state consists of; only the last record counts."""
+    """Return the settings of `<app>-topology`, which describes the state; only the last record counts."""
     return {"cleanup.policy": "compact"}

@@ -1,4 +1,4 @@
-"""What every check says of an application that has never run."""
+"""The finding of every check on an application that has never run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tidemark.topology.plan import TopologyPlan
 
 
 def never_ran(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[Finding]:
-    """The one finding of an application without commits topic and description, which its first start makes; else none.
+    """Return one finding if neither the commits topic nor the description exists, which the first start creates; else none.
 
-    One of the two alone was left by a loss, which is for others to tell. Blocks.
+    If only one of the two exists, the other was lost, which other checks report. Blocks.
     """
     app = plan.application_id
     if {commits_topic(app), topology_topic(app)} & partition_counts(admin, settings).keys():

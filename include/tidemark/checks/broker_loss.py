@@ -1,4 +1,4 @@
-"""The check of broker failures: which data is lost, and which writes are refused, when one broker or all brokers fail.
+"""The effects of broker failures: which data is lost and which writes are refused if one broker or all brokers fail.
 
 Pure functions of a sample of the cluster, the topology and the running instances.
 """
@@ -26,7 +26,7 @@ class Loss:
 
 
 def losses(found: ClusterDurability) -> Iterator[Loss]:
-    """One per broker that answers."""
+    """Yield one loss per broker that answers."""
     for broker in sorted(found.brokers):
         gone, refused = [], []
         for topic in found.topics:
@@ -55,12 +55,14 @@ def of_one_broker(found: ClusterDurability) -> Finding:
     }
     said = [_gone(costliest, found)] if costliest.gone else []
     if unwaited:
-        message = f"{_lost_unwaited(found, unwaited, 'are')}; what state rests on waits for all replicas in sync"
+        message = (
+            f"{_lost_unwaited(found, unwaited, 'are')}; records that state depends on wait for all replicas in sync"
+        )
         said.append((Verdict.WARNING, message))
     if thin:
         message = (
-            f"min.insync.replicas=1 of {first_named(thin)}: where the other replicas are behind, what a leader alone has "
-            "acknowledged is lost with its disk, and they follow it when it comes back empty"
+            f"min.insync.replicas=1 of {first_named(thin)}: if the other replicas are behind, records that only the leader "
+            "has acknowledged are lost with its disk; if it comes back empty, the other replicas follow it"
         )
         said.append((Verdict.WARNING, message))
     if costliest.refused:
@@ -69,7 +71,9 @@ def of_one_broker(found: ClusterDurability) -> Finding:
             f"{nothing}without broker {costliest.broker}, {len(costliest.refused)} partitions refuse writes meanwhile"
         )
         said.append((Verdict.WARNING, message))
-    return _joined("one broker down", said or [(Verdict.OK, "nothing is lost, and the application goes on")], evidence)
+    return _joined(
+        "one broker down", said or [(Verdict.OK, "nothing is lost, and the application continues")], evidence
+    )
 
 
 def _gone(loss: Loss, found: ClusterDurability) -> tuple[Verdict, str]:
@@ -77,13 +81,16 @@ def _gone(loss: Loss, found: ClusterDurability) -> tuple[Verdict, str]:
     has_state = any(place.topic in truths for place in loss.gone)
     return (
         Verdict.FAILED if has_state and not found.is_single else Verdict.WARNING,
-        f"broker {loss.broker} alone holds {len(loss.gone)} partitions: away, they stand still; its disk lost, they are "
-        f"lost{', the state with them' if has_state else ''}",
+        f"broker {loss.broker} alone holds {len(loss.gone)} partitions: while it is away, they cannot be used; if its disk "
+        f"is lost, they are lost{', and the state with them' if has_state else ''}",
     )
 
 
 def of_all_brokers(found: ClusterDurability) -> Finding:
-    """Kafka acknowledges from memory: only the operating system decides when that is on disk."""
+    """Return the verdict for the failure of all brokers.
+
+    Kafka acknowledges records from memory; the operating system decides when they are on disk.
+    """
     unwaited = _unwaited(found)
     unclean = [topic.topic for topic in found.topics if topic.unclean_election and topic.replication > 1]
     evidence = {
@@ -95,15 +102,18 @@ def of_all_brokers(found: ClusterDurability) -> Finding:
     said = []
     if unclean:
         message = (
-            f"unclean.leader.election.enable=true of {first_named(unclean)}: the replica that is back first leads, and what "
-            "it lacks is lost"
+            f"unclean.leader.election.enable=true of {first_named(unclean)}: the replica that is back first becomes leader, "
+            "and records that it lacks are lost"
         )
         said.append((Verdict.FAILED, message))
     if unwaited:
-        message = f"stopped in order, nothing is lost; killed, {_lost_unwaited(found, unwaited, 'may be')}"
+        message = (
+            f"if they are stopped in order, nothing is lost; if killed, {_lost_unwaited(found, unwaited, 'may be')}"
+        )
         said.append((Verdict.WARNING, message))
     power = _power_cut(
-        found, "" if said else f"stopped {'in order' if found.is_single else 'or killed'}, nothing is lost; "
+        found,
+        "" if said else f"if they are stopped {'in order' if found.is_single else 'or killed'}, nothing is lost; ",
     )
     return _joined("all brokers down", [*said, power], evidence)
 
@@ -112,24 +122,24 @@ def _power_cut(found: ClusterDurability, else_nothing: str) -> tuple[Verdict, st
     if found.flush_messages == 1:
         message = "every record is on disk before it is acknowledged (log.flush.interval.messages=1)"
         return Verdict.OK, f"nothing is lost: {message}" if else_nothing else message
-    lost = "what was acknowledged in the last seconds may be"
+    lost = "records acknowledged in the last seconds may be lost"
     if found.is_single:
         return (
             Verdict.WARNING,
-            f"{else_nothing}when the machine loses power, {lost}: log.flush.interval.messages is not 1, and there is no other "
-            "broker to have it",
+            f"{else_nothing}if the machine loses power, {lost}: log.flush.interval.messages is not 1, and no other "
+            "broker has them",
         )
     return (
         Verdict.OK,
-        f"{else_nothing}when all machines lose power at the same moment, {lost}: let them not share a supply, or set "
+        f"{else_nothing}if all machines lose power at the same moment, {lost}: use separate power supplies, or set "
         "log.flush.interval.messages=1",
     )
 
 
 def _unwaited(found: ClusterDurability) -> list[str]:
-    """Outputs that count as written before every replica in sync has them.
+    """Return the outputs that count as written before every replica in sync has them.
 
-    One with a single replica is lost with that anyway, unless it does not even wait for its leader.
+    A topic with a single replica is left out, as it is lost with that anyway, unless its producer waits for no leader.
     """
     unwaited = [topic for topic in found.topics if found.acks_of(topic) is not Acks.ALL]
     return [topic.topic for topic in unwaited if topic.replication > 1 or found.acks_of(topic) is Acks.NONE]
@@ -137,19 +147,17 @@ def _unwaited(found: ClusterDurability) -> list[str]:
 
 def _lost_unwaited(found: ClusterDurability, topics: Sequence[str], verb: str) -> str:
     if found.weakest_acks is Acks.NONE:
-        return (
-            f"acks=0: outputs to {first_named(topics)} {verb} lost that were on their way, or that only the leader has"
-        )
-    return f"acks=1: outputs to {first_named(topics)} {verb} lost that only the leader has, though it has acknowledged them"
+        return f"acks=0: outputs to {first_named(topics)} {verb} lost if they were in flight, or if only the leader has them"
+    return f"acks=1: outputs to {first_named(topics)} {verb} lost if only the leader has them, though it has acknowledged them"
 
 
 def _joined(subject: str, said: Sequence[tuple[Verdict, str]], evidence: Mapping[str, object]) -> Finding:
-    """One finding of several sentences, as bad as the worst of them."""
+    """Join several sentences to one finding, whose verdict is the worst of them."""
     findings = [Finding(subject, verdict, message, evidence) for verdict, message in said]
     return replace(findings[0], verdict=worst(findings), message="; ".join(finding.message for finding in findings))
 
 
 def first_named(topics: Sequence[str]) -> str:
-    """The first few by name, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     more = len(topics) - _NAMED
     return ", ".join(topics[:_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""A bounded look into one partition of a changelog: its records' offsets, times and keys, without their values."""
+"""A bounded read of one partition of a changelog: offsets, times, keys and sizes of records, without their values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _FETCH_RECORDS = 20_000
 
 @dataclass
 class Scan:
-    """What was read of `partition` between `from_offset` and `next_offset`, in columns of one length, by offset.
+    """The records of `partition` between `from_offset` and `next_offset`, as columns of equal length, by offset.
 
-    It was meant to go to `until_offset`: where it ends before, an open transaction hides the rest, or `most_records` were
+    The scan was to reach `until_offset`: if it ends before, an open transaction hides the rest, or `most_records` were
     read. `sizes_bytes` count key and value.
     """
 
@@ -37,12 +37,12 @@ class Scan:
 
     @property
     def records(self) -> int:
-        """How many records were read."""
+        """Return how many records were read."""
         return len(self.offsets)
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything was read that was meant to be."""
+        """Return whether the scan reached its end."""
         return self.next_offset >= self.until_offset
 
 
@@ -54,9 +54,9 @@ def scan_changelog(
     most_records: int,
     stalled_after_s: float,
 ) -> Scan:
-    """Read committed records until `until_offset`, `most_records`, or nothing more comes for `stalled_after_s`. Blocks.
+    """Read committed records until `until_offset`, `most_records`, or until none comes for `stalled_after_s`. Blocks.
 
-    Raises `OutcomeUnknown` when the broker does not answer.
+    Raises `OutcomeUnknown` if the broker does not answer.
     """
     found = Scan(partition, from_offset, from_offset, until_offset)
     if from_offset >= until_offset:
@@ -74,7 +74,7 @@ def scan_changelog(
                 moved_at = time.monotonic()
         return found
     except KafkaException as error:
-        raise OutcomeUnknown(f"reading {partition} at {from_offset}: {error}") from error
+        raise OutcomeUnknown(f"failed to read {partition} at offset {from_offset}: {error}") from error
     finally:
         consumer.close()
 

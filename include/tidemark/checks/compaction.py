@@ -1,9 +1,9 @@
-"""Does compaction keep changelogs short, so that a restore reads little? One verdict per changelog.
+"""The compaction check: whether compaction keeps changelogs short, so that a restore reads little. One verdict per changelog.
 
-Pure functions of samples and `now`. Which part of a partition is clean is known to the broker alone. Read from outside it is
-an estimate: of two records of one key the cleaner leaves one, so the part that was cleaned ends before the first key that
-comes a second time. What is dirty is therefore *at least* what lies behind that record. With the broker's log folder at
-hand the position is exact.
+Pure functions of samples and `now`. Only the broker knows which part of a partition is clean. Read from outside it is an
+estimate: of two records of one key the cleaner leaves one, so the cleaned part ends before the first key that comes a
+second time. The dirty part is therefore *at least* what follows that record. If the broker's log folder is given, the
+position is exact.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _USUAL_RATIO = 0.5
 
 @dataclass(frozen=True)
 class CompactionSettings:
-    """Of a changelog topic as the broker has it. `max_lag_ms` is None where nothing forces compaction.
+    """Settings of a changelog topic at the broker. `max_lag_ms` is None if nothing forces compaction.
 
-    `wanted` is what the topology asks for, by the setting's name. `retention_bytes` is -1 where nothing is deleted by size.
+    `wanted` are the settings that the topology asks for, by name. `retention_bytes` is -1 if nothing is deleted by size.
     """
 
     cleanup_policy: frozenset[str]
@@ -38,19 +38,19 @@ class CompactionSettings:
 
     @property
     def rolls_after_ms(self) -> int:
-        """Something appended so long after a segment's first record begins the next segment (Kafka's
+        """Return the age of a segment's first record at which a new record begins the next segment (Kafka's
         `LogConfig.maxSegmentMs`)."""
         return self.segment_ms if self.max_lag_ms is None else min(self.segment_ms, self.max_lag_ms)
 
 
 @dataclass(frozen=True)
 class Dirt:
-    """What a scan shows. `superseded` records are followed by another of their key within the scan.
+    """The result of a scan. `superseded` records are followed by another record of their key within the scan.
 
-    `first_repeat_offset`: the cleaned part ends before it; None where no key came twice. `dirty_bytes` lie from there on.
-    `waiting_tombstones` are keys whose last record deletes them. Times are epoch milliseconds: `superseded_since_ms` is that
-    of the first repeat, until which nothing of the scan was superseded; `rolled_ms` that of a record by which the repeat's
-    segment had been rolled, None where none was appended late enough, so that it may be the active one.
+    `first_repeat_offset`: the cleaned part ends before it; None if no key came twice. `dirty_bytes` are the bytes from there
+    on. `waiting_tombstones` are keys whose last record deletes them. Times are epoch milliseconds: `superseded_since_ms` is
+    that of the first repeat, before which nothing in the scan was superseded; `rolled_ms` is that of a record by which the
+    segment of the repeat had been rolled, None if none was appended late enough, so that it may be the active segment.
     """
 
     records: int
@@ -65,14 +65,14 @@ class Dirt:
 
     @property
     def superseded_share(self) -> float:
-        """Of the records scanned, 0 where there were none."""
+        """Return the share of superseded records among those scanned, 0 if there were none."""
         return self.superseded / self.records if self.records else 0.0
 
 
 @dataclass(frozen=True)
 class CleanerPosition:
-    """Exact, from the broker's log folder: bytes before the cleaner's position, behind it, and in the active segment,
-    which is never compacted. `active_since_ms`: its first record's time, None where the scan did not see it."""
+    """The exact position, from the broker's log folder: bytes before the cleaner's position, after it, and in the active
+    segment, which is never compacted. `active_since_ms`: the time of its first record, None if the scan did not reach it."""
 
     first_dirty_offset: int
     clean_bytes: int
@@ -82,15 +82,15 @@ class CleanerPosition:
 
     @property
     def ratio(self) -> float:
-        """As the broker compares it with `min.cleanable.dirty.ratio`."""
+        """Return the ratio that the broker compares with `min.cleanable.dirty.ratio`."""
         cleanable = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / cleanable if cleanable else 0.0
 
 
 @dataclass(frozen=True)
 class CompactionSample:
-    """One changelog partition. The last `scanned_offsets` of its offsets were read; `hidden_from` is where reading stood
-    still before the end, None where it did not. `position` is None without the broker's log folder."""
+    """One changelog partition. The last `scanned_offsets` of its offsets were read; `hidden_from` is the offset where reading
+    stopped before the end, None if it did not. `position` is None without the broker's log folder."""
 
     partition: TopicPartition
     low_offset: int
@@ -103,12 +103,12 @@ class CompactionSample:
 
     @property
     def offsets(self) -> int:
-        """From its beginning to its end."""
+        """Return the number of offsets from its beginning to its end."""
         return self.end_offset - self.low_offset
 
     @property
     def dirty_ratio(self) -> float:
-        """Exact where the position is known, else at least so much: the unscanned beginning counts as clean."""
+        """Return the ratio, exact if the position is known, else at least that: the unscanned beginning counts as clean."""
         if self.position is not None:
             return self.position.ratio
         whole = max(self.dirt.scanned_bytes, 1) * self.offsets / max(self.scanned_offsets, 1)
@@ -117,8 +117,8 @@ class CompactionSample:
 
 @dataclass(frozen=True)
 class CompactionRules:
-    """A changelog of which more than `most_superseded_share` is superseded is worth compacting, once that is more than
-    `least_superseded` records. `slack_ms`: what the cleaner may take beyond its settings. `offsets_per_s`: of a restore."""
+    """A changelog with a share of superseded records above `most_superseded_share` should be compacted, if they are at least
+    `least_superseded`. `slack_ms`: delay of the cleaner beyond its settings. `offsets_per_s`: the rate of a restore."""
 
     offsets_per_s: float
     most_superseded_share: float = 0.5
@@ -127,7 +127,7 @@ class CompactionRules:
 
 
 def dirt_of(scan: Scan, rolls_after_ms: int) -> Dirt:
-    """Count a scan of a topic whose settings have this `rolls_after_ms`."""
+    """Count the records of a scan. `rolls_after_ms` is that of the topic's settings."""
     last: dict[bytes, int] = {}
     first_repeat: int | None = None
     for index, key in enumerate(scan.keys):
@@ -166,7 +166,7 @@ def compaction_finding(
     now_ms: int,
     rules: CompactionRules,
 ) -> Finding:
-    """The verdict of one store's changelog: that of its worst partition."""
+    """Return the finding on one store's changelog: that of its worst partition."""
     judged = [(sample, *_of_partition(found, sample, topology, now_ms, rules)) for sample in samples]
     verdicts = [Finding("", verdict, message) for _, verdict, message in judged]
     verdict = worst(verdicts)
@@ -196,13 +196,13 @@ def _of_partition(
     if "delete" in found.cleanup_policy and found.retention_bytes >= 0:
         return (
             Verdict.FAILED,
-            f"retention.bytes={found.retention_bytes}, so it is kept short by deleting its oldest records, also live ones; "
+            f"retention.bytes={found.retention_bytes}, so the broker deletes its oldest records, also live ones; "
             f"`tidemark topics apply {topology}`",
         )
     if sample.hidden_from is not None:
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"reading stood still at {sample.hidden_from} of {sample.end_offset}: an open transaction hides the rest; "
+            f"reading stopped at {sample.hidden_from} of {sample.end_offset}: an open transaction hides the rest; "
             f"`tidemark check lag {topology}` names it",
         )
     overdue = _overdue(found, sample, now_ms, rules)
@@ -217,25 +217,26 @@ def _of_partition(
     return (
         Verdict.WARNING,
         f"{dirt.superseded} of {dirt.records} records scanned are superseded, the first for {about_ms(age_ms)}; a restore "
-        f"takes about {_seconds(restore_now_s(sample, rules))}, compacted {_seconds(restore_compacted_s(sample, rules))}. "
+        f"takes about {_seconds(restore_now_s(sample, rules))}, after compaction "
+        f"{_seconds(restore_compacted_s(sample, rules))}. "
         f"{_remedy(found, proposal(found, now_ms, [sample]), topology)}",
     )
 
 
 def _overdue(found: CompactionSettings, sample: CompactionSample, now_ms: int, rules: CompactionRules) -> str | None:
-    """By the broker's own settings the cleaner should have been here.
+    """Return the fault, if by the broker's own settings the cleaner should have compacted this partition; else None.
 
-    It may only since the segment was rolled, which an append does: in a partition that stands still nothing is overdue.
+    The cleaner may do so only after the segment was rolled, which an append does: without appends nothing is overdue.
     """
     since_ms, rolled_ms = sample.dirt.superseded_since_ms, sample.dirt.rolled_ms
     if since_ms is None or rolled_ms is None or now_ms - rolled_ms <= rules.slack_ms:
         return None
     age_ms = now_ms - since_ms
     remedy = (
-        "look for the cleaner in the broker's log (`log.cleaner.enable`, a thread that died), then restart the broker"
+        "look for the cleaner in the broker's log (`log.cleaner.enable` off? thread dead?), then restart the broker"
     )
     if found.max_lag_ms is not None and age_ms > found.max_lag_ms + found.min_lag_ms + rules.slack_ms:
-        return f"superseded for {about_ms(age_ms)}, max.compaction.lag.ms is {about_ms(found.max_lag_ms)}: {remedy}"
+        return f"superseded for {about_ms(age_ms)}, but max.compaction.lag.ms is {about_ms(found.max_lag_ms)}: {remedy}"
     position = sample.position
     if position is None or position.ratio < found.min_cleanable_ratio or position.dirty_bytes == 0:
         return None
@@ -248,7 +249,7 @@ def _overdue(found: CompactionSettings, sample: CompactionSample, now_ms: int, r
 
 
 def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[CompactionSample]) -> Mapping[str, str]:
-    """Settings that would let the cleaner at what is superseded, by name; what the topology asks for comes first."""
+    """Return settings, by name, with which superseded records would be compacted; those of the topology come first."""
     asked = {
         "min.cleanable.dirty.ratio": str(found.min_cleanable_ratio),
         "segment.ms": str(found.segment_ms),
@@ -260,7 +261,7 @@ def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[Compactio
     changes: dict[str, str] = {}
     if found.min_cleanable_ratio > _USUAL_RATIO:
         changes["min.cleanable.dirty.ratio"] = str(_USUAL_RATIO)
-    # The active segment is never compacted: of a small partition it is everything.
+    # The active segment is never compacted, and a small partition has no other.
     if all(sample.topic_bytes is None or sample.topic_bytes < found.segment_bytes for sample in samples):
         since_ms = min((s.dirt.superseded_since_ms for s in samples if s.dirt.superseded_since_ms), default=now_ms)
         if now_ms - since_ms < found.segment_ms:
@@ -276,12 +277,12 @@ def _remedy(found: CompactionSettings, changes: Mapping[str, str], topology: str
 
 
 def restore_now_s(sample: CompactionSample, rules: CompactionRules) -> float:
-    """Estimated seconds to read the partition as it is."""
+    """Return the estimated seconds to read the partition as it is."""
     return sample.offsets / rules.offsets_per_s
 
 
 def restore_compacted_s(sample: CompactionSample, rules: CompactionRules) -> float:
-    """The same if of what was scanned each key had one record; the unscanned beginning is taken to be alike."""
+    """Return the same if each key had one record; the unscanned beginning is assumed to be like the scanned part."""
     return restore_now_s(sample, rules) * (1 - sample.dirt.superseded_share)
 
 
@@ -291,7 +292,7 @@ def _fine(samples: Sequence[CompactionSample], rules: CompactionRules) -> str:
         return "holds no records"
     superseded = sum(sample.dirt.superseded for sample in samples)
     slowest = max(restore_now_s(sample, rules) for sample in samples)
-    return f"{superseded} of {records} records scanned are superseded; a restore reads a task's in {_seconds(slowest)}"
+    return f"{superseded} of {records} records scanned are superseded; a restore of one task takes {_seconds(slowest)}"
 
 
 def _settings(found: CompactionSettings) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What the compaction check looks at: topic settings, the newest part of each changelog, and a broker's log folder if given."""
+"""The samples of the compaction check: topic settings, the newest part of each changelog, a broker's log folder if given."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 SCANNED_OFFSETS = 200_000
-"""Of each partition, the newest; about a second."""
+"""Offsets read at the end of each partition; this takes about a second."""
 _STALLED_S = 5.0
 _CLEANER_FILE = "cleaner-offset-checkpoint"
 _NEVER_MS = 2**63 - 1
@@ -46,7 +46,7 @@ _NEVER_MS = 2**63 - 1
 
 @dataclass(frozen=True)
 class CompactionLook:
-    """How far to look. `log_dir`: a broker's log folder on this machine, for the cleaner's exact position."""
+    """How far to read. `log_dir` is a broker's log folder on this machine, for the cleaner's exact position."""
 
     scanned_offsets: int = SCANNED_OFFSETS
     log_dir: Path | None = None
@@ -60,9 +60,9 @@ def check_compaction(
     clock: Callable[[], int] = wall_clock_ms,
     rules: CompactionRules | None = None,
 ) -> list[Finding]:
-    """A verdict per changelog. Blocks; a second or so per partition.
+    """Return a verdict per changelog. Blocks, for about a second per partition.
 
-    Raises `OutcomeUnknown` without a broker, `PreflightFailed` where `log_dir` is no broker's log folder.
+    Raises `OutcomeUnknown` if no broker answers, `PreflightFailed` if `log_dir` is not a broker's log folder.
     """
     used, how = rules or CompactionRules(MEASURED.changelog_offsets_per_s), look or CompactionLook()
     admin = AdminClient(librdkafka_config(settings))
@@ -92,7 +92,7 @@ def check_compaction(
 
 
 def compaction_settings(spec: StoreSpec, config: Mapping[str, str]) -> CompactionSettings:
-    """From a topic's configuration, beside what the topology asks for."""
+    """Return a topic's settings, together with those that the topology asks for."""
     max_lag_ms = int(config["max.compaction.lag.ms"])
     return CompactionSettings(
         cleanup_policy=frozenset(config["cleanup.policy"].split(",")),
@@ -132,28 +132,28 @@ def _sample(
 
 
 def cleaner_offsets(log_dir: Path) -> dict[TopicPartition, int]:
-    """The first dirty offset of each partition that was ever cleaned. Raises `PreflightFailed`."""
+    """Return the first dirty offset of each partition that was ever cleaned. Raises `PreflightFailed`."""
     file = log_dir / _CLEANER_FILE
     if not file.exists():
         raise PreflightFailed(
-            f"{log_dir} is no broker's log folder, it has no {_CLEANER_FILE}: give the folder that log.dirs names, on the "
+            f"{log_dir} is not a broker's log folder, as it has no {_CLEANER_FILE}: give a folder of log.dirs, on the "
             "broker's own machine"
         )
     if not file.stat().st_size:
-        # A broker makes the file at its start, and fills it when the cleaner has been at work.
+        # A broker creates the file at its start, and fills it after the cleaner has worked.
         return {}
     try:
         return read_checkpoint(file)
     except TaskCorrupted as error:
         raise PreflightFailed(
-            f"{file} cannot be read as a checkpoint of Kafka's: try again, or leave --log-dir out"
+            f"{file} cannot be read as a checkpoint file of Kafka: try again, or leave --log-dir out"
         ) from error
 
 
 def cleaner_position(
     log_dir: Path, place: TopicPartition, first_dirty: int | None, scan: Scan
 ) -> CleanerPosition | None:
-    """Bytes of a partition's segments on both sides of the cleaner's position; None where the folder does not have it."""
+    """Return the sizes of a partition's segments on both sides of the cleaner's position; None if the folder has none."""
     segments = sorted((int(file.stem), file) for file in (log_dir / f"{place.topic}-{place.partition}").glob("*.log"))
     if not segments:
         return None

@@ -1,7 +1,7 @@
-"""What of an application is lost, or stands still, when brokers go: one verdict per topic, and one per kind of accident.
+"""What an application loses, or cannot do, when brokers fail: one verdict per topic, and one per kind of failure.
 
-A pure function of what the cluster says of itself. A cluster that has never had more than one broker is taken as meant so:
-what follows from that alone is a warning.
+A pure function of what the cluster reports. If a cluster has never had more than one broker, that is taken as intended:
+a fault that follows only from it is a warning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark.topology.plan import Acks
 
 
 def durability_findings(found: ClusterDurability) -> list[Finding]:
-    """Topics in their order, their identities, the transaction log's settings, the producers, and what accidents cost."""
+    """Return findings on topics, their identities, the transaction log's settings, the producers, and broker failures."""
     return [
         *(_of_topic(topic, found) for topic in found.topics),
         _of_identities(found),
@@ -71,13 +71,13 @@ def _truncated(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdic
         return None
     return (
         Verdict.FAILED,
-        f"partitions {_listed(topic.truncated)} have lost their beginning, though nothing is deleted there: keys that were not "
-        f"written since are only in local stores, standbys and savepoints; {CHANGELOG_REMEDY}",
+        f"partitions {_listed(topic.truncated)} have lost their beginning, though the topic is only compacted: keys that were "
+        f"not written since are only in local stores, standbys and savepoints; {CHANGELOG_REMEDY}",
     )
 
 
 def _of_identities(found: ClusterDurability) -> Finding:
-    """Also of topics that are gone, and so have no finding of their own."""
+    """Compare the topics' ids with those of the last commit. Includes deleted topics, which have no finding of their own."""
     evidence = {
         "compared": found.known_topics,
         "differing": {each.topic: {"known": each.known_id, "found": each.found_id} for each in found.lost},
@@ -92,10 +92,10 @@ def _of_identities(found: ClusterDurability) -> Finding:
     elif not found.known_topics:
         verdict, message = (
             Verdict.NOT_ENOUGH_EVIDENCE,
-            "no commit has written the ids of the topics down yet: let an instance commit",
+            "no commit has recorded the ids of the topics yet: wait until an instance has committed",
         )
     else:
-        verdict, message = Verdict.OK, f"{found.known_topics} topics are those that the last commit knew"
+        verdict, message = Verdict.OK, f"{found.known_topics} topics have the ids that the last commit knew"
     return Finding("topic identities", verdict, message, evidence)
 
 
@@ -104,17 +104,17 @@ def _offline(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
     if not offline:
         return None
     needed = sorted({broker for p in offline for broker in (p.eligible or p.in_sync or p.replicas)} - found.brokers)
-    unknown = "" if all(p.eligible is not None for p in offline) else "; which are eligible could not be asked"
+    unknown = "" if all(p.eligible is not None for p in offline) else "; the eligible leaders are not known"
     return (
         Verdict.FAILED,
         f"partitions {_told(offline)} have no leader, nothing is read or written: start broker {_listed(needed)}, which "
-        f"{'have' if len(needed) > 1 else 'has'} all that was acknowledged{unknown}; another may lead only with loss",
+        f"{'have' if len(needed) > 1 else 'has'} all that was acknowledged{unknown}; any other leader would lose records",
     )
 
 
 def _not_writable(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
     if found.acks_of(topic) is not Acks.ALL:
-        return None  # A leader takes what does not wait for others, however few they are.
+        return None  # A leader accepts records that do not wait for other replicas, however few those are.
     if topic.replication < topic.min_in_sync:
         return (
             Verdict.FAILED,
@@ -137,7 +137,8 @@ def _unclean(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
         return None
     return (
         Verdict.FAILED,
-        "unclean.leader.election.enable=true: a replica that lacks acknowledged records may lead, they are lost and offsets "
+        "unclean.leader.election.enable=true: a replica that lacks acknowledged records may become leader; they are then lost "
+        "and offsets "
         f"go back; `tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
         "unclean.leader.election.enable=false`",
     )
@@ -175,7 +176,7 @@ def _one_copy(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict
     return (
         Verdict.FAILED if topic.role.is_truth else Verdict.WARNING,
         "one replica, though there are more brokers: it is lost with one disk; add replicas with `tidemark kafka "
-        "reassign-partitions`, and set TIDEMARK_REPLICATION_FACTOR for topics to come",
+        "reassign-partitions`, and set TIDEMARK_REPLICATION_FACTOR for new topics",
     )
 
 
@@ -185,9 +186,9 @@ def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple
         return None
     away = sorted(frozenset().union(*(p.replicas - p.in_sync for p in behind)))
     in_sync = min(len(p.in_sync) for p in behind)
-    # Without acks=all a leader takes records until it is gone itself.
+    # Without acks=all a leader accepts records until it is gone itself.
     spare = in_sync - (topic.min_in_sync if found.acks_of(topic) is Acks.ALL else 1)
-    rest = f"{spare} more may go" if spare > 0 else "one more, and writes are refused"
+    rest = f"{spare} more may fail" if spare > 0 else "if one more fails, writes are refused"
     return (
         Verdict.WARNING,
         f"partitions {_told(behind)} are under-replicated, {rest}: start broker {_listed(away)}, or see in its log why it "
@@ -197,7 +198,7 @@ def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple
 
 def _thin_acknowledgement(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
     if found.acks_of(topic) is not Acks.ALL:
-        return None  # The setting is for records that wait for all; "one broker down" says what is lost.
+        return None  # The setting matters only to records that wait for all; "one broker down" reports the losses.
     set_it = (
         f"`tidemark kafka configs --alter --entity-type topics --entity-name {topic.topic} --add-config "
         f"min.insync.replicas={max(1, topic.replication - 1)}`"
@@ -205,12 +206,12 @@ def _thin_acknowledgement(topic: TopicDurability, found: ClusterDurability) -> t
     if topic.min_in_sync == 1 and topic.replication > 2:
         return (
             Verdict.WARNING,
-            f"min.insync.replicas=1: with the other replicas behind, a record is acknowledged that one disk has; {set_it}",
+            f"min.insync.replicas=1: while the other replicas are behind, records are acknowledged that one disk has; {set_it}",
         )
     if topic.min_in_sync == topic.replication:
         return (
             Verdict.WARNING,
-            f"all of its {topic.replication} replicas must be in sync: one broker away, and writes are refused; {set_it}",
+            f"all of its {topic.replication} replicas must be in sync: if one broker is away, writes are refused; {set_it}",
         )
     return None
 
@@ -232,12 +233,12 @@ def _of_transaction_log(found: ClusterDurability) -> Finding:
     elif replication < min(3, len(found.known_brokers)):
         verdict, message = (
             Verdict.FAILED,
-            f"{told}: whether a batch was committed is lost with {'a' if replication == 1 else 'two'} disk"
-            f"{'' if replication == 1 else 's'}; set 3 and 2 on the brokers before `__transaction_state` is made, later with "
-            "`tidemark kafka reassign-partitions`",
+            f"{told}: the outcomes of transactions are lost with {'a' if replication == 1 else 'two'} disk"
+            f"{'' if replication == 1 else 's'}; set 3 and 2 on the brokers before `__transaction_state` is created, or later "
+            "use `tidemark kafka reassign-partitions`",
         )
     elif in_sync < 2:
-        verdict, message = Verdict.WARNING, f"{told}: an outcome is acknowledged that one disk has; set min.isr=2"
+        verdict, message = Verdict.WARNING, f"{told}: an outcome is acknowledged that only one disk has; set min.isr=2"
     else:
         verdict, message = Verdict.OK, told
     return Finding("transaction.state.log", verdict, message, evidence)
@@ -268,7 +269,7 @@ def _of_producers(found: ClusterDurability) -> Finding:
             f"lost with one broker; {other}",
         )
     elif not found.acks or silent:
-        who = "no instance runs on this machine" if not found.acks else f"instances {_listed(silent)} do not say"
+        who = "no instance runs on this machine" if not found.acks else f"instances {_listed(silent)} do not report it"
         verdict, message = (
             Verdict.NOT_ENOUGH_EVIDENCE,
             f"{who}, so acks of its producer is not known; the topology states acks={stated.value}; check while one runs",

@@ -1,4 +1,4 @@
-"""What the durability check looks at: replicas, settings of topics and brokers, and what running instances say."""
+"""The samples of the durability check: replicas, settings of topics and brokers, and `acks` of running instances."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ELIGIBLE = re.compile(r"Topic: (\S+)\s+Partition: (\d+)\s.*\bElr: ([\d,]*)(?:\s
 
 
 def check_durability(plan: TopologyPlan, settings: Settings) -> list[Finding]:
-    """A verdict per topic and per kind of accident. Blocks; some seconds where partitions are short of replicas.
+    """Return a verdict per topic and per kind of failure. Blocks, for some seconds if partitions are short of replicas.
 
-    Raises `OutcomeUnknown` without a broker, `PreflightFailed` for what this user may not see.
+    Raises `OutcomeUnknown` if no broker answers, `PreflightFailed` if this user lacks a permission.
     """
     admin = AdminClient(librdkafka_config(settings))
     if unknown := never_ran(plan, settings, admin):
@@ -48,7 +48,7 @@ def check_durability(plan: TopologyPlan, settings: Settings) -> list[Finding]:
 def sample_durability(
     plan: TopologyPlan, description: Description | None, settings: Settings, admin: AdminClient
 ) -> ClusterDurability:
-    """Look once. `plan` has the names that are in use, `description` is what its last commit has written down.
+    """Take a sample. `plan` has the current names of topics; `description` is the one in the last commit.
 
     Blocks; raises as `check_durability`.
     """
@@ -99,7 +99,7 @@ def truncated_changelogs(
     configs: Mapping[str, Mapping[str, str]],
     ends: EndOffsets,
 ) -> dict[str, tuple[int, ...]]:
-    """Partitions of changelogs that are only compacted and have lost their beginning. Offline ones are left out. Blocks."""
+    """Return the partitions of compacted-only changelogs that have lost their beginning, without offline ones. Blocks."""
     changelogs = [
         topic
         for topic, use in topics_in_use(plan).items()
@@ -116,7 +116,7 @@ def truncated_changelogs(
 def topic_roles(
     plan: TopologyPlan, settings: Settings, topics: Mapping[str, Mapping[int, PartitionFacts]]
 ) -> dict[str, TopicRole]:
-    """Every topic the application stands on, in the order in which they are told. Some may not exist."""
+    """Return every topic that the application depends on, in the order of the report. Some may not exist."""
     sources = {t for s in plan.subtopologies for t in s.source_topics}
     internal = set(plan.repartition_topics)
     if sources - internal <= topics.keys():
@@ -141,7 +141,7 @@ def _topic(
 ) -> TopicDurability:
     min_in_sync = int(config["min.insync.replicas"])
     limit_bytes = int(config["retention.bytes"]) if "delete" in config["cleanup.policy"] else -1
-    # Eligible leaders are kept for partitions that are short of replicas, and for no others.
+    # Brokers record eligible leaders only for partitions that are short of replicas.
     is_short = any(len(facts.in_sync) < min_in_sync or facts.leader is None for facts in found.values())
     eligible = eligible_leaders(name, settings) if is_short else None
     return TopicDurability(
@@ -164,7 +164,10 @@ def _topic(
 
 
 def eligible_leaders(topic: str, settings: Settings) -> dict[int, frozenset[int]] | None:
-    """Eligible leader replicas by partition, by `kafka-topics`; None where it does not say (rule 23). Blocks."""
+    """Return eligible leader replicas by partition, from `kafka-topics`; None if it does not report them. Blocks.
+
+    See invariant: what clients cannot see.
+    """
     try:
         code, said = kafka_tool("topics", "--describe", "--topic", topic, settings=settings, capture=True)
     except (TidemarkError, OSError):
@@ -173,7 +176,7 @@ def eligible_leaders(topic: str, settings: Settings) -> dict[int, frozenset[int]
 
 
 def parse_eligible_leaders(topic: str, said: str) -> dict[int, frozenset[int]] | None:
-    """Read what `kafka-topics --describe` printed; None where the cluster keeps none."""
+    """Parse the output of `kafka-topics --describe`; returns None if the cluster does not record eligible leaders."""
     found = {
         int(number): frozenset(int(broker) for broker in brokers.split(",") if broker)
         for name, number, brokers in _ELIGIBLE.findall(said)

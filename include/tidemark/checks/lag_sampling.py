@@ -1,4 +1,4 @@
-"""One look at an application's offsets, and the verdict over what was seen before."""
+"""The lag check: one sample of an application's offsets, judged together with earlier samples."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
 
 _KEPT_MS = 7 * 86_400_000
-"""Samples older than that are removed; the verdicts stay."""
+"""Age at which samples are removed; the verdicts are kept."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ def check_lag(
     clock: Callable[[], int] = wall_clock_ms,
     rules: LagRules | None = None,
 ) -> list[Finding]:
-    """Take a sample, keep it, and judge it with those kept before. Blocks.
+    """Take a sample, store it, and judge it together with earlier ones. Blocks.
 
-    Without the database the sample is judged alone, and a finding says so. Raises `OutcomeUnknown` without a broker,
-    `PreflightFailed` without a source.
+    If the database is away, the sample is judged alone, and a finding reports that. Raises `OutcomeUnknown` if no broker
+    answers, `PreflightFailed` if a source is missing.
     """
     used = rules or LagRules(open_transaction_ms=settings.transaction_timeout_ms)
     admin = AdminClient(librdkafka_config(settings))
@@ -67,7 +67,7 @@ def check_lag(
         forget_lag_samples(facts, app, now_ms - _KEPT_MS)
         earlier = [sample for sample in known if sample.partition in asked]
     except FactsUnavailable as error:
-        told = f"{error}; judged by this look alone, without earlier samples"
+        told = f"{error}; judged by this sample alone, without earlier ones"
         alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, told)]
     finally:
         facts.close()
@@ -76,19 +76,19 @@ def check_lag(
 
 
 def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> LagSeen:
-    """Look at the sources' offsets, and for open transactions at every topic the application reads or writes. Blocks."""
+    """Read the sources' offsets, and look for open transactions in every topic that the application uses. Blocks."""
     partitions = partition_counts(admin, settings)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
     sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics} & partitions.keys())
     places = _places(sources, partitions)
-    # A running instance commits, and what it has committed past may be deleted, while this asks: the beginnings come
-    # before the committed offsets, the ends behind them.
+    # A running instance commits meanwhile, and records that it has committed may be deleted: so the beginnings are read
+    # before the committed offsets, and the ends after them.
     low = ends.beginnings(places)
     rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
     missing = [place for place in places if rows[place].committed_offset is None]
     recorded = _recorded(plan, settings, ends, partitions, missing)
     if recorded:
-        # Asked again, and after the records (rule 19): the first commit may have come between the two.
+        # Read again after the records (see invariant: source topic as changelog): the first commit may have come between.
         rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
     stable = ends.stable(places)
     end = ends.of(places)
@@ -119,7 +119,7 @@ def _recorded(
     partitions: Mapping[str, int],
     missing: Sequence[TopicPartition],
 ) -> dict[TopicPartition, int]:
-    """Where the last commit records say that the application stands in partitions without a committed offset. Blocks."""
+    """Return the offsets in the last commit records for partitions without a committed offset. Blocks."""
     known = partitions[commits_topic(plan.application_id)]
     tasks = {
         TaskId(subtopology.index, place.partition)

@@ -1,4 +1,4 @@
-"""How far an application is behind, and whether it comes nearer: verdicts over a sliding window of samples.
+"""The lag check: how far an application is behind, and whether it catches up, over a sliding window of samples.
 
 A pure function of samples and `now`. Lag is counted in offsets up to the last stable offset, which is what a
 read_committed reader can see; the distance from there to the end belongs to open transactions.
@@ -18,10 +18,10 @@ from tidemark.names import TopicPartition
 class LagSample:
     """One source partition at `time_ms` (epoch milliseconds). Offsets are next offsets.
 
-    `low_offset`: the first that exists. `stable_offset`: where a read_committed reader has to stop. `committed_offset`:
-    None where the group has none. Only then `recorded_offset` is asked for: where the last commit record says that the
-    application stands, None where there is no record either. `is_owned`: a member of the group reads it; it is not kept, as
-    only that of the newest sample counts.
+    `low_offset`: the first that exists. `stable_offset`: where a read_committed reader must stop. `committed_offset`: None
+    if the group has none. Only then `recorded_offset` is read: the offset in the last commit record, None if there is no
+    record either. `is_owned`: a member of the group reads the partition; it is not stored, as only that of the newest sample
+    counts.
     """
 
     time_ms: int
@@ -35,13 +35,13 @@ class LagSample:
 
     @property
     def lag_offsets(self) -> int:
-        """Offsets that could be read and are not processed; transaction markers and aborted records count."""
+        """Return the offsets that could be read and are not processed; transaction markers and aborted records count."""
         stands = self.standing_offset
         return max(0, self.stable_offset - (self.low_offset if stands is None else stands))
 
     @property
     def standing_offset(self) -> int | None:
-        """Where a start would go on, as `docs/start-plan.md` has it; None where it would begin."""
+        """Return where a start would continue (see `docs/start-plan.md`); None if it would begin without an offset."""
         return self.recorded_offset if self.committed_offset is None else self.committed_offset
 
 
@@ -49,8 +49,8 @@ class LagSample:
 class OpenTransaction:
     """A transaction that holds read_committed readers of a partition back at `stable_offset`.
 
-    `transactional_id` None: not known to any coordinator, or not asked. `open_ms` and `timeout_ms` are its age and its
-    producer's own limit, None where they could not be had; `why` says why.
+    `transactional_id` is None if no coordinator knows it, or if it was not looked up. `open_ms` is its age and `timeout_ms`
+    its producer's limit, None if they are not known; `why` is the reason.
     """
 
     partition: TopicPartition
@@ -65,7 +65,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class LagRules:
-    """What counts. A verdict of movement needs `least_samples` that span `least_span_ms`, all of the last `window_ms`."""
+    """Limits of the check. A verdict on progress needs `least_samples` over `least_span_ms`, all from the last `window_ms`."""
 
     open_transaction_ms: int
     window_ms: int = 1_800_000
@@ -74,7 +74,7 @@ class LagRules:
 
 
 def lag_findings(topology: str, samples: Sequence[LagSample], now_ms: int, rules: LagRules) -> list[Finding]:
-    """One finding per partition that has samples in the window, sorted; samples may come in any order.
+    """Return one finding per partition that has samples in the window, sorted; samples may come in any order.
 
     `topology` names the module, for remedies.
     """
@@ -106,9 +106,9 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
         if known is not None:
             return (
                 Verdict.FAILED,
-                f"the committed offset is lost, {known} when it was last seen, and no commit record says where to go on: a "
-                f"start of {topology} is refused, or begins anew; bring the commits topic back, or give the topology another "
-                "application id to start afresh",
+                f"the committed offset is lost, {known} when it was last seen, and no commit record has one: a start of "
+                f"{topology} is refused, or begins without state; restore the commits topic, or give the topology another "
+                "application id to begin again",
             )
         if newest.stable_offset <= newest.low_offset:
             return Verdict.OK, "holds nothing to read yet, and nothing is committed"
@@ -120,36 +120,36 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
         return (
             Verdict.FAILED,
             f"{_named(newest)} {standing} is below the low watermark {newest.low_offset}: {newest.low_offset - standing} "
-            f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to go on without them: `tidemark "
+            f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to continue without them: `tidemark "
             f"offsets reset {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
             "other partitions",
         )
     if standing > newest.end_offset:
         return (
             Verdict.FAILED,
-            f"{_named(newest)} {standing} is beyond the end {newest.end_offset}: the topic was deleted or made anew; "
-            "bring it back, or give the topology another application id",
+            f"{_named(newest)} {standing} is beyond the end {newest.end_offset}: the topic was deleted or created again; "
+            "restore it, or give the topology another application id",
         )
     if newest.committed_offset is None:
         return (
             Verdict.FAILED,
             f"the committed offset is lost: the group was deleted, or was empty for offsets.retention.minutes; {lag} offsets "
-            f"wait behind {standing}, where the last commit record says that the application stands: unpause "
-            f"stream__{topology}, or start an instance, which goes on from there",
+            f"wait after {standing}, the offset in the last commit record: unpause "
+            f"stream__{topology}, or start an instance, which continues from there",
         )
     if lag == 0:
-        return Verdict.OK, f"level at {standing}"
+        return Verdict.OK, f"nothing left to read at {standing}"
     if not _is_evidence(seen, rules):
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"{lag} offsets behind; {len(seen)} samples over {_span_ms(seen) / 1000:.0f} s do not tell whether it moves, "
+            f"{lag} offsets behind; {len(seen)} samples over {_span_ms(seen) / 1000:.0f} s do not show whether it moves, "
             f"{rules.least_samples} over {rules.least_span_ms / 1000:.0f} s do: check again",
         )
     return _movement(topology, seen, rules)
 
 
 def _movement(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
-    """Of a partition that is behind, with samples enough."""
+    """Return the verdict on a partition that is behind, with enough samples."""
     newest, lag = seen[-1], seen[-1].lag_offsets
     still = _last_run(seen, lambda earlier, later: earlier.committed_offset == later.committed_offset)
     if _is_evidence(still, rules):
@@ -176,12 +176,12 @@ def _movement(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tupl
             f"falls behind by {rate:.1f} offsets/s, now {lag}: start more instances, or give Spark more cores",
         )
     gained = (seen[0].lag_offsets - lag) * 1000 / (newest.time_ms - seen[0].time_ms)
-    drained = f", level again in about {lag / gained:.0f} s" if gained > 0 else ""
+    drained = f", caught up in about {lag / gained:.0f} s" if gained > 0 else ""
     return Verdict.OK, f"{lag} offsets behind and moving{drained}"
 
 
 def _last_run(seen: Sequence[LagSample], belongs: Callable[[LagSample, LagSample], bool]) -> Sequence[LagSample]:
-    """The newest samples in a row that are behind, each of which `belongs` to the one after it."""
+    """Return the newest samples in a row that are behind, each of which `belongs` to the one after it."""
     first = len(seen) - 1
     while first > 0 and seen[first - 1].lag_offsets > 0 and belongs(seen[first - 1], seen[first]):
         first -= 1
@@ -197,7 +197,7 @@ def _span_ms(run: Sequence[LagSample]) -> int:
 
 
 def _named(sample: LagSample) -> str:
-    """What a standing offset is, in words."""
+    """Return the name of the offset in `standing_offset`, for messages."""
     return "the committed offset is lost, the recorded one" if sample.committed_offset is None else "committed offset"
 
 
@@ -206,7 +206,7 @@ def _given(sample: LagSample) -> str:
 
 
 def transaction_findings(looked_at: int, found: Sequence[OpenTransaction], rules: LagRules) -> list[Finding]:
-    """One finding per partition that is held back; a single one when none of `looked_at` partitions is."""
+    """Return one finding per partition that is held back; a single one if none of `looked_at` partitions is."""
     if not looked_at:
         return []
     if not found:
@@ -214,7 +214,7 @@ def transaction_findings(looked_at: int, found: Sequence[OpenTransaction], rules
             Finding(
                 "transactions",
                 Verdict.OK,
-                f"none holds readers of {looked_at} partitions back",
+                f"no open transaction holds readers of {looked_at} partitions back",
                 {"partitions": looked_at},
             )
         ]
@@ -226,9 +226,9 @@ def _of_transaction(found: OpenTransaction, rules: LagRules) -> Finding:
     who = f"producer {found.producer_id}" if found.transactional_id is None else f"transaction {found.transactional_id}"
     evidence = {name: value for name, value in asdict(found).items() if name not in ("partition", "why")}
     subject = f"transactions of {found.partition}"
-    place = f"read_committed readers stand at {found.stable_offset}, {held} offsets before the end"
+    place = f"read_committed readers stop at {found.stable_offset}, {held} offsets before the end"
     if found.open_ms is None:
-        verdict, message = Verdict.NOT_ENOUGH_EVIDENCE, f"{place}; how long already is not known: {found.why}"
+        verdict, message = Verdict.NOT_ENOUGH_EVIDENCE, f"{place}; the transaction's age is not known: {found.why}"
     elif found.open_ms < rules.open_transaction_ms:
         verdict, message = Verdict.OK, f"{place} for {who}, open for {found.open_ms / 1000:.1f} s"
     else:

@@ -1,4 +1,4 @@
-"""Who has an application's topics, and what the cluster promises of them: the samples of the durability check."""
+"""The samples of the durability check: the replicas of an application's topics, and the settings that protect them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemark.topology.plan import Acks
 
 
 class TopicRole(StrEnum):
-    """What a topic is to the application. State and exactly-once stand on the last two."""
+    """What a topic is to the application. State and exactly-once depend on the last two."""
 
     SOURCE = "source"
     SINK = "sink"
@@ -20,14 +20,14 @@ class TopicRole(StrEnum):
 
     @property
     def is_truth(self) -> bool:
-        """Whether a task cannot go on without what is in it."""
+        """Return whether a task cannot continue without the topic's records."""
         return self in (TopicRole.INTERNAL, TopicRole.KAFKA)
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """One partition. `leader` None: offline. `eligible` are the brokers outside `in_sync` that have all it acknowledged
-    and may lead again (eligible leader replicas); None where nobody was asked."""
+    """One partition. `leader` is None if it is offline. `eligible` are the brokers outside `in_sync` that have all acknowledged
+    records and may lead again (eligible leader replicas); None if they were not asked for."""
 
     partition: TopicPartition
     leader: int | None
@@ -38,11 +38,11 @@ class Replicas:
 
 @dataclass(frozen=True)
 class TopicDurability:
-    """One topic. `unclean_election`: a replica that lacks records may lead.
+    """One topic. `unclean_election`: a replica that lacks records may become leader.
 
-    `deleted_above_bytes`: the size of a partition above which the broker deletes its oldest records; None where it does not,
-    or where the topic is not the state's. `truncated` are the partitions of a changelog which have lost their beginning
-    though it is only compacted.
+    `deleted_above_bytes`: the size of a partition above which the broker deletes its oldest records; None if it does not, or
+    if the topic holds no state. `truncated` are the partitions of a changelog that have lost their beginning though the topic
+    is only compacted.
     """
 
     topic: str
@@ -55,17 +55,17 @@ class TopicDurability:
 
     @property
     def replication(self) -> int:
-        """The smallest number of replicas among its partitions."""
+        """Return the smallest number of replicas among its partitions."""
         return min((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True)
 class ClusterDurability:
-    """A sample of the cluster. `brokers` are those that respond. `stated_acks` is the topology's setting for outputs, `acks`
-    that of each running instance, None where its run file has none. `transaction_replication` and
-    `transaction_min_in_sync` are what `transaction.state.log…` says; `flush_messages` is `log.flush.interval.messages`.
-    `survives`: what the topology asks for. `known_topics` counts the topics whose ids the last commit knew, `lost` are those
-    of them that state depends on and that were deleted or made again since."""
+    """A sample of the cluster. `brokers` are those that answer. `stated_acks` is the topology's setting for outputs, `acks`
+    that of each running instance, None if its run file has none. `transaction_replication` and `transaction_min_in_sync` are
+    the settings `transaction.state.log…`; `flush_messages` is `log.flush.interval.messages`. `survives`: what the topology
+    asks for. `known_topics` counts the topics with an id in the last commit; `lost` are those of them that hold state and
+    that were deleted or created again since."""
 
     brokers: frozenset[int]
     topics: tuple[TopicDurability, ...]
@@ -80,24 +80,24 @@ class ClusterDurability:
 
     @property
     def weakest_acks(self) -> Acks:
-        """The least that any output waits for, by what the topology states and by what running instances say."""
+        """Return the weakest `acks` of any output, by what the topology states and what running instances report."""
         said = [acks for acks in self.acks.values() if acks is not None]
         return min([self.stated_acks, *said], key=list(Acks).index)
 
     def acks_of(self, topic: TopicDurability) -> Acks:
-        """The weakest `acks` with which records of a topic are written. What holds state is always written with `all`."""
+        """Return the weakest `acks` with which records of a topic are written. State is always written with `all`."""
         return self.weakest_acks if topic.role is TopicRole.SINK else Acks.ALL
 
     def is_acknowledged_by_one(self, topic: TopicDurability) -> bool:
-        """Whether one of several replicas may acknowledge a record that waits for all in sync."""
+        """Return whether one of several replicas may acknowledge a record that waits for all in sync."""
         return topic.replication > 1 and topic.min_in_sync == 1 and self.acks_of(topic) is Acks.ALL
 
     @property
     def known_brokers(self) -> frozenset[int]:
-        """Those that answer, and those that should have a replica."""
+        """Return the brokers that answer and those that should have a replica."""
         return self.brokers.union(*(p.replicas for topic in self.topics for p in topic.partitions))
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one broker by design."""
+        """Return whether the cluster has one broker by design."""
         return len(self.known_brokers) == 1

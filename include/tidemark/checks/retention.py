@@ -1,8 +1,8 @@
-"""Is state kept for as long as it is needed, and no longer? One verdict per store.
+"""The retention check: whether state is kept for as long as it is needed, and no longer. One verdict per store.
 
-A pure function of samples and `now`. What has expired is measured in the time of the events: windows and sessions carry
-it in their keys, and a store forgets by its task's stream time. A broker deletes by the records' own timestamps, which
-are the wall clock (docs/checks.md).
+A pure function of samples and `now`. Expiry is measured in event time: keys of windows and sessions contain it, and a store
+removes expired entries by its task's stream time. A broker deletes by the records' own timestamps, which are the wall
+clock (docs/checks.md).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tidemark.topology.durations import about_ms, format_ms
 
 @dataclass(frozen=True)
 class DiskCopy:
-    """A store's segments in one holder's folder, ascending by number; each covers the store's `segment_ms`.
+    """A store's segments in the folder of one holder, ascending by number; each covers the store's `segment_ms`.
 
-    `stream_time_ms` is its marker's. `unreadable` says why nothing is known.
+    `stream_time_ms` is that of its marker. `unreadable` is the reason if the copy cannot be read.
     """
 
     task: str
@@ -33,8 +33,8 @@ class DiskCopy:
 class ChangelogSample:
     """The beginning of one changelog partition. `scanned_records` were read from `low_offset` on.
 
-    `expired_records` of them are of windows past the store's retention. Times are the oldest of those read, epoch
-    milliseconds; None where nothing was read.
+    `expired_records` of them belong to windows past the store's retention. Times are the oldest of the records read, in epoch
+    milliseconds; None if none was read.
     """
 
     task: str
@@ -49,10 +49,10 @@ class ChangelogSample:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """Of a changelog topic. `wanted_retention_ms`: what the topology asks for, None where nothing is deleted by time.
+    """Settings of a changelog topic. `wanted_retention_ms`: what the topology asks for, None if nothing is deleted by time.
 
-    `is_source`: the user's own topic, a table that is its own changelog. `retention_bytes` is -1 where nothing is deleted by
-    size.
+    `is_source`: it is the user's own topic, of a table that is its own changelog. `retention_bytes` is -1 if nothing is
+    deleted by size.
     """
 
     topic: str
@@ -65,20 +65,20 @@ class TopicSettings:
 
     @property
     def deletes_by_size(self) -> bool:
-        """Whether the broker deletes the oldest records of a partition that has grown too large, however young they are."""
+        """Return whether the broker deletes the oldest records of a partition that is too large, however young they are."""
         return "delete" in self.cleanup_policy and self.retention_bytes >= 0
 
     @property
     def deletes_after_ms(self) -> int | None:
-        """Age at which the broker deletes records; None where it never does."""
+        """Return the age at which the broker deletes records; None if it never does."""
         return self.retention_ms if "delete" in self.cleanup_policy and self.retention_ms >= 0 else None
 
 
 @dataclass(frozen=True)
 class StoreRetention:
-    """One store. `span_ms`: window size and grace, what a window needs to be open; None where a store has no windows.
+    """One store. `span_ms`: size and grace of its windows, for which a window is open; None if the store has no windows.
 
-    `topic` is None where there is none, for the reason `no_topic`.
+    `topic` is None if there is none, for the reason `no_topic`.
     """
 
     store: str
@@ -93,7 +93,7 @@ class StoreRetention:
 
 @dataclass(frozen=True)
 class RetentionRules:
-    """A record may outlive its topic's retention by a segment and by what the broker takes to look: `deletion_slack_ms`."""
+    """Limits of the check. A record may outlive its topic's retention by a segment and by `deletion_slack_ms`."""
 
     deletion_slack_ms: int = 3_600_000
 
@@ -101,7 +101,7 @@ class RetentionRules:
 def retention_findings(
     stores: Sequence[StoreRetention], topology: str, now_ms: int, rules: RetentionRules
 ) -> list[Finding]:
-    """One finding per store, in the given order. `topology` names the module, for remedies."""
+    """Return one finding per store, in the given order. `topology` names the module, for remedies."""
     return [_of_store(store, topology, now_ms, rules) for store in stores]
 
 
@@ -113,7 +113,7 @@ def _of_store(store: StoreRetention, topology: str, now_ms: int, rules: Retentio
 
 
 def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str] | None:
-    """Nothing is said of what is there: these lose state sooner or later, whatever has come so far."""
+    """Return a fault of the settings alone, which loses state sooner or later, whatever the topic holds now."""
     kept, topic = store.retention_ms, store.topic
     if kept is not None and store.span_ms is not None and kept <= store.span_ms:
         return (
@@ -127,8 +127,8 @@ def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str]
     if kept is None and "delete" in topic.cleanup_policy:
         return (
             Verdict.FAILED,
-            f"{topic.topic} has cleanup.policy={','.join(sorted(topic.cleanup_policy))}: keys that nobody writes for long "
-            f"are lost to a restore; {remedy}",
+            f"{topic.topic} has cleanup.policy={','.join(sorted(topic.cleanup_policy))}: a restore loses keys that were not "
+            f"written for long; {remedy}",
         )
     if topic.deletes_by_size:
         return (
@@ -147,12 +147,12 @@ def _settings_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str]
         return (
             Verdict.WARNING,
             f"{topic.topic} deletes after {format_ms(deleted_ms)}, less than the {format_ms(wanted_ms)} that the topology "
-            f"asks for: an instance that stands still for long finds windows deleted; {remedy}",
+            f"asks for: an instance that is stopped for long finds windows deleted; {remedy}",
         )
     if "compact" not in topic.cleanup_policy:
         return (
             Verdict.WARNING,
-            f"{topic.topic} is not compacted: every value a key ever had is read at a restore; {remedy}",
+            f"{topic.topic} is not compacted: a restore reads every value that a key ever had; {remedy}",
         )
     return None
 
@@ -166,8 +166,8 @@ def _disk_fault(store: StoreRetention, topology: str) -> tuple[Verdict, str] | N
         if expired := expired_segments(store, copy):
             return (
                 Verdict.WARNING,
-                f"task {copy.task} in {copy.holder} still has {len(expired)} segments of windows past retention; they go "
-                f"with the task's next commit: look whether it commits (`tidemark check lag {topology}`)",
+                f"task {copy.task} in {copy.holder} still has {len(expired)} segments of windows past retention; they are "
+                f"removed at the task's next commit: check whether it commits (`tidemark check lag {topology}`)",
             )
     return None
 
@@ -201,23 +201,23 @@ def _topic_fault(
 def _lost(
     store: StoreRetention, topic: TopicSettings, sample: ChangelogSample, topology: str, now_ms: int
 ) -> tuple[Verdict, str] | None:
-    """Windows that are live and that the changelog does not give back."""
+    """Return a fault if live windows are missing from the changelog, or may be."""
     if (missing_ms := missing_windows_ms(store, sample)) is not None:
         return (
             Verdict.FAILED,
             f"task {sample.task} has windows on this disk that are {about_ms(missing_ms)} older than the oldest in "
-            f"{topic.topic}: they are deleted there and are gone with the disk; `tidemark savepoint take {topology}`, "
-            "and see that the topic's settings stay as they are now",
+            f"{topic.topic}: they are deleted there and would be lost with the disk; run `tidemark savepoint take {topology}`, "
+            "and keep the topic's settings as they are now",
         )
-    # Rule of the start plan: the broker counts wall clock, the store counts stream time.
+    # As in the start plan: the broker counts wall clock, the store counts stream time.
     oldest_live_ms = sample.stream_time_ms - (store.retention_ms or 0)
     deleted_ms = topic.deletes_after_ms
     if deleted_ms is not None and now_ms - oldest_live_ms >= deleted_ms and sample.low_offset > 0:
         return (
             Verdict.WARNING,
             f"{topic.topic} has lost its beginning, and the stream time of task {sample.task} is "
-            f"{about_ms(now_ms - sample.stream_time_ms)} behind the clock: windows that are live may be gone from it, so "
-            f"it alone restores nothing; `tidemark savepoint take {topology}`",
+            f"{about_ms(now_ms - sample.stream_time_ms)} behind the clock: live windows may be missing from it, so it "
+            f"alone cannot restore the store; run `tidemark savepoint take {topology}`",
         )
     return None
 
@@ -241,10 +241,10 @@ def _fine(store: StoreRetention) -> tuple[Verdict, str]:
 
 
 def missing_windows_ms(store: StoreRetention, sample: ChangelogSample) -> int | None:
-    """By how much live windows on this disk are older than the topic's oldest; None where they are in the topic, too.
+    """Return by how much live windows on this disk are older than the topic's oldest; None if the topic has them, too.
 
-    A changelog is written in the order of the windows but for their grace, so its beginning holds the oldest. One that holds
-    nothing any more lacks every window that is live.
+    A changelog is written in the order of the windows except for their grace, so its beginning holds the oldest. An empty one
+    lacks every live window.
     """
     if store.segment_ms is None or sample.low_offset == 0:
         return None
@@ -264,7 +264,7 @@ def missing_windows_ms(store: StoreRetention, sample: ChangelogSample) -> int | 
 
 
 def expired_segments(store: StoreRetention, copy: DiskCopy) -> list[int]:
-    """Segments on disk of which every window is past the store's retention."""
+    """Return the segments on disk of which every window is past the store's retention."""
     if store.retention_ms is None or store.segment_ms is None or copy.stream_time_ms == NO_STREAM_TIME:
         return []
     first_live = (copy.stream_time_ms - store.retention_ms) // store.segment_ms
@@ -272,7 +272,7 @@ def expired_segments(store: StoreRetention, copy: DiskCopy) -> list[int]:
 
 
 def next_expiry_ms(store: StoreRetention, copy: DiskCopy) -> int | None:
-    """Stream time that must pass until the oldest segment is dropped; None where there is nothing to drop."""
+    """Return the stream time that must pass until the oldest segment is dropped; None if there is nothing to drop."""
     if store.retention_ms is None or store.segment_ms is None or not copy.segments:
         return None
     return (copy.segments[0] + 1) * store.segment_ms + store.retention_ms - copy.stream_time_ms

@@ -1,4 +1,4 @@
-"""What the retention check looks at: topic settings, the beginnings of changelogs, segments on this machine's disk."""
+"""The samples of the retention check: topic settings, the first records of changelogs, segments on this machine's disk."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tidemark.topology.plan import Aggregation, Reduce, StoreSpec, StreamStreamJ
 from tidemark.topology.stores import window_span_ms
 
 SCANNED_RECORDS = 2_000
-"""Of the beginning of each changelog partition, which holds the oldest."""
+"""Records read from the beginning of each changelog partition, which holds the oldest."""
 
 
 def check_retention(
     plan: TopologyPlan, settings: Settings, topology: str, clock: Callable[[], int] = wall_clock_ms
 ) -> list[Finding]:
-    """A verdict per store. Blocks; some seconds for large topologies.
+    """Return a verdict per store. Blocks, for some seconds if the topology is large.
 
-    Raises `OutcomeUnknown` without a broker, `PreflightFailed` where a source is missing.
+    Raises `OutcomeUnknown` if no broker answers, `PreflightFailed` if a source is missing.
     """
     admin = AdminClient(librdkafka_config(settings))
     if unknown := never_ran(plan, settings, admin):
@@ -57,7 +57,7 @@ def check_retention(
 
 @dataclass
 class RetentionSampler:
-    """Looks at one application; reads only, also beside running instances."""
+    """Takes the samples of one application. Only reads; may run beside running instances."""
 
     plan: TopologyPlan
     settings: Settings
@@ -65,7 +65,7 @@ class RetentionSampler:
     _stream_times: dict[TaskId, StreamTimes] = field(default_factory=dict)
 
     def stores(self) -> list[StoreRetention]:
-        """Every store of the application, in the order of the topology."""
+        """Return every store of the application, in the order of the topology."""
         partitions = partition_counts(self.admin, self.settings)
         tasks = task_ids(self.plan, partitions)
         ends = EndOffsets(self.admin, self.settings.broker_timeout_ms / 1000)
@@ -157,7 +157,7 @@ class RetentionSampler:
 
 
 def span_ms(subtopology: SubTopology, spec: StoreSpec) -> int | None:
-    """For how long a window of the store is open: size and grace; None where it has no windows."""
+    """Return how long a window of the store is open: size and grace; None if the store has no windows."""
     for aggregation in subtopology.aggregations:
         if aggregation.store.name == spec.name:
             return _window_span(aggregation)

@@ -1,7 +1,7 @@
-"""Does an instance stand still, and for how long? Pure functions of what was seen, for the deadline `rto_s`.
+"""The check of the deadline `rto_s`: whether an instance makes no progress, and for how long. Pure functions of samples.
 
-It stands still while it does not run, and while it runs and commits nothing although input waits. An instance that runs
-and has nothing to read does not.
+An instance is at a standstill while it does not run, and while it runs and commits nothing although input waits. An
+instance that runs and has nothing to read is not.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ CHECK = "rto"
 
 @dataclass(frozen=True)
 class Input:
-    """The sources of an instance's tasks as the broker has them.
+    """The state of an instance's sources at the broker.
 
     `waiting`: offsets that a read_committed reader could read and that are not committed. `committed`: the sum of the
-    committed offsets, which moves with every batch.
+    committed offsets, which changes with every batch.
     """
 
     waiting: int
@@ -30,10 +30,10 @@ class Input:
 
 @dataclass(frozen=True)
 class Look:
-    """One look at an instance at `time_ms` (epoch milliseconds).
+    """One sample of an instance, at `time_ms` (epoch milliseconds).
 
-    `stopped`: why it does not run; None where it does. `commits`: it says that it has just committed source records.
-    `input` is None where it was not asked for, or the broker did not say.
+    `stopped`: why it does not run; None if it runs. `commits`: it reports that it has just committed source records.
+    `input` is None if the broker was not asked or did not answer.
     """
 
     time_ms: int
@@ -44,7 +44,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Standstill:
-    """An instance stands still since `since_ms`. `committed` as in `Input`, where it is known; `is_told`: to a person."""
+    """An instance without progress since `since_ms`. `committed`: as in `Input`, if known; `is_told`: a person was alerted."""
 
     since_ms: int
     why: str
@@ -52,12 +52,12 @@ class Standstill:
     is_told: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """For a file that outlives whoever looks."""
+        """Return the fields for a file, which outlives the process that watches."""
         return asdict(self)
 
     @classmethod
     def of(cls, body: object) -> Standstill | None:
-        """From `to_dict`; None for anything else."""
+        """Build from the result of `to_dict`; returns None for anything else."""
         if not isinstance(body, Mapping):
             return None
         try:
@@ -67,9 +67,9 @@ class Standstill:
 
 
 def follow(known: Standstill | None, look: Look) -> Standstill | None:
-    """What is known after one more look; None while it moves, or has nothing to do.
+    """Return the standstill after one more sample; None if the instance makes progress or has nothing to do.
 
-    That it runs again is no end of a standstill: it ends when something is committed, or nothing waits.
+    A standstill does not end when the instance runs again, but when it commits something or nothing waits.
     """
     if look.stopped is not None:
         return replace(known, why=look.stopped) if known else Standstill(look.time_ms, look.stopped)
@@ -82,26 +82,26 @@ def follow(known: Standstill | None, look: Look) -> Standstill | None:
         return None
     why = f"it runs and commits nothing while {waiting} offsets wait"
     if known is None or known.committed not in (None, committed):
-        # Seen to wait for the first time, or something was committed since: the time counts from now.
+        # Input waits for the first time, or something was committed since: the time counts from now.
         return Standstill(look.time_ms, why, committed)
     return replace(known, why=why, committed=committed)
 
 
 def judged(name: str, standstill: Standstill | None, now_ms: int, rto_s: int) -> Finding:
-    """The finding on one instance. FAILED when it stands still for longer than `rto_s`."""
+    """Return the finding on one instance: FAILED after more than `rto_s` seconds without progress."""
     if standstill is None:
-        return Finding(name, Verdict.OK, "it moves, or nothing waits", {"rto_s": rto_s})
+        return Finding(name, Verdict.OK, "it makes progress, or nothing waits", {"rto_s": rto_s})
     stood_s = (now_ms - standstill.since_ms) / 1000
     evidence = {"since_ms": standstill.since_ms, "stood_s": round(stood_s, 3), "rto_s": rto_s, "why": standstill.why}
-    told = f"stands still for {stood_s:.0f} s: {standstill.why}"
+    told = f"has made no progress for {stood_s:.0f} s: {standstill.why}"
     if stood_s > rto_s:
-        remedy = "`tidemark status`, its log; to restore its state: the DAG restore_oncall"
-        return Finding(name, Verdict.FAILED, f"{told}; allowed are {rto_s} s (rto_s); {remedy}", evidence)
-    return Finding(name, Verdict.WARNING, f"{told}; allowed are {rto_s} s", evidence)
+        remedy = "see `tidemark status` and its log; to restore its state, use the DAG restore_oncall"
+        return Finding(name, Verdict.FAILED, f"{told}; the limit is {rto_s} s (rto_s); {remedy}", evidence)
+    return Finding(name, Verdict.WARNING, f"{told}; the limit is {rto_s} s", evidence)
 
 
 def ended(name: str, standstill: Standstill, now_ms: int, rto_s: int) -> Finding:
-    """The finding when it moves again after a standstill that was told."""
+    """Return the finding on an instance that makes progress again after a standstill that was reported."""
     stood_s = (now_ms - standstill.since_ms) / 1000
     evidence = {"since_ms": standstill.since_ms, "stood_s": round(stood_s, 3), "rto_s": rto_s}
-    return Finding(name, Verdict.OK, f"moves again after {stood_s:.0f} s", evidence)
+    return Finding(name, Verdict.OK, f"makes progress again after {stood_s:.0f} s", evidence)

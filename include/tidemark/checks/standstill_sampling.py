@@ -1,4 +1,4 @@
-"""What waits in the sources of one instance's tasks, asked of the broker."""
+"""The input that waits in the sources of one instance's tasks, read from the brokers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidemark.topology.plan import TopologyPlan
 
 
 def waiting_input(plan: TopologyPlan, settings: Settings, leads: Collection[TopicPartition]) -> Input:
-    """Of the tasks that follow these partitions of lead topics; `plan` is the one that runs. Blocks for some round trips.
+    """Return the waiting input of the tasks that follow these partitions of lead topics. Blocks for some round trips.
 
-    Counted up to the last stable offset: what an open transaction hides is no instance's to commit. Raises
-    `OutcomeUnknown` where the broker does not say.
+    `plan` is the one that runs. Counts up to the last stable offset, as no instance can commit what an open transaction
+    hides. Raises `OutcomeUnknown` if the broker does not answer.
     """
     places = sorted(
         TopicPartition(topic, lead.partition)

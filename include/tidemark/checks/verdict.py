@@ -1,4 +1,4 @@
-"""What a check says of one thing it looked at, and what all of it comes to."""
+"""Findings of checks: the verdict on each subject, and the overall verdict."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _RANK = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 @dataclass(frozen=True)
 class Finding:
-    """One verdict.
+    """The verdict on one subject.
 
-    `subject` names what was looked at (a store, a topic, `topic[partition]`, a task). `message` is one line: what is so
-    and, unless it is OK, what to do. `evidence` holds the figures it rests on, as JSON can hold them.
+    `subject` names what was checked (a store, a topic, `topic[partition]`, a task). `message` is one line: the situation
+    and, unless it is OK, what to do. `evidence` holds the figures it is based on, in types that JSON can represent.
     """
 
     subject: str
@@ -35,5 +35,5 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The worst of all; nothing looked at is NOT_ENOUGH_EVIDENCE."""
+    """Return the worst verdict; NOT_ENOUGH_EVIDENCE if there are no findings."""
     return max((finding.verdict for finding in findings), key=_RANK.__getitem__, default=Verdict.NOT_ENOUGH_EVIDENCE)

@@ -1,4 +1,4 @@
-"""`tidemark acls`: what a secured broker must allow the user by whom an application runs."""
+"""`tidemark acls`: the ACLs that the user who runs an application needs on secured brokers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from tidemark.topology.load import load
 
 def acls(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    principal: Annotated[str, typer.Option(help="whom the instances run as, such as User:streams")],
-    instances: Annotated[int, typer.Option(min=1, help="how many instances there may be")] = 1,
-    audits: Annotated[bool, typer.Option("--audits", help="with what audits, drills and checks read besides")] = False,
+    principal: Annotated[str, typer.Option(help="the Kafka principal of the instances, such as User:streams")],
+    instances: Annotated[int, typer.Option(min=1, help="the largest number of instances")] = 1,
+    audits: Annotated[bool, typer.Option("--audits", help="include what audits, drills and checks need")] = False,
     running: Annotated[
-        bool, typer.Option("--running", help="ask the brokers how a rescaled or upgraded application names its topics")
+        bool,
+        typer.Option("--running", help="ask the brokers for the topic names of a rescaled or upgraded application"),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
-    """Print the least ACLs of an application's instances as calls of `kafka-acls.sh`; changes nothing."""
+    """Print the smallest set of ACLs for an application's instances, as calls of `kafka-acls.sh`; changes nothing."""
     kind, _, name = principal.partition(":")
     if not kind or not name:
-        raise InvalidSettings(f"--principal {principal} is no principal of Kafka; write it as User:streams")
+        raise InvalidSettings(f"--principal {principal} is not a principal of Kafka; write it as User:streams")
     settings, plan = Settings.load(), load(topology).plan()
     if running:
         plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))

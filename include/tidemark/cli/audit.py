@@ -1,4 +1,4 @@
-"""`tidemark audit`: was every record processed exactly once, and is what came of it right?"""
+"""`tidemark audit`: check that every record was processed exactly once and that the results are right."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
 def audit(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    batches: Annotated[int | None, typer.Option(min=1, help="of each task, at most; default: audit_batches")] = None,
+    batches: Annotated[
+        int | None, typer.Option(min=1, help="most batches of each task; default: audit_batches")
+    ] = None,
     whole: Annotated[
-        bool, typer.Option("--whole", help="all that the commits topic holds, not only what is new")
+        bool, typer.Option("--whole", help="all that the commits topic holds, not only the new batches")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
-    """Compare what came since the last audit with an independent recomputation; ends with 1 when something is wrong.
+    """Compare the batches since the last audit with an independent recomputation; ends with 1 if something is wrong.
 
     Instances may run. A Spark job on one core reads sources, sinks, changelogs and dead letters of the new batches.
     """
@@ -42,7 +44,7 @@ def audit(
         tell = (lambda progress: shown.update(str(progress))) if console.is_terminal else log_progress
         result = run_audit(topology, settings, batches=batches, whole=whole, tell=tell)
     if away := keep_verdicts(settings, application_id, "audit", result.findings):
-        print(f"{away}; this verdict is not kept", file=sys.stderr)
+        print(f"{away}; this verdict is not stored", file=sys.stderr)
     if as_json:
         print(json.dumps(result.body, indent=2))
     else:
@@ -52,11 +54,11 @@ def audit(
 
 
 def show(application_id: str, result: AuditResult) -> None:
-    """The verdicts, the ranges and where the pages are."""
+    """Print the verdicts, the ranges and the paths of the pages."""
     console = Console(highlight=False)
     if not result.body["ranges"]:
-        console.print(f"no new batch of {application_id} since the audit before")
-    table = Table("verdict", "expectation", "what it says", title=f"audit of {application_id}")
+        console.print(f"no new batch of {application_id} since the last audit")
+    table = Table("verdict", "expectation", "result", title=f"audit of {application_id}")
     for finding in result.findings:
         colour = _COLOURS.get(finding.verdict, "yellow")
         table.add_row(f"[{colour}]{finding.verdict}[/{colour}]", finding.subject, finding.message)

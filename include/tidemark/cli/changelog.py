@@ -19,7 +19,7 @@ from tidemark.start.evidence import SourceOfState
 from tidemark.topology.load import load
 
 app = typer.Typer(no_args_is_help=True)
-# With one command alone, typer would make it the group.
+# With only one command, typer would make it the group.
 app.callback()(lambda: None)
 
 
@@ -32,14 +32,14 @@ def repair(
     ] = None,
     source: Annotated[
         SourceOfState | None,
-        typer.Option("--from", help="what is right; default: the best copy, unless it is suspected"),
+        typer.Option("--from", help="the copy that is right; default: the best one, unless it is suspected"),
     ] = None,
     run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show which changelogs would be written from what; with --run, compare, ask, and write what differs."""
+    """Show which changelogs would be written from which copies; with --run, compare, ask, and write what differs."""
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     if source is SourceOfState.CHANGELOG:
         raise StartRefused(
             "a changelog cannot be repaired from itself: give --from local, standby, savepoint or source"
@@ -66,10 +66,10 @@ def repair(
 
 
 def _show(made: RepairPlan) -> None:
-    """The plan with what it means."""
+    """Print the plan and what it means."""
     console = Console()
     table = Table(title=f"changelogs of {made.application_id}")
-    for heading in ("task", "store", "held to", "keys that differ", "changelog"):
+    for heading in ("task", "store", "compared with", "keys that differ", "changelog"):
         table.add_column(heading, justify="right" if heading == "keys that differ" else "left")
     for store in made.stores:
         for task in store.tasks:

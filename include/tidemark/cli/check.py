@@ -1,4 +1,4 @@
-"""Checks of an application: retention, compaction, durability, lag. Each ends with 1 when something failed."""
+"""Checks of an application: retention, compaction, durability, lag. Each ends with 1 if something failed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tidemark.topology.plan import TopologyPlan
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
-_Json = Annotated[bool, typer.Option("--json", help="for a program")]
+_Json = Annotated[bool, typer.Option("--json", help="print JSON, for a program")]
 _History = Annotated[bool, typer.Option("--history", help="past verdicts instead of a new one, the newest first")]
 _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 
 
 @app.command()
 def retention(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Is state kept as long as its windows need, on disk and in the changelogs, and no longer?"""
+    """Check whether state is kept as long as its windows need, on disk and in the changelogs, and no longer."""
     _run("retention", topology, as_json, history, lambda plan, settings: check_retention(plan, settings, topology))
 
 
@@ -50,22 +50,22 @@ def compaction(
         Path | None, typer.Option("--log-dir", help="a broker's log folder here, for the cleaner's exact position")
     ] = None,
 ) -> None:
-    """Are changelogs compacted, so that a restore reads little? Names the setting that holds the cleaner up."""
+    """Check whether changelogs are compacted, so that a restore reads little; name the setting that delays compaction."""
     look = CompactionLook(scanned_offsets, log_dir)
     _run("compaction", topology, as_json, history, lambda plan, s: check_compaction(plan, s, topology, look))
 
 
 @app.command()
 def durability(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """What is lost, or stands still, when one broker, or all, go down?"""
+    """Show what is lost, or cannot be used, if one broker or all brokers fail."""
     _run("durability", topology, as_json, history, check_durability)
 
 
 @app.command()
 def lag(topology: _Topology, as_json: _Json = False, history: _History = False) -> None:
-    """Does the application come nearer to the end of its sources, and does an open transaction hold readers back?
+    """Check whether the application catches up with its sources, and whether an open transaction holds readers back.
 
-    Each run keeps a sample; movement is judged over the last half hour of them.
+    Each run stores a sample; progress is judged over the samples of the last half hour.
     """
     _run("lag", topology, as_json, history, lambda plan, settings: check_lag(plan, settings, topology))
 
@@ -84,7 +84,7 @@ def _run(
         return
     findings = judge(plan, settings)
     if away := keep_verdicts(settings, plan.application_id, check, findings):
-        print(f"{away}; this verdict is not kept", file=sys.stderr)
+        print(f"{away}; this verdict is not stored", file=sys.stderr)
     if as_json:
         print(json.dumps({"verdict": worst(findings), "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
@@ -112,7 +112,7 @@ def _show_history(settings: Settings, application_id: str, check: str, as_json: 
         print(json.dumps([{"time_ms": row.time_ms, **asdict(row.finding)} for row in past], indent=2))
         return
     if not past:
-        print(f"no verdict of {check} of {application_id} yet: `tidemark check {check}` makes one")
+        print(f"no verdict of {check} of {application_id} yet: `tidemark check {check}` runs the check")
         return
     table = Table("at", "verdict", "of", "why", title=f"{check} of {application_id}")
     for row in past:

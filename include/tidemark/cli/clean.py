@@ -1,4 +1,4 @@
-"""`tidemark clean`: remove what commands and instances have left on this disk, which is shown first and asked about."""
+"""`tidemark clean`: remove leftovers of commands and instances from this disk, after showing them and asking."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _DAY_MS = 86_400_000
 def clean(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
     previous: Annotated[
-        bool, typer.Option("--previous", help="also what restores and rewinds have replaced: no rollback after that")
+        bool,
+        typer.Option("--previous", help="also state that restores and rewinds have replaced: no rollback after that"),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="print what would be removed as JSON, and change nothing")
     ] = False,
-    run: Annotated[bool, typer.Option("--run", help="do it; what an instance that runs has stays")] = False,
+    run: Annotated[bool, typer.Option("--run", help="do it; the files of running instances stay")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show what is left of killed commands and of other instances' work, and what of it may go; with --run, ask and remove it.
+    """Show leftovers of killed commands and of other instances, and which of them can go; with --run, ask and remove them.
 
-    Never removed: the only state there is of a task, and what a running instance, restore or case works with.
+    Never removed: the only state of a task, and the files of a running instance, restore or on-call case.
     """
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     if as_json and run:
-        raise typer.BadParameter("it only shows, --run removes", param_hint="--json")
+        raise typer.BadParameter("it only shows and is not valid with --run", param_hint="--json")
     settings, plan, console = Settings.load(), load(topology).plan(), Console()
     kit = RestoreKit.of(plan, settings, copy_sources(plan, settings), wall_clock_ms)
     work = Clean(kit, previous, probe_from_environment(), lambda line: console.print(line, soft_wrap=True))
@@ -68,7 +69,7 @@ def clean(
 
 
 def _show(made: CleanPlan, state_dir: Path) -> None:
-    """Two tables: what goes and what stays, each with the reason."""
+    """Print two tables: what is removed and what stays, each with the reason."""
     console, now_ms = Console(), wall_clock_ms()
     for is_removed, title in ((True, "to be removed"), (False, "kept")):
         judged = [each for each in made.judged if each.is_removed is is_removed]

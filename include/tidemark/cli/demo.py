@@ -37,23 +37,25 @@ _DISORDER = ("--late", "0.002", "--out-of-order", "0.02", "--bad", "0.0005")
 
 
 def demo(
-    seconds: Annotated[float | None, typer.Option(help="end after so long; a terminal shows it until Ctrl-C")] = None,
-    patients: Annotated[int, typer.Option(help="how many hearts beat; a running replay is kept as it is")] = 500,
+    seconds: Annotated[
+        float | None, typer.Option(help="end after this time; a terminal's default: until Ctrl-C")
+    ] = None,
+    patients: Annotated[int, typer.Option(help="number of patients; a running replay is not changed")] = 500,
 ) -> None:
-    """Replay real heartbeats and count them per patient and minute, exactly-once, launched and watched by Airflow.
+    """Replay real heartbeats and count them per patient and minute, exactly once, launched and watched by Airflow.
 
-    Starts what does not run yet and adopts what does. Without a terminal it ends with 0 when counts have come out.
+    Starts what does not run yet and keeps what runs. Without a terminal, ends with 0 when counts were written.
     """
     console = Console()
     began_ms = wall_clock_ms()
     access = stack.up(Settings.load()).record.airflow
     if access is None:
         raise TidemarkError("the stack runs without Airflow, which launches the stream: run `tidemark up`")
-    # Read again: `up` has recorded where the broker is.
+    # Loaded again: `up` has recorded the broker's address.
     settings = Settings.load()
     plan = load(TOPOLOGY).plan()
     ensure_user_topics(plan, settings, AdminClient(librdkafka_config(settings)))
-    # The instance takes longest to come up, so it is launched first.
+    # The instance takes longest to start, so it is launched first.
     _launch(AirflowApi.of(access))
     ensure_replay(settings, ["--patients", str(patients), *_DISORDER])
     with closing(_watch(plan, settings, began_ms)) as watch:
@@ -76,7 +78,7 @@ def _watch(plan: TopologyPlan, settings: Settings, began_ms: int) -> PulseWatch:
 
 
 def _launch(api: AirflowApi) -> None:
-    """Unpausing starts a run by itself; one is triggered only where that did not happen."""
+    """Unpause the DAG, which starts a run by itself; trigger a run only if that did not happen."""
     _patiently(lambda: api.wait_for_dag(DAG_ID))
     _patiently(lambda: api.unpause(DAG_ID))
 
@@ -88,7 +90,7 @@ def _launch(api: AirflowApi) -> None:
 
 
 def _patiently(call: Callable[[], T]) -> T:
-    """Call until Airflow answers: everything starts at once here, and a small machine is slow meanwhile."""
+    """Call until Airflow answers, as all services start at once here, and a small machine is slow meanwhile."""
     answers: list[T] = []
 
     def has_answered() -> bool:
@@ -132,5 +134,5 @@ def _print_until_counted(console: Console, watch: PulseWatch, seconds: float) ->
 
 
 def is_counting(snapshot: Snapshot) -> bool:
-    """Whether counts have come out since the demo began; older ones may be what a dead instance left."""
+    """Return whether counts were written since the demo began; older ones may be those of a dead instance."""
     return snapshot.counts > 0 and snapshot.fresh_updates > 0

@@ -1,4 +1,4 @@
-"""`tidemark describe`: a topology as Kafka Streams prints one, and as a picture."""
+"""`tidemark describe`: a topology as Kafka Streams prints it, and as a picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def describe(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
     svg: Annotated[Path | None, typer.Option(help="write a picture to this file instead")] = None,
 ) -> None:
-    """Sub-topologies, nodes, stores and topics, and where each node runs."""
+    """Print sub-topologies, nodes, stores and topics, and where each node runs."""
     built = load(topology)
     if svg is None:
         typer.echo(built.describe())

@@ -22,13 +22,13 @@ from tidemark.topology.load import load
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="module in include/topologies")]
-Reason = Annotated[str | None, typer.Option("--reason", help="of this reason alone, as `list` shows it")]
-Topic = Annotated[str | None, typer.Option("--topic", help="of records of this source topic")]
-Partition = Annotated[int | None, typer.Option("--partition", help="of records of this partition of the source")]
+Reason = Annotated[str | None, typer.Option("--reason", help="only with this reason, as `list` shows it")]
+Topic = Annotated[str | None, typer.Option("--topic", help="only of records of this source topic")]
+Partition = Annotated[int | None, typer.Option("--partition", help="only of records of this partition of the source")]
 Since = Annotated[
-    str | None, typer.Option("--since", help="written from then on: 2026-08-01T12:00:00Z, epoch ms, -10m")
+    str | None, typer.Option("--since", help="written at or after this time: 2026-08-01T12:00:00Z, epoch ms, -10m")
 ]
-Until = Annotated[str | None, typer.Option("--until", help="written before then")]
+Until = Annotated[str | None, typer.Option("--until", help="written before this time")]
 _SHOWN_BYTES = 4096
 
 
@@ -40,10 +40,12 @@ def list_(
     partition: Partition = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="at most so many")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="one letter per line, for a program")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="at most this many")] = 100,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON, one dead letter per line, for a program")
+    ] = False,
 ) -> None:
-    """The letters that are there, oldest first in each partition."""
+    """List dead letters, oldest first in each partition."""
     found = list(_letters(topology).read(_filter(reason, topic, partition, since, until), limit))
     if as_json:
         for letter in found:
@@ -62,18 +64,20 @@ def list_(
         )
     Console(highlight=False, markup=False).print(table)
     if len(found) == limit:
-        typer.echo(f"the first {limit}; --limit shows more", err=True)
+        typer.echo(f"only the first {limit} are shown; raise --limit for more", err=True)
 
 
 @app.command()
 def show(topology: Name, letter: Annotated[str, typer.Argument(help="PARTITION:OFFSET, as `list` shows it")]) -> None:
-    """One letter with everything that it says."""
+    """Show one dead letter with all its headers and contents."""
     partition, _, offset = letter.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter("write PARTITION:OFFSET, such as 0:17")
     found = _letters(topology).one(int(partition), int(offset))
     if found is None:
-        typer.echo(f"there is no letter {letter}; `tidemark dlq list {topology}` shows those that there are", err=True)
+        typer.echo(
+            f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones", err=True
+        )
         raise typer.Exit(1)
     for name, text in found.told.items():
         print(f"{name}: {text}")
@@ -92,9 +96,9 @@ def replay(
     partition: Partition = None,
     since: Since = None,
     until: Until = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most so many")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="at most this many")] = None,
 ) -> None:
-    """Send letters back to where they belong, each once: what was replayed before is left. The application may run."""
+    """Send dead letters back to where they came from, each once, except those replayed before. The application may run."""
     settings = Settings.load()
     work = Replay(_letters(topology), settings, probe_from_environment())
     done = work.run(
@@ -102,23 +106,27 @@ def replay(
         limit,
         lambda so_far: typer.echo(f"{so_far.sent} replayed", err=True),
     )
-    print(f"{done.sent} letters replayed")
+    print(f"{done.sent} dead letters replayed")
     for why, count in sorted(done.left.items()):
-        print(f"{count} left: {why}")
+        print(f"{count} not replayed: {why}")
 
 
 @app.command("purge")
 def purge_(
     topology: Name,
-    until: Annotated[str, typer.Option("--until", help="written before then: 2026-08-01T12:00:00Z, epoch ms, -1d")],
+    until: Annotated[
+        str, typer.Option("--until", help="written before this time: 2026-08-01T12:00:00Z, epoch ms, -1d")
+    ],
     partition: Annotated[
-        int | None, typer.Option("--partition", help="of this partition of the letters' topic")
+        int | None, typer.Option("--partition", help="only of this partition of the dead letters' topic")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Delete all letters that were written before a time, whatever their reason: Kafka deletes from the beginning alone."""
+    """Delete all dead letters that were written before a time, whatever their reason: Kafka deletes only from the beginning."""
     letters, until_ms = _letters(topology), _time(until, "--until")
-    if not (yes or typer.confirm(f"delete all letters of {letters.application_id} before {told_time(until_ms or 0)}?")):
+    if not (
+        yes or typer.confirm(f"delete all dead letters of {letters.application_id} before {told_time(until_ms or 0)}?")
+    ):
         raise typer.Exit(1)
     done = purge(letters, until_ms or 0, partition)
     for place, offsets in done.items():

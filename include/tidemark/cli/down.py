@@ -1,4 +1,4 @@
-"""End the stack."""
+"""Stop the stack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemark.settings import Settings
 
 
 def down() -> None:
-    """End everything that `tidemark up` started, and all that these processes started. Data stays in `var/`."""
+    """Stop everything that `tidemark up` started, and all processes that these started. Data stays in `var/`."""
     console = Console()
     ended = stack.down(Settings.load(), say=console.print)
-    console.print(f"ended {ended} processes" if ended else "nothing was running")
+    console.print(f"stopped {ended} processes" if ended else "nothing was running")

@@ -1,4 +1,4 @@
-"""`tidemark drill`: can the state be rebuilt, how long does that take, and is it the same?"""
+"""`tidemark drill`: test whether the state can be rebuilt, how long that takes, and whether it is the same."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.
 
 def drill(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    as_json: Annotated[bool, typer.Option("--json", help="for a program: one object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
     follow_batches: Annotated[int, typer.Option(min=0, help="batches that the rebuilt tasks follow")] = 3,
-    follow_for: Annotated[str, typer.Option(help="how long to wait for them at most, such as `2m`")] = "2m",
-    history: Annotated[bool, typer.Option("--history", help="drill nothing, show the last ones")] = False,
+    follow_for: Annotated[str, typer.Option(help="longest time to wait for them, such as `2m`")] = "2m",
+    history: Annotated[bool, typer.Option("--history", help="show earlier drills, run none")] = False,
 ) -> None:
     """Rebuild every task elsewhere while the application runs, and compare key by key.
 
-    Ends with 1 when a key differs, with 10 when the evidence was not enough to say that none does.
+    Ends with 1 if a key differs, with 10 if the evidence was not enough to show that none does.
     """
     settings = Settings.load()
     plan = load(topology).plan()

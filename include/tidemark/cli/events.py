@@ -1,4 +1,4 @@
-"""`tidemark events`: what the instances of an application did, from the database of facts (rows D4, D5)."""
+"""`tidemark events`: the events of an application's instances, from the database of facts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _HEADINGS = ("time", "instance", "kind", "what")
 
 def events(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on, until stopped, with what comes")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="also print new events, until stopped")] = False,
     since: Annotated[str, typer.Option(help="how far back: 30m, 1h, 7d")] = "1h",
-    as_json: Annotated[bool, typer.Option("--json", help="one event per line, for a program")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, one event per line, for a program")] = False,
 ) -> None:
-    """State transitions, rebalances and restores of an application's instances."""
+    """Show state transitions, rebalances and restores of an application's instances."""
     settings = Settings.load()
     app = load(topology).plan().application_id
     facts = FactsDatabase(settings)
@@ -52,20 +52,20 @@ def events(
 
 
 def print_json(found: Iterable[Event]) -> None:
-    """The JSON form of each on a line."""
+    """Print each event as a line of JSON."""
     for event in found:
         print(event.to_json(), flush=True)
 
 
 def print_lines(found: Iterable[Event]) -> None:
-    """One line each; the last may come long after the first."""
+    """Print each event on a line at once, as the last may come long after the first."""
     for event in found:
         when, instance, kind, what = _cells(event)
         print(f"{when}  {instance:>3}  {kind:<17}  {what}", flush=True)
 
 
 def print_table(found: Iterable[Event]) -> None:
-    """All in one table."""
+    """Print all events in one table."""
     table = Table(*_HEADINGS)
     for event in found:
         table.add_row(*_cells(event))

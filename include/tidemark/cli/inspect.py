@@ -1,4 +1,4 @@
-"""`tidemark inspect`: what the stores of an application held at a time."""
+"""`tidemark inspect`: the contents of an application's stores at a time."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ Found = dict[tuple[TaskId, str], list[StoreRow]]
 def inspect(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
     at: Annotated[str, typer.Option(help="2026-08-01T12:00:00Z, epoch milliseconds, -10m; default: now")] = "now",
-    out: Annotated[Path | None, typer.Option(help="keep the built copy in this folder, which must not exist")] = None,
+    out: Annotated[Path | None, typer.Option(help="keep the copy in this folder, which must not exist yet")] = None,
     store: Annotated[str | None, typer.Option(help="only this store")] = None,
     key: Annotated[str | None, typer.Option(help="only this key")] = None,
-    prefix: Annotated[str, typer.Option(help="only keys that begin so")] = "",
+    prefix: Annotated[str, typer.Option(help="only keys with this prefix")] = "",
     limit: Annotated[int, typer.Option(help="rows of each task and store; 0: all")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="for a program: one object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object, for a program")] = False,
 ) -> None:
-    """A read-only copy of the stores as they stood at a time, built elsewhere and compared with the changelogs.
+    """Show the stores as they were at a time: a read-only copy, built elsewhere and compared with the changelogs.
 
-    The application may run; nothing of it is touched.
+    The application may run; nothing of it is changed.
     """
     try:
         at_ms = parse_time(at, wall_clock_ms())
@@ -85,8 +85,8 @@ def _require_store(plan: TopologyPlan, store: str | None) -> None:
         names = ", ".join(spec.name for spec in plan.stores) or "none"
         raise StartRefused(f"{plan.application_id} has no store {store}; it has {names}")
     if not spec.is_logged or spec.source_topic is not None:
-        why = "it is not logged" if not spec.is_logged else f"it is kept by its source topic {spec.source_topic} itself"
-        raise StartRefused(f"the past of store {store} cannot be told: {why}")
+        why = "it is not logged" if not spec.is_logged else f"its source topic {spec.source_topic} is its changelog"
+        raise StartRefused(f"the past of store {store} is not known: {why}")
 
 
 def _rows(
@@ -139,7 +139,7 @@ def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: F
     console.print(stood)
     for (task, name), rows in found.items():
         if not rows:
-            console.print(f"{task}/{name}: nothing")
+            console.print(f"{task}/{name}: no rows")
             continue
         fields = list(dict.fromkeys(field for row in rows for field in row.value))
         has_start, has_end = rows[0].window_start is not None, rows[0].window_end is not None

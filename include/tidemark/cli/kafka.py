@@ -1,4 +1,4 @@
-"""Kafka's own tools on the running stack."""
+"""Run Kafka's own tools on the running stack."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def kafka(
     context: typer.Context,
     tool: Annotated[str, typer.Argument(help="such as consumer-groups, topics, transactions, dump-log")],
 ) -> None:
-    """Run Kafka's own tool against the settings' brokers: `tidemark kafka consumer-groups --list`."""
+    """Run Kafka's own tool against the settings' brokers, as in `tidemark kafka consumer-groups --list`."""
     code, _ = kafka_tool(tool, *context.args)
     sys.exit(code)

@@ -20,7 +20,7 @@ from tidemark.topology.load import load
 def lag(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
 ) -> None:
-    """Committed offset, end offset, lag and owner of each source partition."""
+    """Show the committed offset, end offset, lag and owner of each source partition."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)

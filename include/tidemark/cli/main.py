@@ -1,8 +1,8 @@
 """Entry point of `tidemark`.
 
-A module beside this one is a command by its name: `up.py` has the function `up`, whose docstring is its help. A module
-that has a `typer.Typer` named `app` instead is a group of commands. Only the module that is asked for is imported, so
-that one command does not wait for the clients of another.
+Each module in this folder is a command of the same name: `up.py` has the function `up`, whose docstring is its help. A
+module with a `typer.Typer` named `app` is a group of commands instead. Only the module of the command that is called is
+imported, so that one command does not wait for the imports of another.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NOT_COMMANDS = {"main"}
 
 
 def command_names() -> list[str]:
-    """All commands, sorted, as they are typed."""
+    """Return all commands, sorted, as they are typed."""
     found = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
     return sorted(name.replace("_", "-") for name in found if name not in _NOT_COMMANDS and not name.startswith("_"))
 
 
 def build(names: list[str]) -> typer.Typer:
-    """The command line with these commands; imports their modules."""
+    """Return the command line with these commands; imports their modules."""
     app = typer.Typer(
         name="tidemark",
         help="Stateful streams the way Kafka Streams runs them, on Spark, operated from Airflow.",
@@ -36,7 +36,7 @@ def build(names: list[str]) -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    # Without it, typer makes a single command the whole program.
+    # Otherwise typer makes a single command the whole program.
     app.callback()(lambda: None)
     for name in names:
         module = importlib.import_module(f"tidemark.cli.{name.replace('-', '_')}")
@@ -50,7 +50,7 @@ def build(names: list[str]) -> typer.Typer:
 
 
 def run() -> None:
-    """Run the command of `sys.argv`. A `TidemarkError` and a full disk become one line on stderr and its exit code."""
+    """Run the command in `sys.argv`. A `TidemarkError` and a full disk become one line on stderr and an exit code."""
     keep_files_private()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     asked = sys.argv[1] if len(sys.argv) > 1 else ""

@@ -1,4 +1,4 @@
-"""Where an application goes on reading."""
+"""The offsets from which an application continues to read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def reset(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    to: Annotated[ResetTo, typer.Option("--to", help="where every source partition goes")],
-    state: Annotated[StateAfter, typer.Option("--state", help="what becomes of the stores")],
+    to: Annotated[ResetTo, typer.Option("--to", help="new offset of every source partition")],
+    state: Annotated[StateAfter, typer.Option("--state", help="what happens to the stores")],
     offset: Annotated[
         list[str] | None, typer.Option("--offset", help="TOPIC:PARTITION=OFFSET, for --to offsets")
     ] = None,
@@ -32,12 +32,12 @@ def reset(
     run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show what moving the offsets means; with --run, ask and do it: offsets and commit records at once."""
+    """Show what moving the offsets means; with --run, ask, then write offsets and commit records in one step."""
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     for given, needed, hint in ((offset, ResetTo.OFFSETS, "--offset"), (time, ResetTo.TIME, "--time")):
         if (given is not None) is not (to is needed):
-            raise typer.BadParameter(f"it belongs to --to {needed}, and that to it", param_hint=hint)
+            raise typer.BadParameter(f"it is required with --to {needed}, and only valid with it", param_hint=hint)
     try:
         at_ms = None if time is None else parse_time(time, wall_clock_ms())
     except ValueError as error:
@@ -63,7 +63,7 @@ def reset(
 
 
 def _show(made: ResetPlan) -> None:
-    """The plan with what it means."""
+    """Print the plan and what it means."""
     console = Console()
     table = Table(title=f"offsets of {made.application_id} to {made.to}, state: {made.state}")
     for heading in ("partition", "from", "to", "read again", "never read"):
@@ -75,4 +75,4 @@ def _show(made: ResetPlan) -> None:
     for warning in made.warnings:
         console.print(warning, highlight=False)
     if made.rewritten:
-        console.print(f"{', '.join(made.rewritten)}: written anew to other changelogs, which the next start reads")
+        console.print(f"{', '.join(made.rewritten)}: written to new changelogs, which the next start reads")

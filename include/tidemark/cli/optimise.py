@@ -1,4 +1,4 @@
-"""`tidemark optimise`: what `Topology(optimised=True)` would change, and what that is worth (row C2)."""
+"""`tidemark optimise`: what `Topology(optimised=True)` would change, and how much it saves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 def optimise(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    measure: Annotated[bool, typer.Option("--measure", help="run both plans on made records")] = False,
-    records: Annotated[int, typer.Option(min=10, help="made for each source, with --measure")] = 200_000,
+    measure: Annotated[bool, typer.Option("--measure", help="run both plans on generated records")] = False,
+    records: Annotated[int, typer.Option(min=10, help="records for each source, with --measure")] = 200_000,
     seed: Annotated[int, typer.Option(help="the same seed makes the same records")] = 0,
 ) -> None:
-    """Topics that merge and changelogs that are saved with optimised=True; with --measure, records/s and bytes.
+    """Show the topics that optimised=True merges and the changelogs it saves; with --measure, also records/s and bytes.
 
-    Measuring starts a broker and one instance for each plan, one after the other, and takes a minute or two. It touches
-    no broker but its own.
+    Measuring starts a broker and one instance for each plan, one after the other, and takes a minute or two. It uses no
+    broker but its own.
     """
     plain, optimised = (load(topology, optimised=wanted).plan() for wanted in (False, True))
     found = difference(plain, optimised)
@@ -35,7 +35,7 @@ def optimise(
     from tidemark.local.measure import Load
     from tidemark.local.measure import measure as run
 
-    # Event time ends now: what lies ahead of the clock is a bad record.
+    # Event time ends now: an event ahead of the clock is a bad record.
     made = Load(records, seed, wall_clock_ms())
     results = []
     for plan, wanted in ((plain, False), (optimised, True)):
@@ -46,10 +46,10 @@ def optimise(
 
 
 def lines(name: str, found: Difference, *, already: bool) -> list[str]:
-    """The difference, told."""
+    """Return the difference as lines of text."""
     if found.is_empty:
         return [
-            f"{name}: optimised=True changes nothing: no repartition stands twice, and no table's topic can be its changelog"
+            f"{name}: optimised=True changes nothing: no repartition exists twice, and no table's topic can be its changelog"
         ]
     told = [f"{name}: optimised=True{', which it has,' if already else ''}"]
     told += [f"  merges   {topic} into {into}" for topic, into in found.merged]
@@ -65,7 +65,7 @@ def lines(name: str, found: Difference, *, already: bool) -> list[str]:
 
 
 def report(before: Measured, after: Measured) -> list[str]:
-    """Both runs side by side."""
+    """Return a table that compares both runs."""
     rows = [
         ("records/s", before.records_per_second, after.records_per_second),
         ("bytes to repartition topics", before.repartition_bytes, after.repartition_bytes),

@@ -19,22 +19,22 @@ _LOG_EVERY = 10_000
 
 
 def replay(
-    patients: Annotated[int | None, typer.Option(help="how many; 500, or as many as --rate needs")] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="events per second; the speed of the recordings if left out")
+    patients: Annotated[int | None, typer.Option(help="number of patients; default: 500, or what --rate needs")] = None,
+    rate: Annotated[float | None, typer.Option(help="events per second; default: the speed of the recordings")] = None,
+    events: Annotated[
+        int | None, typer.Option(help="stop after this many events; default: replay until stopped")
     ] = None,
-    events: Annotated[int | None, typer.Option(help="stop after so many; goes on until stopped if left out")] = None,
     start_ms: Annotated[int | None, typer.Option(help="event time of the first beat, epoch milliseconds")] = None,
     late: Annotated[float, typer.Option(help="share of beats that arrive after their window's grace")] = 0.0,
-    out_of_order: Annotated[float, typer.Option(help="share of beats that arrive up to 4 s after their place")] = 0.0,
+    out_of_order: Annotated[float, typer.Option(help="share of beats that arrive up to 4 s out of order")] = 0.0,
     bad: Annotated[float, typer.Option(help="share of records that cannot be processed")] = 0.0,
     seed: Annotated[int, typer.Option(help="the same seed makes the same patients and the same disorder")] = 0,
-    topic: Annotated[str, typer.Option(help="where to")] = "pulse-events",
+    topic: Annotated[str, typer.Option(help="topic to write to")] = "pulse-events",
 ) -> None:
-    """Replay recorded heartbeats: each patient is a recording, looped and shifted; `docs/heartbeats.md` says more.
+    """Replay recorded heartbeats: each patient is a recording, looped and shifted; see `docs/heartbeats.md`.
 
-    Without --events it goes on in real time until it is stopped. With --events it is as fast as the broker, or --rate,
-    and begins far enough in the past that no beat is ahead of the clock.
+    Without --events, replays in real time until it is stopped. With --events, replays as fast as the broker, or --rate,
+    allows, and begins far enough in the past that no beat is ahead of the clock.
     """
     from tidemark.broker.clients import librdkafka_config
     from tidemark.heartbeats.disorder import Disorder
@@ -61,7 +61,7 @@ def replay(
 
 
 class _Lines:
-    """Progress as a line now and then, for a log."""
+    """Logs the progress as a line now and then."""
 
     def __init__(self) -> None:
         self._next = _LOG_EVERY

@@ -1,4 +1,4 @@
-"""`tidemark rescale`: another number of tasks, with the state of each key where its records go."""
+"""`tidemark rescale`: change the number of tasks, and move the state of each key to the task of its records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tidemark.topology.load import load
 
 def rescale(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")],
-    tasks: Annotated[int, typer.Option("--tasks", min=1, help="of each sub-topology")],
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="new number of tasks of each sub-topology")],
     run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show what another number of tasks moves; with --run, ask and do it: state, offsets and commit records at once."""
+    """Show what a change of the number of tasks moves; with --run, ask, then move state, offsets and commits in one step."""
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     console, plan = Console(), load(topology).plan()
     work = Rescale(
         plan, Settings.load(), wall_clock_ms, tasks, LoggingRestoreListener(), probe_from_environment(), console.print
@@ -46,7 +46,7 @@ def rescale(
 
 
 def _show(made: RescalePlan) -> None:
-    """The plan with what it means."""
+    """Print the plan and what it means."""
     console = Console()
     table = Table(
         "sub-topology", "tasks", "tasks then", title=f"rescale of {made.application_id} to {made.tasks} tasks"
@@ -54,10 +54,12 @@ def _show(made: RescalePlan) -> None:
     for number, tasks in made.before.items():
         table.add_row(str(number), str(tasks), str(made.tasks))
     console.print(table)
-    lines = [f"{topic}: {n} partitions, sent on by as many routing tasks" for topic, n in made.routers.items()]
-    lines += [f"store {name}: every key to the task that owns it then" for name in made.stores]
-    lines += [f"{topic}: {records} unread records are sent on" for topic, records in made.unread.items()]
+    lines = [f"{topic}: {n} partitions, filled by as many routing tasks" for topic, n in made.routers.items()]
+    lines += [f"store {name}: every key moves to the task that owns it after the rescale" for name in made.stores]
+    lines += [
+        f"{topic}: {records} unread records are routed to the new topic" for topic, records in made.unread.items()
+    ]
     lines += [f"{topic}: up to {offsets} records wait for the new tasks" for topic, offsets in made.waiting.items()]
-    lines += [*made.warnings, *(f"{topic} is left behind, nothing reads it any more" for topic in made.left)]
+    lines += [*made.warnings, *(f"{topic} remains, but nothing reads it any more" for topic in made.left)]
     for line in lines:
         console.print(line, highlight=False, markup=False)

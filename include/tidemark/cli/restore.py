@@ -1,4 +1,4 @@
-"""Rebuild the state of a stopped application from the best source there is, verified before it is swapped in."""
+"""Rebuild the state of a stopped application from the best source of state, and verify it before it is swapped in."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tidemark.topology.load import load
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 _From = Annotated[
-    SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest that will do")
+    SourceOfState | None, typer.Option("--from", help="only this source of state; default: the fastest usable one")
 ]
-_Tasks = Annotated[list[str] | None, typer.Option("--task", help="only this task, such as 0_1; may be given again")]
+_Tasks = Annotated[list[str] | None, typer.Option("--task", help="only this task, such as 0_1; can be repeated")]
 _Stores = Annotated[
     list[str] | None,
-    typer.Option("--store", help="only this store, in the tasks that are restored; may be given again"),
+    typer.Option("--store", help="only this store, in the tasks that are restored; can be repeated"),
 ]
-_Id = Annotated[str | None, typer.Argument(help="a restore's id; default: the newest")]
+_Id = Annotated[str | None, typer.Argument(help="id of a restore; default: the newest")]
 
 
 @app.command()
@@ -52,7 +52,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="print the plan as JSON")] = False,
     out: Annotated[Path | None, typer.Option(help="also write it to this file, for `restore run --plan`")] = None,
 ) -> None:
-    """What would be rebuilt from where, how long it takes and what it touches; changes nothing, the stream may run."""
+    """Show what would be rebuilt from where, how long it takes and what it replaces; changes nothing, the stream may run."""
     made = make_plan(_kit(topology), new_id(), source, Selection.of(task or (), store or ()))
     if out is not None:
         try:
@@ -69,17 +69,17 @@ def run(
     task: _Tasks = None,
     store: _Stores = None,
     plan_file: Annotated[Path | None, typer.Option("--plan", help="a plan that `restore plan --out` wrote")] = None,
-    resume: Annotated[str | None, typer.Option(help="go on with the restore of this id")] = None,
+    resume: Annotated[str | None, typer.Option(help="continue the restore with this id")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Show the plan, ask, then build beside the old state, verify every key against the changelog, and swap.
 
-    Ends with 10 when the new state is in place and the changelog could not say of all of it whether it is right.
+    Ends with 10 if the new state is in place but the changelog could not show for all of it that it is right.
     """
     selection = Selection.of(task or (), store or ())
     if not selection.is_all and (plan_file or resume):
         raise typer.BadParameter(
-            "a plan that was made says what it restores: leave --task and --store away, or make another plan",
+            "an existing plan already states what it restores: omit --task and --store, or make another plan",
             param_hint="--resume" if resume else "--plan",
         )
     kit = _kit(topology)
@@ -113,7 +113,7 @@ def run(
 
 @app.command()
 def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
-    """All restores of the application, the newest first."""
+    """Show all restores of the application, the newest first."""
     settings = Settings.load()
     found = workspaces(settings.state_dir, load(topology).plan().application_id)
     states = [(workspace.folder.name, workspace.plan(), workspace.progress()) for workspace in found]
@@ -134,7 +134,7 @@ def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")]
 
 
 def _listed(name: str, made: RestorePlan, progress: RestoreProgress) -> dict[str, object]:
-    """One restore, for a program; the figures are per store."""
+    """Return one restore as JSON types, for a program; the figures are per store."""
     return {
         "id": name,
         "state": progress.state,
@@ -156,20 +156,20 @@ def _figures(progress: RestoreProgress) -> list[Figures]:
 
 
 def _verdict(progress: RestoreProgress) -> str:
-    """Of all stores together; empty before the first one is verified."""
+    """Return the verdict of all stores together; empty before the first one is verified."""
     return str(overall(_figures(progress))) if progress.verdicts else ""
 
 
 @app.command()
 def abort(topology: _Topology, restore_id: _Id = None) -> None:
-    """End a restore that runs or was left half; what it built is deleted, the old state stays in place."""
+    """End a restore that runs or was interrupted; what it built is deleted, the old state stays in place."""
     workspace = _workspace(topology, restore_id)
     typer.echo(workspace.abort())
 
 
 @app.command()
 def rollback(topology: _Topology, restore_id: _Id = None) -> None:
-    """Bring the state folders back that a restore replaced."""
+    """Bring back the state folders that a restore has replaced."""
     workspace = _workspace(topology, restore_id)
     with RichRestoreListener() as listener:
         RestoreRun(_kit(topology), workspace, listener, probe_from_environment(), Console().print).roll_back()
@@ -210,7 +210,7 @@ def _planned(
 
 
 def _show(made: RestorePlan) -> None:
-    """The plan with its blast radius, to people."""
+    """Print the plan and what it replaces, for people."""
     console = Console()
     table = Table(title=f"restore {made.restore_id} of {made.application_id}")
     for heading in ("task", "store", "from", "offsets", "MB to copy", "ETA, s"):
@@ -222,7 +222,7 @@ def _show(made: RestorePlan) -> None:
     console.print(table)
     for store in made.stores:
         for fault in store.passed_over:
-            console.print(f"passed over for {store.task}/{store.store}: {fault}")
+            console.print(f"not used for {store.task}/{store.store}: {fault}")
     for told in made.not_rebuilt:
         console.print(f"not rebuilt: {told}")
     console.print(f"rates: {made.rates_from}")
@@ -253,7 +253,7 @@ def _show_progress(made: RestorePlan, done: RestoreProgress) -> None:
     )
     if overall(figures) is not Verdict.OK:
         console.print(
-            "The new state is in place, but the changelogs do not show that it is right: drill it, or compare it with a "
-            "savepoint; `tidemark restore rollback` brings the old one back"
+            "The new state is in place, but the changelogs do not show that it is right: run a drill, or compare it with a "
+            "savepoint; `tidemark restore rollback` brings the old state back"
         )
     sys.stdout.flush()

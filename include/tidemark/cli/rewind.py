@@ -1,4 +1,4 @@
-"""`tidemark rewind`: back to the state of an earlier time, which is shown first and asked about."""
+"""`tidemark rewind`: return to the state of an earlier time, after showing the plan and asking."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def rewind(
     run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show what going back to a time would change; with --run, ask and do it: state, offsets and commit records at once."""
+    """Show what a return to a time would change; with --run, ask, then write state, offsets and commit records in one step."""
     try:
         at_ms = parse_time(to, wall_clock_ms())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--to") from error
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     settings = Settings.load()
     plan = load(topology).plan()
     kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
@@ -62,7 +62,7 @@ def rewind(
 
 
 def _show(made: RewindPlan) -> None:
-    """The plan with what it means to others."""
+    """Print the plan and its effects on other programs."""
     console = Console()
     table = Table(title=f"rewind of {made.application_id} to {told_time(made.at_ms)}")
     for heading in ("task", "batch", "committed", "source offsets, from → to", "offsets read again"):

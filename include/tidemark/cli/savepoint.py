@@ -33,7 +33,7 @@ _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
 @app.command()
 def take(topology: _Topology) -> None:
-    """Take a savepoint of all tasks without stopping the stream; where nothing runs, of the state folders here."""
+    """Take a savepoint of all tasks without stopping the stream; if nothing runs, of the state folders on this machine."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)
@@ -48,15 +48,15 @@ def take(topology: _Topology) -> None:
     manifest = taken.manifest
     print(
         f"savepoint {manifest.savepoint_id}: {len(manifest.tasks)} tasks, {decimal(manifest.total_bytes)}, of which "
-        f"{decimal(taken.copied_bytes)} are new; the stream stood still for {taken.held_ms} ms"
+        f"{decimal(taken.copied_bytes)} are new; the stream paused for {taken.held_ms} ms"
     )
 
 
 @app.command("list")
 def list_savepoints(
-    topology: _Topology, as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False
+    topology: _Topology, as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False
 ) -> None:
-    """All savepoints, the newest first."""
+    """List all savepoints, the newest first."""
     repository = _repository(topology)
     found = repository.savepoints()
     if as_json:
@@ -64,7 +64,7 @@ def list_savepoints(
         return
     if not found:
         print(
-            f"no savepoints of {repository.application_id} in {repository.location}: `tidemark savepoint take` makes one"
+            f"no savepoints of {repository.application_id} in {repository.location}: take one with `tidemark savepoint take`"
         )
         return
     table = Table("savepoint", "age", "tasks", "bytes", "topology", "", title=f"savepoints in {repository.location}")
@@ -77,16 +77,16 @@ def list_savepoints(
             str(len(savepoint.tasks)),
             decimal(manifest.total_bytes) if manifest else "",
             manifest.topology_version if manifest else "",
-            "whole" if manifest else f"not whole: {savepoint.fault}",
+            "complete" if manifest else f"incomplete: {savepoint.fault}",
         )
     Console(highlight=False).print(table)
 
 
 @app.command()
 def verify(
-    topology: _Topology, savepoint_id: Annotated[str, typer.Argument(help="default: the newest that is whole")] = ""
+    topology: _Topology, savepoint_id: Annotated[str, typer.Argument(help="default: the newest complete one")] = ""
 ) -> None:
-    """Read every file of a savepoint and compare it with its checksum; ends with 1 when one is wrong."""
+    """Read every file of a savepoint and compare it with its checksum; ends with 1 if one is wrong."""
     repository = _repository(topology)
     chosen = savepoint_id or _newest(repository)
     manifest = repository.manifest(chosen)
@@ -106,18 +106,18 @@ def verify(
 def expire(
     topology: _Topology,
     keep: Annotated[
-        int | None, typer.Option(min=0, help="whole savepoints that stay; default: the setting savepoints_kept")
+        int | None, typer.Option(min=0, help="complete savepoints to keep; default: the setting savepoints_kept")
     ] = None,
-    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: older ones go, too")] = None,
+    max_age: Annotated[str | None, typer.Option(help="such as `36h` or `7d`: also remove older ones")] = None,
 ) -> None:
-    """Remove savepoints by count and age, then the files that no other savepoint names."""
+    """Remove savepoints by count and age, then the files that no other savepoint uses."""
     settings = Settings.load()
     repository = _repository(topology)
     max_age_ms = None if max_age is None else duration_ms(max_age, "--max-age")
     gone = expiring.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, wall_clock_ms())
     print(f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}")
     if gone.files_kept is not None:
-        print(f"files stay this time: {gone.files_kept}")
+        print(f"no files were removed this time: {gone.files_kept}")
 
 
 def _repository(topology: str) -> SavepointRepository:
@@ -127,7 +127,7 @@ def _repository(topology: str) -> SavepointRepository:
 def _newest(repository: SavepointRepository) -> str:
     whole = [savepoint.savepoint_id for savepoint in repository.savepoints() if savepoint.is_complete]
     if not whole:
-        raise SavepointFailed(f"no whole savepoint of {repository.application_id} in {repository.location}")
+        raise SavepointFailed(f"no complete savepoint of {repository.application_id} in {repository.location}")
     return whole[0]
 
 

@@ -27,11 +27,11 @@ _LOG_EVERY_S = 5.0
 
 def standby(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
-    number: Annotated[int, typer.Option(min=0, help="tells several standbys on one machine apart")] = 0,
+    number: Annotated[int, typer.Option(min=0, help="number of this standby, if a machine has several")] = 0,
 ) -> None:
     """Keep copies of an application's stores by following its changelogs, until it is interrupted.
 
-    An instance that starts on this machine takes a copy over and reads only the tail of the changelog.
+    An instance that starts on this machine takes over a copy and reads only the tail of the changelog.
     """
     logging.getLogger("tidemark").setLevel(logging.INFO)
     plan = load(topology).plan()
@@ -43,14 +43,14 @@ def standby(
     if not console.is_terminal:
         run_standby(plan, settings, number, topology, stop, LogLines())
         return
-    # What is logged goes above the table instead of through it.
+    # Log lines are printed above the table instead of through it.
     logging.getLogger().handlers = [RichHandler(console=console, show_path=False)]
     with Live(console=console, refresh_per_second=2) as live:
         run_standby(plan, settings, number, topology, stop, lambda paces: live.update(table_of(paces)))
 
 
 class LogLines:
-    """A line for each copy every few seconds, where no one watches."""
+    """Logs a line for each copy every few seconds, if there is no terminal."""
 
     def __init__(self) -> None:
         self._told_s = 0.0
@@ -68,9 +68,9 @@ class LogLines:
 
 
 def table_of(paces: Sequence[Pace]) -> Table:
-    """One row per copy."""
+    """Return a table with one row per copy."""
     table = Table("task", "store")
-    for heading in ("offset", "end", "lag", "records/s", "level in"):
+    for heading in ("offset", "end", "lag", "records/s", "time left"):
         table.add_column(heading, justify="right")
     for pace in paces:
         table.add_row(
@@ -89,5 +89,5 @@ def _left(pace: Pace) -> str:
     if pace.fault is not None:
         return "never: not followed"
     if pace.lag_offsets == 0:
-        return "level"
+        return "none"
     return "—" if pace.remaining_s is None else f"{pace.remaining_s:.0f} s"

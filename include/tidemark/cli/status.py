@@ -21,14 +21,14 @@ from tidemark.local.stack import instance_files
 from tidemark.restore.when import told_time
 from tidemark.settings import Settings
 
-# An instance that ended by itself says so; only one that could not is lost.
+# An instance that ended by itself records that; one that could not is lost.
 _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
 
 
-def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False) -> None:
-    """Show the stack, the stream instances, outages, holds, and what killed commands and other instances' work have left.
+def status(as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False) -> None:
+    """Show the stack, the stream instances, outages, holds, and leftovers of killed commands and of other instances.
 
-    Ends with 1 when a part is dead or none is recorded.
+    Ends with 1 if a part is dead or no stack is recorded.
     """
     settings = Settings.load()
     services = service_rows(settings)
@@ -53,7 +53,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="for a program")
 
 
 def service_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per recorded part."""
+    """Return one row per recorded part."""
     known = record.load(settings.var_dir)
     return [
         {
@@ -68,7 +68,7 @@ def service_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
-    """One row per instance that has said something; `state` is LOST where its process is gone."""
+    """Return one row per instance with a run file; `state` is LOST if its process is gone."""
     rows = []
     for file in instance_files(settings):
         try:
@@ -93,13 +93,13 @@ def instance_rows(settings: Settings, now: float) -> list[dict[str, Any]]:
                 }
             )
         except (OSError, ValueError, KeyError, TypeError):
-            # Half a second earlier the file was removed, or it is of another version: it says nothing about a stream.
+            # The file was just removed, or is of another version: it says nothing about a stream.
             continue
     return rows
 
 
 def outage_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per instance that waits for its brokers."""
+    """Return one row per instance that waits for its brokers."""
     return [
         {"instance": name, "since_ms": outage.since_ms, "why": outage.why}
         for name, outage in recorded_outages(settings.var_dir).items()
@@ -107,7 +107,7 @@ def outage_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def hold_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per hold; `stale` says why nobody works under it any more."""
+    """Return one row per hold; `stale` is the reason if no command works under it any more."""
     rows = []
     for file in sorted((settings.var_dir / "instances").glob(f"*{HOLD_SUFFIX}")):
         application = file.name.removesuffix(HOLD_SUFFIX)
@@ -126,10 +126,10 @@ def hold_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
-    """One row per leftover of all applications with state on this disk."""
+    """Return one row per leftover of all applications with state on this disk."""
     if not settings.state_dir.exists():
         return []
-    # Only where there is state: these load clients, which take their second.
+    # Imported only if there is state: this imports clients, which takes a second.
     from tidemark.leftovers import all_leftovers
 
     return [
@@ -146,7 +146,7 @@ def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
 
 
 def show_outages(outages: list[dict[str, Any]]) -> None:
-    """Print which instance waits for which part of its brokers."""
+    """Print which instance waits for its brokers, and why."""
     table = Table("instance", "since", "why", title="waiting for brokers", title_justify="left")
     for row in outages:
         table.add_row(row["instance"], told_time(row["since_ms"]), row["why"])
@@ -155,7 +155,7 @@ def show_outages(outages: list[dict[str, Any]]) -> None:
 
 
 def show_holds(holds: list[dict[str, Any]]) -> None:
-    """Print who holds which application."""
+    """Print which application is held by which command."""
     table = Table(
         "application", "held by", "since", "why", "", title="holds: nothing is launched", title_justify="left"
     )
@@ -167,10 +167,10 @@ def show_holds(holds: list[dict[str, Any]]) -> None:
 
 
 def show_leftovers(leftovers: list[dict[str, Any]], settings: Settings, now: float) -> None:
-    """Print what lies around, with the age since it was last written."""
+    """Print leftovers, with the age since they were last written."""
     table = Table(
         "application", "what", "where", "MB", "days", "why",
-        title="left behind: `tidemark clean NAME` says what of it may go", title_justify="left",
+        title="leftovers: `tidemark clean NAME` shows which can be removed", title_justify="left",
     )  # fmt: skip
     for row in leftovers:
         path = Path(row["path"])
@@ -182,7 +182,7 @@ def show_leftovers(leftovers: list[dict[str, Any]], settings: Settings, now: flo
 
 
 def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settings: Settings) -> None:
-    """Print both tables."""
+    """Print the tables of services and of instances."""
     console = Console()
     if not services:
         console.print(f"no stack is recorded in {settings.var_dir}: `tidemark up` starts one")
@@ -191,7 +191,7 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
             "service", "pid", "alive", "port", title=f"broker {settings.bootstrap_servers}", title_justify="left"
         )
         for row in services:
-            alive = "[green]yes[/green]" if row["alive"] else "[red]no[/red], `tidemark up` mends it"
+            alive = "[green]yes[/green]" if row["alive"] else "[red]no[/red], `tidemark up` starts it again"
             table.add_row(row["service"], str(row["pid"]), alive, str(row["port"] or ""))
         console.print(table)
     if instances:
@@ -226,8 +226,8 @@ def show(services: list[dict[str, Any]], instances: list[dict[str, Any]], settin
 
 
 def _copies(row: dict[str, Any]) -> str:
-    """Of a standby that runs: whose changelogs it follows, and whether an instance that starts would take its copies."""
+    """Return, for a running standby, the changelog generation that it follows, and whether an instance could use its copies."""
     if row["useful"] is None:
         return ""
-    use = "[green]useful[/green]" if row["useful"] else f"[red]of no use[/red]: {row['useless_because']}"
+    use = "[green]useful[/green]" if row["useful"] else f"[red]not useful[/red]: {row['useless_because']}"
     return f"generation {row['changelog_generation']}, {use}"

@@ -1,4 +1,4 @@
-"""`tidemark stores`: how large the stores of an application are, and how fast they grow (row B13)."""
+"""`tidemark stores`: how large the stores of an application are, and how fast they grow."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _HEADINGS = {
 def stores(
     topology: Annotated[str, typer.Argument(help="module in include/topologies")] = "patient_monitoring",
     history: Annotated[bool, typer.Option("--history", help="growth per hour since the first sample")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="for a program")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
-    """Keys and bytes of each task's stores, on disk and in the changelog topic; each run is kept as a sample.
+    """Show keys and bytes of each task's stores, on disk and in the changelog topic; each run is stored as a sample.
 
-    Instances may run. Only this machine's state_dir is seen.
+    Instances may run. Only the state_dir of this machine is read.
     """
     settings = Settings.load()
     plan = load(topology).plan()
@@ -50,7 +50,7 @@ def stores(
 
 
 def whys(row: StoreSize) -> dict[str, str]:
-    """The numbers of a row that are not known, and why."""
+    """Return the numbers of a row that are not known, with the reasons."""
     numbers: dict[str, Known] = {name: getattr(row, name) for name in MEASURES}
     return {name: number.why for name, number in numbers.items() if number.value is None}
 
@@ -63,15 +63,15 @@ def show(sizes: list[StoreSize], application_id: str) -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "keys are RocksDB's estimate; offsets count transaction markers and what compaction took; "
-        "bytes in the topic are one replica's"
+        "keys are RocksDB's estimate; offsets include transaction markers and compacted records; "
+        "bytes in the topic are those of one replica"
     )
     for why in sorted({why for row in sizes for why in whys(row).values() if ":" in why}):
         console.print(why, markup=False)
 
 
 def show_growth(grown: list[StoreGrowth], application_id: str) -> None:
-    """Print the growth per hour, or that there is not enough to tell it from."""
+    """Print the growth per hour, or that there are no samples yet."""
     console = Console(highlight=False)
     if not grown:
         console.print(f"no samples of {application_id} yet: `tidemark stores` takes one each time it runs")
@@ -83,9 +83,7 @@ def show_growth(grown: list[StoreGrowth], application_id: str) -> None:
         rates = (_rate(getattr(row, name)) for name in MEASURES)
         table.add_row(row.task, row.store, row.holder or "—", *rates, str(row.samples), f"{row.hours:.2f}")
     console.print(table)
-    console.print(
-        "—: not known at two times, so nothing can be said; `tidemark stores` takes a sample each time it runs"
-    )
+    console.print("—: known at fewer than two times; `tidemark stores` takes a sample each time it runs")
 
 
 def _rate(per_hour: float | None) -> str:

@@ -22,15 +22,15 @@ _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
 
 @app.command()
 def create(topology: _Topology) -> None:
-    """Create missing source and sink topics with `num_partitions`; internal topics are made at the start."""
+    """Create missing source and sink topics with `num_partitions`; an instance creates internal topics when it starts."""
     settings = Settings.load()
     created = ensure_user_topics(load(topology).plan(), settings, AdminClient(librdkafka_config(settings)))
-    typer.echo(f"created {', '.join(created)}" if created else "all there")
+    typer.echo(f"created {', '.join(created)}" if created else "all topics exist")
 
 
 @app.command()
 def plan(topology: _Topology) -> None:
-    """Print which settings of internal topics differ from what the topology asks for; changes nothing."""
+    """Print which settings of internal topics differ from those that the topology asks for; changes nothing."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     _show(plan_changes(load(topology).plan(), settings, admin))
@@ -38,7 +38,7 @@ def plan(topology: _Topology) -> None:
 
 @app.command()
 def apply(topology: _Topology) -> None:
-    """Print the difference, then set it on the running topics."""
+    """Print the differences, then change the settings of the existing topics."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     changes = plan_changes(load(topology).plan(), settings, admin)
@@ -50,7 +50,7 @@ def apply(topology: _Topology) -> None:
 
 def _show(changes: list[TopicChange]) -> None:
     if not changes:
-        typer.echo("nothing differs")
+        typer.echo("no setting differs")
         return
     table = Table("topic", "setting", "now", "wanted")
     for change in changes:
@@ -60,7 +60,7 @@ def _show(changes: list[TopicChange]) -> None:
 
 @app.command("list")
 def list_topics(topology: _Topology) -> None:
-    """Every topic of the application, whether it exists, and the settings that internal ones need."""
+    """List every topic of the application, whether it exists, and the settings that internal topics need."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)

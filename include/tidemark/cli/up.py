@@ -12,12 +12,12 @@ from tidemark.settings import Settings
 
 
 def up(
-    airflow: Annotated[bool, typer.Option(help="start Airflow too, not the broker alone")] = True,
+    airflow: Annotated[bool, typer.Option(help="start Airflow too, not only the broker")] = True,
 ) -> None:
-    """Start a broker and Airflow on this machine, or mend what died of them; what already runs is kept."""
+    """Start a broker and Airflow on this machine, or start again those of their parts that died; running parts are kept."""
     done = stack.up(Settings.load(), with_airflow=airflow)
     console = Console()
-    console.print(f"started {', '.join(done.started)}" if done.started else "everything already ran")
+    console.print(f"started {', '.join(done.started)}" if done.started else "everything was already running")
     console.print(f"broker   {done.record.settings['bootstrap_servers']}")
     if airflow and done.record.airflow:
         console.print(f"Airflow  {done.record.airflow.url}  user {done.record.airflow.username}, password in")

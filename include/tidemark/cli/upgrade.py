@@ -1,4 +1,4 @@
-"""`tidemark upgrade`: from the version that ran to the one in the module, with the state that carries over."""
+"""`tidemark upgrade`: change from the version that ran to that of the module, and keep the state that can be kept."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from tidemark.topology.load import load
 
 
 def upgrade(
-    topology: Annotated[str, typer.Argument(help="module in include/topologies, as the new version has it")],
-    rename: Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has another name")] = None,
-    drop: Annotated[list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version")] = None,
-    add: Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON, a new field")] = None,
+    topology: Annotated[str, typer.Argument(help="module in include/topologies, in the new version")],
+    rename: Annotated[list[str] | None, typer.Option("--rename", help="OLD=NEW: a store has a new name")] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option("--drop", help="STORE or STORE.FIELD of the old version to drop")
+    ] = None,
+    add: Annotated[list[str] | None, typer.Option("--add", help="STORE.FIELD or STORE.FIELD=JSON: a new field")] = None,
     run: Annotated[bool, typer.Option("--run", help="do it; all instances must be stopped")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="with --run: do not ask")] = False,
 ) -> None:
-    """Show what becomes of each store; with --run, ask and do it: state, offsets and commit records at once.
+    """Show what happens to each store; with --run, ask, then change state, offsets and commit records in one step.
 
-    Ends with 30 when the upgrade is refused.
+    Ends with 30 if the upgrade is refused.
     """
     if yes and not run:
-        raise typer.BadParameter("it belongs to --run", param_hint="--yes")
+        raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     console = Console()
     plan = load(topology).plan()
     work = Upgrade(
@@ -46,7 +48,7 @@ def upgrade(
             made = work.show(Path(temporary))
         _show(made)
         if made.refused:
-            console.print("nothing was changed, and nothing can be as it stands")
+            console.print("nothing was changed; the upgrade is refused")
             raise typer.Exit(ExitCode.REFUSED)
         console.print("nothing was changed; stop the application and give --run to do it")
         return
@@ -58,11 +60,11 @@ def upgrade(
     if not work.run(approve):
         console.print("nothing was changed")
         raise typer.Exit(1)
-    console.print(f"{plan.application_id} stands at version {plan.version}; start the application")
+    console.print(f"{plan.application_id} is at version {plan.version}; start the application")
 
 
 def _show(made: UpgradePlan) -> None:
-    """The plan, its refusals with their remedies, and what is lost."""
+    """Print the plan, its refusals with their remedies, and what is lost."""
     console = Console()
     for obstacle in made.obstacles:
         console.print(f"refused: {obstacle}", highlight=False, markup=False)
@@ -82,4 +84,4 @@ def _show(made: UpgradePlan) -> None:
     if copied and not made.refused:
         console.print("the next start reads the copied stores from their new changelogs")
     for topic in made.left:
-        console.print(f"{topic} is left behind, nothing reads it any more", highlight=False)
+        console.print(f"{topic} remains, but nothing reads it any more", highlight=False)

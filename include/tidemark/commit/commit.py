@@ -24,12 +24,12 @@ from tidemark.tasks.update import TaskUpdate
 
 
 class TasksRevoked(BatchAborted):
-    """A task of the batch is no longer ours: nothing was committed, the batch is thrown away."""
+    """A task of the batch is no longer owned by this instance: nothing was committed, and the batch is discarded."""
 
 
 @dataclass(frozen=True)
 class Committer:
-    """What a commit needs besides the batch. `clock` gives epoch milliseconds."""
+    """Everything that a commit needs besides the batch. `clock` returns epoch milliseconds."""
 
     application_id: str
     topology_version: str
@@ -42,16 +42,16 @@ class Committer:
     clock: Callable[[], int]
     probe: Probe
     timestamp_bounds: Mapping[str, TimestampBounds] = field(default_factory=dict)
-    """Of sinks that do not take every timestamp."""
+    """Bounds of the sinks that do not accept every timestamp."""
     limits: SizeLimits = field(default_factory=SizeLimits)
     description: bytes | None = None
-    """Of the state that this version keeps, where `<app>-topology` holds another one or none: committed with the batch."""
+    """Description of this version's state, if `<app>-topology` holds another one or none; it is committed with the batch."""
 
     def commit(self, kind: CommitKind, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
-        """Commit one batch exactly-once, or raise and leave nothing of it behind.
+        """Commit one batch exactly once, or raise and leave nothing of it visible. Blocks.
 
-        Raises `TasksRevoked` when a task is not ours any more, `BatchAborted` when the same batch may be tried again,
-        `InstanceFenced` and `OutcomeUnknown` when this process must end.
+        Raises `TasksRevoked` if this instance no longer owns a task, `BatchAborted` if the same batch may be tried again,
+        `InstanceFenced` and `OutcomeUnknown` if this process must end.
         """
         with self.lock:
             self._require_ownership(batch)
@@ -62,7 +62,7 @@ class Committer:
             if self.description is not None:
                 message = {"key": DESCRIPTION_KEY, "value": self.description}
                 self.producer.send_many(topology_topic(self.application_id), [message], partition=0)
-                # Without transactions too, there is never a commit record without the description that it rests on.
+                # Also without transactions, no commit record must exist without the description that it refers to.
                 self.producer.flush()
             self.probe("1-begin")
             for _, update in batch:  # 2
@@ -87,10 +87,13 @@ class Committer:
             self.probe("7-stores")
 
     def _require_ownership(self, batch: Sequence[tuple[Task, TaskUpdate]]) -> None:
-        """Brokers check the member, not who owns a partition (rule 6)."""
+        """Raise `TasksRevoked` if this instance has lost a task: brokers check the member, but not who owns a partition.
+
+        See invariant: ownership at commit.
+        """
         for task, _ in batch:
             if self.member.ownership.epoch(task.lead) != task.epoch:
-                raise TasksRevoked(f"task {task.id} was revoked; its batch is thrown away")
+                raise TasksRevoked(f"task {task.id} was revoked; its batch is discarded")
 
     def _send_outputs(self, update: TaskUpdate, commit_time_ms: int) -> None:
         for output in update.outputs:
@@ -138,14 +141,17 @@ class Committer:
     def _changelog_ends(
         self, batch: Sequence[tuple[Task, TaskUpdate]], ends_before: Mapping[TopicPartition, int]
     ) -> dict[TaskId, dict[str, int]]:
-        """Changelog ends after flush and before commit (rule 12); fewer than intended aborts the batch (rule 10)."""
+        """Return changelog ends after flush and before commit; abort the batch if they show fewer records than were sent.
+
+        See invariants: store checkpoint, delivered before offsets.
+        """
         ends = self.ends.of([p for task, _ in batch for p in task.changelogs])
         for _, update in batch:
             for store in update.stores:
                 if store.changelog is None:
                     continue
                 partition = TopicPartition(store.changelog, update.task.partition)
-                # Markers of the transaction before may still arrive, so the log may grow by more.
+                # Markers of the previous transaction may still arrive, so the log may grow by more.
                 if ends[partition] - ends_before[partition] < store.records:
                     self.producer.abort()
                     raise BatchAborted(

@@ -1,9 +1,9 @@
-"""The record that a dead letter is: what was read, why it could not be processed, and where it came from (rule 28).
+"""The record of a dead letter: what was read, why it could not be processed, and where it came from.
 
 Headers, each UTF-8 text: `tidemark.reason`; the source record's `tidemark.topic`, `.partition`, `.offset` and `.timestamp`
-(epoch milliseconds); and what `DeadLetter.details` names. A letter that the topic would refuse is shortened: first its
-value, then the record's own headers, then its key. `tidemark.shortened` says which of them, `tidemark.value.bytes`,
-`.key.bytes` and `.headers.count` what there was.
+(epoch milliseconds); and the headers in `DeadLetter.details`. A dead letter that the topic would refuse is shortened: first
+its value, then the record's own headers, then its key. `tidemark.shortened` names the shortened parts; `tidemark.value.bytes`,
+`.key.bytes` and `.headers.count` give the original sizes. See invariant: no record stops a stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 
 def dead_letter_record(letter: DeadLetter, limit_bytes: int) -> Record:
-    """The record to send to a topic that takes `limit_bytes`, which hold a letter without value and own headers."""
+    """Return the record for a topic that accepts `limit_bytes`, which must be enough without value and own headers."""
     told = _told(letter)
     whole = [*letter.headers, *told]
     if record_bytes(letter.key, letter.value, whole) <= limit_bytes:

@@ -1,4 +1,4 @@
-"""Reading `<app>-commits`: the last record of each task, from the end backwards, or all there are, in order."""
+"""Reads `<app>-commits`: the last record of each task, from the end backwards, or all records in order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def last_commit_records(
     *,
     stalled_after_s: float,
 ) -> dict[TaskId, CommitRecord]:
-    """The newest committed record of each task; tasks without one are left out.
+    """Return the newest committed record of each task; leave out tasks without one.
 
-    The end is the read_uncommitted end and reading is read_committed (rule 1), so a transaction that is still open
-    is waited for. Spans double backwards until every task is found or the topic begins. Blocks.
+    Reads with read_committed up to the read_uncommitted end (see invariant: end of a restore), so it waits for an open
+    transaction. Reads ever larger parts from the end until every task is found or the topic begins. Blocks.
     """
     topic = commits_topic(application_id)
     found: dict[TaskId, CommitRecord] = {}
@@ -41,7 +41,7 @@ def last_commit_records(
             newest = {
                 key.decode(): value for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)
             }
-            # A task that a rescale took away has an empty last record.
+            # The last record of a task that a rescale removed has no value.
             records = {TaskId.parse(k): None if v is None else CommitRecord.from_bytes(v) for k, v in newest.items()}
             if wanted <= records.keys() or start == low:
                 found.update(
@@ -62,11 +62,11 @@ def commit_history(
     from_offsets: Mapping[TopicPartition, int] | None = None,
     end_offsets: Mapping[TopicPartition, int] | None = None,
 ) -> Iterator[CommitRecord]:
-    """Every commit record of `tasks` that the topic still holds, of each task in the order of its commits.
+    """Yield every commit record of `tasks` that the topic still holds, for each task in the order of its commits.
 
-    `from_offsets`: partitions that are not read from their beginning. Read to `end_offsets`, by default to the
-    read_uncommitted end as `last_commit_records` does. What is older than the topic's
-    `min.compaction.lag.ms` may be missing, a task's last record never is. Blocks; raises `OutcomeUnknown`.
+    `from_offsets`: partitions that are not read from their beginning. Reads to `end_offsets`, by default to the
+    read_uncommitted end as `last_commit_records` does. Records older than the topic's `min.compaction.lag.ms` may be
+    missing, except the last record of a task. Blocks; raises `OutcomeUnknown`.
     """
     topic = commits_topic(application_id)
     partitions = sorted({TopicPartition(topic, task.partition) for task in tasks})
@@ -96,10 +96,10 @@ def oldest_writes(
     *,
     stalled_after_s: float,
 ) -> dict[TopicPartition, int]:
-    """The first offset that each changelog partition was written from at `since_ms` or later, as its task's commits say.
+    """Return the first offset of each changelog partition written at `since_ms` or later, by its task's commit records.
 
-    `wanted` names the task of each. One that was not written since is left out. Blocks: reads commits from that time on until
-    all are found. Raises `OutcomeUnknown`.
+    `wanted` names the task of each. Partitions that were not written since are left out. Blocks: reads commit records from
+    that time on until all are found. Raises `OutcomeUnknown`.
     """
     found: dict[TopicPartition, int] = {}
     topic = commits_topic(application_id)

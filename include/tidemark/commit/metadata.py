@@ -1,4 +1,4 @@
-"""The metadata string of a committed offset: what a task must know beyond its stores' contents."""
+"""The metadata string of a committed offset: what a task must know besides the contents of its stores."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _VERSION = 2
 
 @dataclass(frozen=True)
 class OffsetMetadata:
-    """Batch and stream times as the commit left them."""
+    """Batch, stream times and topology version of a commit."""
 
     batch: int
     stream_times: StreamTimes
     topology_version: str
 
     def encode(self) -> str:
-        """Compact JSON; Kafka allows 4096 bytes by default."""
+        """Return compact JSON; Kafka allows 4096 bytes by default."""
         return json.dumps({"v": _VERSION, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | None) -> OffsetMetadata | None:
-        """None for offsets that another tool committed."""
+        """Read what `encode` wrote; return None for offsets that another tool committed."""
         try:
             body = json.loads(text or "")
             if body.pop("v", None) != _VERSION:

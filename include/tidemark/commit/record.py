@@ -1,4 +1,7 @@
-"""Commit records: one per task and batch on `<app>-commits`, the history every audit and every start reads (rule 5)."""
+"""Commit records: one per task and batch on `<app>-commits`, the history that every audit and every start reads.
+
+See invariant: commit records.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ RECORD_VERSION = 2
 
 
 class CommitKind(StrEnum):
-    """What moved the offsets."""
+    """The reason why the offsets moved."""
 
     START = "start"
     BATCH = "batch"
@@ -29,14 +32,14 @@ class CommitKind(StrEnum):
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """What one transaction did for one task.
+    """The effects of one transaction on one task.
 
     `sources` holds [start, end) by topic and partition; `sinks` and `changelogs` count this task's records by topic;
     `ends_before` are the read_uncommitted end offsets of sinks and changelogs before the batch, so that its records
-    can be found. `rows` counts what reached the stateful nodes, late ones included.
+    can be found. `rows` counts the rows that reached the stateful nodes, including late ones.
 
-    Of a rewind, `sources` holds (offset before, offset gone back to), so that the end is where the task goes on;
-    `rewound_to` is the batch whose state it brought back, None in every other record.
+    For a rewind, `sources` holds (old offset, new offset), so that the end is where the task continues; `rewound_to` is the
+    batch whose state it restored, None in every other record.
     """
 
     kind: CommitKind
@@ -59,11 +62,11 @@ class CommitRecord:
 
     @property
     def end_offsets(self) -> dict[str, int]:
-        """Next offset of the task's partition of each source topic after this batch."""
+        """Return the next offset of the task's partition of each source topic after this batch."""
         return {topic: spans[self.task.partition][1] for topic, spans in self.sources.items()}
 
     def to_bytes(self) -> bytes:
-        """As the JSON value of the record; its key is the task id."""
+        """Return the JSON value of the record; its key is the task id."""
         body = {"version": RECORD_VERSION, **asdict(self), "task": str(self.task)}
         return json.dumps(body, separators=(",", ":")).encode()
 
@@ -74,13 +77,13 @@ class CommitRecord:
         version = body.pop("version", None)
         if version == 1:
             raise StartRefused(
-                "a commit record was written by a Tidemark that kept one stream time per task; which windows of which node "
-                "have closed cannot be told from it, so its state cannot be carried over: go on with that Tidemark, or "
+                "a commit record was written by a Tidemark version with one stream time per task; it does not show which "
+                "windows of which node have closed, so its state cannot be carried over: continue with that version, or "
                 "give the topology another application id to process its sources from the start"
             )
         if version != RECORD_VERSION:
             raise StartRefused(
-                f"a commit record has version {version}, this Tidemark reads {RECORD_VERSION}: upgrade it"
+                f"a commit record has version {version}, but this Tidemark reads {RECORD_VERSION}: upgrade Tidemark"
             )
         body["kind"] = CommitKind(body["kind"])
         body["task"] = TaskId.parse(body["task"])

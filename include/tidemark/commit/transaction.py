@@ -1,4 +1,7 @@
-"""The instance's one producer, transactional or idempotent, and what each of its errors means (rules 9, 18; rows A2, A4)."""
+"""The instance's one producer, transactional or idempotent, and the meaning of each of its errors.
+
+See invariants: bounded open transactions, order of at_least_once.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +30,19 @@ _DENIED = {
 }
 _BUFFER_WAIT_S = 0.1
 _RETRY_BACKOFF_MS = 500
-# The client waits that long before it sends a request again, a fifth more or less.
+# The client waits this long before it sends a request again, more or less by a fifth.
 _SURELY_SENT_ONCE_S = 0.8 * _RETRY_BACKOFF_MS / 1000
 _RETURNS_S = 5.0
 _ANY_PARTITION = -1
 _EARLIEST_MS = 1
-"""The client takes a timestamp of 0 for now."""
+"""The smallest timestamp that can be sent: the client takes 0 as the current time."""
 
 
 class BatchProducer(ABC):
-    """What a commit writes through: begin, send, offsets, commit or abort.
+    """The producer of a commit: begin, send, offsets, commit or abort.
 
-    Raises `InstanceFenced`, `OutcomeUnknown` (`ProducerFenced` is one), `BatchAborted` or, for a right that is lacking,
-    `PreflightFailed`, nothing else of Kafka's. Behind all but `BatchAborted` the producer must be thrown away.
+    Of Kafka's errors it raises only `InstanceFenced`, `OutcomeUnknown` (also as `ProducerFenced`), `BatchAborted` and, if a
+    permission is missing, `PreflightFailed`. After all but `BatchAborted` the producer must be thrown away.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class BatchProducer(ABC):
             "linger.ms": 5,
             "retry.backoff.ms": _RETRY_BACKOFF_MS,
             "retry.backoff.max.ms": 2 * _RETRY_BACKOFF_MS,
-            # Topics say what they take, and are asked (`SizeLimits`); the client would refuse more than 1 MB.
+            # The limits of topics are checked with `SizeLimits`; by default the client would refuse more than 1 MB.
             "message.max.bytes": 1_000_000_000,
             "queue.buffering.max.messages": max_queued_records,
             "queue.buffering.max.kbytes": 2_097_151,
@@ -72,16 +75,16 @@ class BatchProducer(ABC):
         self._producer = Producer(self._config)
 
     def _client_of(self, topic: str) -> Producer:
-        """The client that sends to a topic."""
+        """Return the client that sends to a topic."""
         return self._producer
 
     def _clients(self) -> Sequence[Producer]:
-        """All of them, in the order in which they are waited for."""
+        """Return all clients, in the order in which they are flushed."""
         return (self._producer,)
 
     @abstractmethod
     def init(self, timeout_s: float) -> None:
-        """Before anything else: settle what another holder of the name has left open. Blocks."""
+        """Finish what another holder of the name has left open; must be called first. Blocks."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -97,13 +100,13 @@ class BatchProducer(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Give the batch up."""
+        """Abort the batch."""
 
     def send_many(self, topic: str, messages: Sequence[Message], partition: int | None = None) -> None:
-        """Queue records; with `partition`, all go there, else by murmur2 of the key. Blocks while the queue is full.
+        """Queue records; all go to `partition`, or by murmur2 of the key if it is None. Blocks while the queue is full.
 
-        Records with a timestamp go one by one, as produce_batch takes neither timestamps nor headers (rule 10); their
-        headers are sent, too. Others have the time of their sending.
+        Records with a timestamp are sent one by one, with their headers, as produce_batch takes neither timestamps nor headers
+        (see invariant: delivered before offsets). Other records get the time at which they are sent.
         """
         if messages and "timestamp" in messages[0]:
             self._send_stamped(topic, messages, partition)
@@ -117,7 +120,7 @@ class BatchProducer(ABC):
         with self._classified(f"produce to {topic}"):
             for message in messages:
                 at = message["timestamp"] or _EARLIEST_MS
-                # Positional: names cost a fifth of the call. The two without a value are callbacks.
+                # Positional: named arguments cost a fifth of the call. The two without a value are callbacks.
                 arguments = topic, message["value"], message["key"], place, None, None, at, message.get("headers")
                 while True:
                     try:
@@ -134,7 +137,7 @@ class BatchProducer(ABC):
                 queued = client.produce_batch(topic, rest, **options)
                 if queued == len(rest):
                     return
-                # What was not queued carries its reason; only a full queue is worth another try (rule 10).
+                # Records that were not queued carry the reason; only a full queue is worth another try.
                 refused = [message for message in rest if "_error" in message]
                 if len(refused) != len(rest) - queued:
                     raise OutcomeUnknown(f"{topic}: {queued} of {len(rest)} records queued, {len(refused)} refused")
@@ -163,15 +166,15 @@ class BatchProducer(ABC):
             self._undelivered.append(str(error))
 
     def flush(self) -> None:
-        """Wait until everything queued has been acknowledged; raises `BatchAborted` when something was not."""
+        """Wait until everything queued is acknowledged; raises `BatchAborted` if something was not."""
         with self._classified("flush"):
             left = sum(client.flush(self._timeout_s) for client in self._clients())
         if left or self._undelivered:
             self.abort()
-            raise BatchAborted(f"{left} records not acknowledged in {self._timeout_s} s {self._undelivered[:1]}")
+            raise BatchAborted(f"{left} records were not acknowledged in {self._timeout_s} s {self._undelivered[:1]}")
 
     def _fatal_reason(self, error: KafkaError) -> KafkaError:
-        """What has made every call fail; the client may have learnt of it between two of ours."""
+        """Return the error that makes every call fail, which the client may have received between two of our calls."""
         return error
 
     @contextmanager
@@ -179,8 +182,8 @@ class BatchProducer(ABC):
         try:
             yield
         except (KafkaException, SystemError) as raised:
-            # The client raises a fatal error while it serves a call; a delivery report behind it then fails on that,
-            # or takes it away: SystemError, with the error as its cause or with none.
+            # The client raises a fatal error while it serves a call. A later delivery report then fails because of it, or
+            # replaces it with a SystemError, which has the error as its cause or has no cause.
             found = raised if isinstance(raised, KafkaException) else raised.__cause__
             told = isinstance(found, KafkaException)
             error: KafkaError = found.args[0] if found and told else KafkaError(KafkaError._FATAL)
@@ -197,22 +200,22 @@ class BatchProducer(ABC):
                 ) from raised
             if error.code() in _DENIED:
                 raise PreflightFailed(
-                    f"{what} of {self.name}: {error.str()}; have the ACLs granted that `tidemark acls NAME --principal "
+                    f"{what} of {self.name}: {error.str()}; grant the ACLs that `tidemark acls NAME --principal "
                     "User:… --instances N` prints"
                 ) from raised
             if error.txn_requires_abort() or (isinstance(self, IdempotentProducer) and error.retriable()):
                 self.abort()
                 raise BatchAborted(f"{what}: {error.str()}; the transaction was aborted") from raised
-            raise OutcomeUnknown(f"{what}: {error.str()} ({error.name()}); the instance starts anew") from raised
+            raise OutcomeUnknown(f"{what}: {error.str()} ({error.name()}); the instance starts again") from raised
 
 
 class TransactionalProducer(BatchProducer):
-    """exactly_once: everything of a batch becomes visible together, or never.
+    """The producer for exactly_once: everything of a batch becomes visible together, or never.
 
-    The client retries a request to a coordinator by itself when the connection breaks. The first request may still arrive
-    during the next transaction, and end it: librdkafka speaks transactions v1, in which the coordinator cannot tell two
-    transactions of one producer epoch apart. So whenever a request may have been sent twice, the next transaction begins with
-    a new producer, whose epoch is higher. A call that returns sooner than the client retries has sent its request once.
+    The client itself retries a request to a coordinator if the connection breaks. The first request may still arrive
+    during the next transaction, and end it: librdkafka uses transactions v1, in which the coordinator cannot distinguish two
+    transactions of one producer epoch. So whenever a request may have been sent twice, the next transaction begins with
+    a new producer, whose epoch is higher. A call that returns before the client retries has sent its request once.
     """
 
     def __init__(
@@ -230,7 +233,7 @@ class TransactionalProducer(BatchProducer):
         self._may_have_sent_twice = False
 
     def begin(self) -> None:
-        """Start a transaction; nothing is sent yet. Blocks where the epoch has to be moved on first."""
+        """Start a transaction; nothing is sent yet. Blocks if a new producer is needed first."""
         self._undelivered.clear()
         if self._may_have_sent_twice:
             self._producer = Producer(self._config)
@@ -243,18 +246,19 @@ class TransactionalProducer(BatchProducer):
         self._ask("send_offsets_to_transaction", self._timeout_s, list(offsets), group.opaque)
 
     def commit(self) -> None:
-        """Step 6. An error here other than a clear abort leaves the outcome unknown."""
+        """Step 6. After any error but a clear abort, the outcome is unknown."""
         self._ask("commit_transaction", self._timeout_s)
 
     def abort(self) -> None:
-        """Give the open transaction up. Nothing of it is ever visible to read_committed readers."""
+        """Abort the open transaction. Nothing of it is ever visible to read_committed readers."""
         self._ask("abort_transaction", self._timeout_s)
 
     def _ask(self, method: str, timeout_s: float, *arguments: object) -> None:
         """Call a method of the client that sends requests to a coordinator. Raises `OutcomeUnknown` if it does not return.
 
-        It runs in a thread of its own, because not every method keeps its timeout: after a connection has broken,
-        `send_offsets_to_transaction` waits until the state of some broker changes, which may be never (librdkafka issue 5456).
+        The call runs in its own thread, because not every method keeps its timeout: after a connection has broken,
+        `send_offsets_to_transaction` waits until the state of some broker changes, which may never happen (librdkafka
+        issue 5456).
         """
         call = getattr(self._producer, method)
         raised: list[BaseException] = []
@@ -263,7 +267,7 @@ class TransactionalProducer(BatchProducer):
         def ask() -> None:
             try:
                 call(*arguments, timeout_s)
-            except BaseException as error:  # noqa: BLE001 - it is raised again by who waits.
+            except BaseException as error:  # noqa: BLE001 - the waiting thread raises it again.
                 raised.append(error)
             finally:
                 returned.set()
@@ -275,14 +279,14 @@ class TransactionalProducer(BatchProducer):
             self._may_have_sent_twice |= time.monotonic() - started >= _SURELY_SENT_ONCE_S
             if not in_time:
                 raise OutcomeUnknown(
-                    f"{method} has not returned after {timeout_s + _RETURNS_S:g} s; the instance starts anew, because the "
+                    f"{method} has not returned after {timeout_s + _RETURNS_S:g} s; the instance starts again, because the "
                     "Kafka client did not keep its timeout"
                 )
             if raised:
                 raise raised[0]
 
     def _fatal_reason(self, error: KafkaError) -> KafkaError:
-        # `produce` only says that there is one; calls of the transaction say which.
+        # `produce` reports only that there is a fatal error; calls of the transaction report which.
         try:
             self._producer.abort_transaction(self._timeout_s)
         except KafkaException as told:
@@ -292,12 +296,12 @@ class TransactionalProducer(BatchProducer):
 
 
 class IdempotentProducer(BatchProducer):
-    """at_least_once: records are visible at once, offsets follow when all are acknowledged (rule 18).
+    """The producer for at_least_once: records are visible at once, and offsets follow when all are acknowledged.
 
-    A crash in between processes the batch once more. `commit_offsets` is the member's own synchronous commit. Where
-    `outputs`, a list of topics, are to wait for less than all replicas in sync (`acks`), they go through a client of their own:
-    the client has one `acks` for all topics, and state cannot rest on records that may be lost
-    (`docs/decisions/0017-acks-of-outputs.md`).
+    A crash in between processes the batch once more. `commit_offsets` is the member's own synchronous commit. If `outputs`, a
+    list of topics, wait for less than all replicas in sync (`acks`), they have a client of their own: a client has one `acks`
+    for all topics, and state must not depend on records that may be lost (`docs/decisions/0017-acks-of-outputs.md`). See
+    invariant: order of at_least_once.
     """
 
     def __init__(
@@ -310,7 +314,7 @@ class IdempotentProducer(BatchProducer):
         acks: Acks = Acks.ALL,
         outputs: Collection[str] = (),
     ) -> None:
-        # produce_batch tells nothing of a record that was not delivered, so every record's failure is asked for here.
+        # produce_batch does not report a record that was not delivered, so each record's failure is reported here.
         identity = {"on_delivery": self._delivered, "delivery.report.only.error": True}
         super().__init__(client_config, identity, name, timeout_ms, max_queued_records)
         self._commit_offsets = commit_offsets
@@ -318,7 +322,7 @@ class IdempotentProducer(BatchProducer):
         self._output_client = self._producer
         if acks is not Acks.ALL and outputs:
             self._outputs = frozenset(outputs)
-            # Without idempotence nothing else keeps the order of two requests of which the first is sent again.
+            # Without idempotence nothing else keeps the order of two requests if the first is sent again.
             weaker = {"enable.idempotence": False, "acks": acks.value, "max.in.flight.requests.per.connection": 1}
             self._output_client = Producer({**self._config, **weaker})
 
@@ -326,14 +330,14 @@ class IdempotentProducer(BatchProducer):
         return self._output_client if topic in self._outputs else self._producer
 
     def _clients(self) -> Sequence[Producer]:
-        # Outputs first: a commit record that is acknowledged speaks of outputs that were.
+        # Outputs first: an acknowledged commit record must not count outputs that were not acknowledged.
         return (self._output_client, self._producer) if self._outputs else (self._producer,)
 
     def init(self, timeout_s: float) -> None:
-        """Nothing of another holder can be open."""
+        """Do nothing, as no other holder can have left anything open."""
 
     def begin(self) -> None:
-        """Forget the failures of the batch before."""
+        """Forget the failures of the previous batch."""
         self._undelivered.clear()
 
     def send_offsets(self, offsets: Sequence[ClientPartition], group: GroupMetadata) -> None:
@@ -345,7 +349,7 @@ class IdempotentProducer(BatchProducer):
         """Step 6 is done with step 5."""
 
     def abort(self) -> None:
-        """What is queued is dropped; what is written stays, and is written once more."""
+        """Drop the queued records; written records stay, and are written once more."""
         for client in self._clients():
             client.purge()
             client.flush(self._timeout_s)

@@ -1,1 +1,1 @@
-"""What `tidemark demo` shows."""
+"""The parts of `tidemark demo`."""

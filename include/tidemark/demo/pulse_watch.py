@@ -1,4 +1,4 @@
-"""What the demo knows of the running stream: counts from `pulse-counts`, lag of the group, what instances say."""
+"""The demo's view of the running stream: counts from `pulse-counts`, lag of the group, reports of instances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEADERS_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment of the stream. Ages are None, and numbers 0, as long as nothing is known."""
+    """The stream at one time. Ages are None, and numbers 0, while nothing is known."""
 
     state: str
     patients: int
@@ -39,7 +39,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class InstanceView:
-    """The instances of one application, summed up."""
+    """A summary of the instances of one application."""
 
     state: str
     events_per_second: float
@@ -47,7 +47,7 @@ class InstanceView:
 
     @classmethod
     def of(cls, said: list[Mapping[str, Any]], is_alive: Callable[[Mapping[str, Any]], bool]) -> InstanceView:
-        """From the contents of the instance files; those whose process is gone count for nothing."""
+        """Summarise the contents of run files; instances whose process is gone are ignored."""
         alive = [one for one in said if is_alive(one)]
         if not alive:
             return cls("LOST" if said else "STARTING", 0.0, None)
@@ -58,7 +58,7 @@ class InstanceView:
 
 
 def current(counts: Mapping[Window, tuple[int, int]], now_ms: int, grace_ms: int) -> dict[Window, int]:
-    """Pulses of the windows that still take records; `counts` holds window end and pulses."""
+    """Return the pulses of windows that still accept records; `counts` holds window end and pulses."""
     return {window: pulses for window, (end_ms, pulses) in counts.items() if end_ms + grace_ms > now_ms}
 
 
@@ -76,7 +76,7 @@ class PulseWatch:
     ) -> None:
         """`topics` are source and sink; both must exist. Blocks until their leaders are known.
 
-        Raises `PreflightFailed` when the broker does not tell where the sink's records are.
+        Raises `PreflightFailed` if the broker does not return the offsets of the sink.
         """
         self._source, sink = topics
         self._application_id = application_id
@@ -92,12 +92,12 @@ class PulseWatch:
         self._sink.assign(self._positions(sink, began_ms - _LOOK_BACK_MS))
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the consumers."""
         self._sink.close()
         self._group.close()
 
     def follow(self, seconds: float) -> None:
-        """Take in what the stream emits meanwhile. Blocks for that time at most; a silent broker is no error."""
+        """Read what the stream emits meanwhile. Blocks for at most `seconds`; no answer from the broker is not an error."""
         for message in self._sink.consume(50_000, seconds):
             if message.error() is None:
                 self._take(message)
@@ -112,7 +112,7 @@ class PulseWatch:
             self._fresh += 1
 
     def snapshot(self, now_ms: int) -> Snapshot:
-        """Sum up; windows that are over are forgotten. Blocks for two round trips."""
+        """Summarise; forget windows that are over. Blocks for two round trips."""
         open_windows = current(self._counts, now_ms, self._grace_ms)
         self._counts = {window: self._counts[window] for window in open_windows}
         self._newest = {window: pulses for window, pulses in self._newest.items() if window in open_windows}
@@ -133,7 +133,7 @@ class PulseWatch:
         return sorted(self._group.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions)
 
     def _positions(self, topic: str, since_ms: int) -> list[TopicPartition]:
-        """Offsets of that time. A topic that has just been created has no leaders yet, and is asked again."""
+        """Return the offsets at `since_ms`. Asks again while a topic that was just created has no leaders."""
         found: list[TopicPartition] = []
         failures: list[KafkaException] = []
 
@@ -147,11 +147,11 @@ class PulseWatch:
 
         if not wait_until(is_known, _LEADERS_TIMEOUT_S, every_s=0.2):
             reason = failures[-1] if failures else "it has no partitions"
-            raise PreflightFailed(f"topic {topic} cannot be read: {reason}; look at `tidemark status`")
+            raise PreflightFailed(f"failed to read topic {topic}: {reason}; look at `tidemark status`")
         return found
 
     def _lag(self) -> int:
-        """Records of the source after the committed offsets; where none is committed, all that there are."""
+        """Return the number of records after the committed offsets; all records of partitions without a committed offset."""
         try:
             places = [TopicPartition(self._source, p) for p in self._partitions(self._source)]
             lag = 0
@@ -159,7 +159,7 @@ class PulseWatch:
                 first, end = self._group.get_watermark_offsets(place, timeout=_TIMEOUT_S)
                 lag += end - max(first, place.offset)
         except KafkaException:
-            # The broker is away for a moment: the table goes on with what it can say.
+            # The broker does not answer just now: the table shows what else is known.
             return -1
         return lag
 
@@ -169,9 +169,9 @@ class PulseWatch:
             try:
                 said = json.loads(file.read_text())
             except (OSError, ValueError):
-                # Removed at this moment: it says nothing.
+                # The file was removed just now.
                 continue
-            # The launcher keeps files of its own beside the instances'.
+            # The launcher keeps other files in the same folder.
             if said.get("application_id") == self._application_id:
                 found.append(said)
         return found

@@ -1,4 +1,4 @@
-"""The continuous replay as a part of the stack: recorded in `stack.json`, ended by `tidemark down`."""
+"""The continuous replay as a service of the stack: recorded in `stack.json`, stopped by `tidemark down`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAME = "replay"
 
 
 def ensure_replay(settings: Settings, arguments: list[str]) -> bool:
-    """Start `tidemark replay` with these arguments unless one runs against this broker; whether it was started.
+    """Start `tidemark replay` with these arguments unless one runs against this broker; return whether it was started.
 
-    Raises `PreflightFailed` where no stack is recorded.
+    Raises `PreflightFailed` if no stack is recorded.
     """
     with record.locked(settings.var_dir):
         known = record.load(settings.var_dir)
@@ -45,6 +45,6 @@ def _is_usable(known: Record, settings: Settings) -> bool:
     if process is None:
         return False
     with suppress(psutil.Error):
-        # A broker that was started again on another port leaves the replay talking to nobody.
+        # If the broker was started again on another port, the replay has no broker to write to.
         return process.environ().get("TIDEMARK_BOOTSTRAP_SERVERS") == settings.bootstrap_servers
     return False

@@ -1,4 +1,4 @@
-"""The demo's picture of a snapshot: a table for a terminal, a line for a log."""
+"""A snapshot of the demo as text: a table for a terminal, a line for a log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _age(seconds: float | None) -> str:
 
 
 def line(snapshot: Snapshot) -> str:
-    """One line, without colour."""
+    """Return one line, without colour."""
     return (
         f"state={snapshot.state} patients={snapshot.patients} windows={snapshot.windows} counts={snapshot.counts} "
         f"events/s={snapshot.events_per_second:.0f} lag={snapshot.lag} last_commit={_age(snapshot.commit_age_s)}"
@@ -30,7 +30,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def table(snapshot: Snapshot) -> Group:
-    """The stream as a whole, and below it the windows that changed last."""
+    """Return the stream as a whole, and below it the windows that changed last."""
     colour = _COLOURS.get(snapshot.state, "yellow")
     whole = Table(title="patient-monitoring: heartbeats per patient and minute", title_justify="left")
     for heading in ("instance", "patients", "current windows", "pulses in them", "events/s", "lag", "last commit"):
@@ -47,4 +47,6 @@ def table(snapshot: Snapshot) -> Group:
     latest = Table("patient", "window (UTC)", "pulses", title="counted last", title_justify="left")
     for patient, start_ms, pulses in snapshot.newest:
         latest.add_row(patient, f"{datetime.fromtimestamp(start_ms / 1000, UTC):%H:%M:%S}", str(pulses))
-    return Group(whole, latest, Text("Ctrl-C leaves the table; the stream goes on. `make stop` ends it.", style="dim"))
+    return Group(
+        whole, latest, Text("Ctrl-C closes the table; the stream continues. `make stop` ends it.", style="dim")
+    )

@@ -1,1 +1,1 @@
-"""What an instance tells of itself: listeners, events, the events topic (rows D4, D5)."""
+"""What an instance reports about itself: listeners, events, the events topic."""

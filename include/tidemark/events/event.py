@@ -1,4 +1,4 @@
-"""One event of an instance, and its JSON form; `docs/events.md` lists the kinds with their fields, a test compares."""
+"""One event of an instance, and its JSON form. `docs/events.md` lists the kinds with their fields; a test compares them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rebalance:
-    """The source partitions whose tasks an instance holds, and how they differ from the time before.
+    """The source partitions whose tasks an instance holds, and how they differ from the previous assignment.
 
-    `generation` is the group's, under which the instance commits from now on.
+    `generation` is that of the group, under which the instance commits from now on.
     """
 
     held: tuple[TopicPartition, ...]
@@ -62,7 +62,7 @@ class Rebalance:
 
 @dataclass(frozen=True)
 class Event:
-    """`time_ms` is the instance's wall clock in epoch milliseconds; `body` holds what JSON can."""
+    """An event. `time_ms` is the instance's wall clock in epoch milliseconds; `body` holds only what JSON can represent."""
 
     kind: EventKind
     application_id: str
@@ -72,7 +72,7 @@ class Event:
     body: Mapping[str, Any]
 
     def to_json(self) -> str:
-        """One line, its names those of this class."""
+        """Return one line of JSON with the field names of this class."""
         return json.dumps(
             {
                 "kind": self.kind,
@@ -95,7 +95,7 @@ class Event:
 
     @property
     def what(self) -> str:
-        """The body in a few words, for people."""
+        """Return the body in a few words, for people."""
         body = self.body
         if self.kind is EventKind.STATE:
             return f"{body['old']} → {body['new']}" if body["old"] != body["new"] else str(body["new"])
@@ -105,9 +105,9 @@ class Event:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
             return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *told])
         if self.kind is EventKind.STANDSTILL:
-            return f"stands still for {body['stood_s']:.0f} s: {body['why']}"
+            return f"no progress for {body['stood_s']:.0f} s: {body['why']}"
         if self.kind is EventKind.STANDSTILL_END:
-            return f"moves again after {body['stood_s']:.0f} s"
+            return f"progress again after {body['stood_s']:.0f} s"
         place = f"{body['store']} from {body['changelog']}[{body['partition']}]"
         if self.kind is EventKind.RESTORE_START:
             return f"{place}: offsets {body['start_offset']} to {body['end_offset']}"
@@ -116,12 +116,12 @@ class Event:
 
 
 def state_body(new: InstanceState, old: InstanceState) -> dict[str, Any]:
-    """Of `EventKind.STATE`; both are the same for an instance that was just made."""
+    """Return the body of `EventKind.STATE`; both states are the same for an instance that was just created."""
     return {"new": str(new), "old": str(old)}
 
 
 def failure_body(failure: BaseException) -> dict[str, Any]:
-    """Of `EventKind.FAILURE`; only our own messages are known to hold nothing secret."""
+    """Return the body of `EventKind.FAILURE`; only Tidemark's own messages are known to contain no secrets."""
     message, exit_code = "see the instance's log", ExitCode.FAILED
     if isinstance(failure, TidemarkError):
         message, exit_code = " ".join(str(failure).split()), failure.exit_code
@@ -129,7 +129,7 @@ def failure_body(failure: BaseException) -> dict[str, Any]:
 
 
 def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:
-    """Of `EventKind.REBALANCE`; partitions are written `topic[number]`."""
+    """Return the body of `EventKind.REBALANCE`; partitions are written `topic[number]`."""
     return {
         "held": [str(p) for p in rebalance.held],
         "gained": [str(p) for p in rebalance.gained],
@@ -139,7 +139,7 @@ def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:
 
 
 def restore_body(progress: RestoreProgress) -> dict[str, Any]:
-    """Of every kind about a restore."""
+    """Return the body of every kind about a restore."""
     return {
         "store": progress.store,
         "changelog": progress.changelog.topic,

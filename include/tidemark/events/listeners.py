@@ -1,4 +1,4 @@
-"""Who listens to an instance, and the one place that tells them all, in the words of Kafka Streams' listeners."""
+"""Listeners of an instance, named as in Kafka Streams, and the one place that calls them all."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ class StateListener(Protocol):
     """Called from the thread that changed the state; must not block."""
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None:
-        """After each transition, and once with CREATED twice when the instance is made."""
+        """Called after each transition, and once with CREATED twice when the instance is created."""
 
 
 class FailureListener(Protocol):
     """Called from the thread that ends the instance; must not block."""
 
     def on_failure(self, failure: BaseException) -> None:
-        """What the instance ends with; the transition to ERROR comes after it."""
+        """Called with the error that ends the instance, before the transition to ERROR."""
 
 
 class RebalanceListener(Protocol):
     """Called from the instance's loop; must not block."""
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
-        """The tasks of the new assignment are open."""
+        """Called when the tasks of the new assignment are open."""
 
 
 class InstanceListener(StateListener, FailureListener, RebalanceListener, RestoreListener, Protocol):
-    """Everything that an instance tells. Restores tell it from several threads at once."""
+    """All callbacks of an instance. Restores call it from several threads at once."""
 
 
 class Closable(Protocol):
-    """What has something left to write when an instance ends."""
+    """A listener that may have something left to write when an instance ends."""
 
     def close(self, timeout_s: float) -> None:
-        """Blocks for `timeout_s` at most; raises nothing."""
+        """Write what is left. Blocks for at most `timeout_s`; never raises."""
 
 
 class Listeners:
-    """An `InstanceListener` that tells each of `listeners`, in their order; `closables` are closed at the end."""
+    """An `InstanceListener` that calls each of `listeners`, in order; `closables` are closed at the end."""
 
     def __init__(self, listeners: Sequence[InstanceListener], closables: Sequence[Closable]) -> None:
         self._listeners = listeners
@@ -59,7 +59,7 @@ class Listeners:
         self._held: frozenset[TopicPartition] = frozenset()
 
     def rebalanced(self, held: Iterable[TopicPartition], generation: int) -> None:
-        """Tell which partitions are held now, in which generation of the group, and what that changed."""
+        """Report the partitions that are held now, the group's generation, and what has changed."""
         now = frozenset(held)
         gained, lost = now - self._held, self._held - now
         self._held = now
@@ -94,7 +94,7 @@ class Listeners:
             listener.on_restore_suspended(progress)
 
     def close(self, timeout_s: float) -> None:
-        """Let all write, side by side, what they still have. Blocks for `timeout_s` at most, or hardly longer."""
+        """Close all in parallel, so that each can write what is left. Blocks for at most `timeout_s` and a moment more."""
         threads = [
             threading.Thread(target=closable.close, args=(timeout_s,), daemon=True) for closable in self._closables
         ]
@@ -106,7 +106,7 @@ class Listeners:
 
 
 class LoggingListener(LoggingRestoreListener):
-    """The log; transitions are told there by the state machine, a failure by the process that it ends."""
+    """Writes rebalances and restores to the log; the state machine logs transitions, and the process logs its failure."""
 
     def on_change(self, new: InstanceState, old: InstanceState) -> None: ...
 

@@ -19,8 +19,8 @@ from tidemark.restore.listener import RestoreProgress
 class RichRestoreListener:
     """A `RestoreListener` with one bar per store and changelog partition: offsets done, records per second, time left.
 
-    Used as a context manager around restores, which may tell it from several threads at once. Where the console is no
-    terminal, only how each ended is printed.
+    Used as a context manager around restores, which may call it from several threads at once. If the console is not a
+    terminal, only the end of each restore is printed.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -46,7 +46,7 @@ class RichRestoreListener:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No bars are drawn while a person is asked something."""
+        """Draw no bars while a person is asked a question."""
         self._bars.stop()
         yield
         self._bars.start()
@@ -67,7 +67,7 @@ class RichRestoreListener:
     def _show(self, progress: RestoreProgress, left: str) -> None:
         offsets = progress.end_offset - progress.start_offset
         done = progress.next_offset - progress.start_offset
-        # A tail without an offset is done when it starts.
+        # A restore without offsets is done when it starts.
         total, completed = (offsets, done) if offsets > 0 else (1, 1)
         fields: dict[str, Any] = {
             "done": done, "offsets": offsets, "rate": progress.records_per_second, "left": left,

@@ -1,4 +1,4 @@
-"""What an instance tells its listeners, as events, into the places where events are kept."""
+"""Turns the callbacks of an instance into events, and passes them to the places where events are kept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class EventSink(Closable, Protocol):
     """A place where events are kept."""
 
     def publish(self, event: Event) -> None:
-        """Take the event or drop and count it; neither blocks nor raises. Safe to call from several threads."""
+        """Take the event, or drop and count it; neither blocks nor raises. Safe to call from several threads."""
 
 
 class EventRecorder:
-    """An `InstanceListener` that gives every sink the same events in the same order; batches once a second and store."""
+    """An `InstanceListener` that gives every sink the same events in the same order; at most one batch a second and store."""
 
     def __init__(
         self,

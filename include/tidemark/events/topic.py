@@ -1,4 +1,4 @@
-"""Events to `<app>-events`: outside of every transaction, never waited for."""
+"""Writes events to `<app>-events`, outside of every transaction and without waiting for them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _DELIVERY_TIMEOUT_MS = 30_000
 
 
 class EventTopic:
-    """An `EventSink`: an idempotent producer of its own, the instance number as key.
+    """An `EventSink` with an idempotent producer of its own. The key of an event is the instance number.
 
-    What the broker does not take in time, or what the queue has no room for, is lost: one warning, and the count at the
-    end.
+    Events that the broker does not accept in time, or that do not fit into the queue, are lost: one warning is logged, and
+    their count at the end.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class EventTopic:
 
     @property
     def undelivered(self) -> int:
-        """Events dropped, and those that are still on their way."""
+        """Return the number of events that were dropped or are not acknowledged yet."""
         with self._lock:
             return self._published - self._delivered
 
     def publish(self, event: Event) -> None:
-        """Queue the event; dropped where that is not possible at once."""
+        """Queue the event, or drop it if the queue is full. Does not block."""
         with self._lock:
             self._published += 1
         try:
@@ -67,7 +67,7 @@ class EventTopic:
             self._warn(str(error))
 
     def close(self, timeout_s: float) -> None:
-        """Wait for acknowledgements, at most so long; what is left then is dropped."""
+        """Wait for acknowledgements, for at most `timeout_s`; drop the events that are left then."""
         self._producer.flush(timeout_s)
         lost = self.undelivered
         if lost:
@@ -86,4 +86,6 @@ class EventTopic:
             if self._has_warned:
                 return
             self._has_warned = True
-        log.warning("%s: events are dropped: %s; the stream goes on, later ones are only counted", self._topic, reason)
+        log.warning(
+            "%s: events are dropped: %s; the stream continues, later ones are only counted", self._topic, reason
+        )

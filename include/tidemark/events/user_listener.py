@@ -1,4 +1,4 @@
-"""A user's own listener: loaded by import path, called from a thread of its own, unable to stop or delay a stream."""
+"""A user's own listener: loaded by import path, called from its own thread, unable to stop or delay a stream."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ METHODS = (
     "on_restore_end",
     "on_restore_suspended",
 )
-"""What a listener may have; one of them is enough."""
+"""The methods that a listener may have; one of them is enough."""
 
 
 def load_listeners(paths: Sequence[str], application_id: str, instance: int) -> list[UserListener]:
-    """The classes that the setting `listeners` names, each with a thread that makes its object.
+    """Load the classes that the setting `listeners` names, and start a thread for each, which creates its object.
 
-    Raises `InvalidSettings` naming the path when it does not import, is no class, or has no method of a listener.
+    Raises `InvalidSettings` with the path if it cannot be imported, is not a class, or has no method of a listener.
     """
     classes = [_load(path) for path in paths]
     return [
@@ -48,14 +48,14 @@ def _load(path: str) -> type:
     except InvalidTopology as error:
         raise InvalidSettings(str(error)) from error
     if not isinstance(found, type):
-        raise InvalidSettings(f"setting listeners: {path} is no class; name a class with {' or '.join(METHODS)}")
+        raise InvalidSettings(f"setting listeners: {path} is not a class; name a class with {' or '.join(METHODS)}")
     if not any(hasattr(found, method) for method in METHODS):
         raise InvalidSettings(f"setting listeners: {path} has none of {', '.join(METHODS)}; add one")
     return found
 
 
 class UserListener:
-    """An `InstanceListener` that queues each call for the user's object, and drops it where the queue is full."""
+    """An `InstanceListener` that queues each call for the user's object, and drops it if the queue is full."""
 
     def __init__(
         self, path: str, listener: type, application_id: str, instance: int, *, queued_calls: int = _QUEUED_CALLS
@@ -83,7 +83,7 @@ class UserListener:
         self._give("on_restore_start", progress)
 
     def on_batch_restored(self, progress: RestoreProgress) -> None:
-        # Half of the queue is kept for what is told only once.
+        # Half of the queue is kept for calls that happen only once.
         if self._calls.qsize() < self._calls.maxsize // 2:
             self._give("on_batch_restored", progress)
         else:
@@ -96,12 +96,12 @@ class UserListener:
         self._give("on_restore_suspended", progress)
 
     def close(self, timeout_s: float) -> None:
-        """Let it hear what is queued; after `timeout_s` its thread is left behind, and ends with the process."""
+        """Let the listener take the queued calls; after `timeout_s` its thread is abandoned, and ends with the process."""
         until = time.monotonic() + timeout_s
         try:
             self._calls.put(None, timeout=timeout_s)
         except queue.Full:
-            log.warning("listener %s does not come back; left behind", self._path)
+            log.warning("listener %s does not come back; it is abandoned", self._path)
         else:
             self._thread.join(max(0.0, until - time.monotonic()))
         if self.dropped or self.failed:
@@ -130,13 +130,13 @@ class UserListener:
                 if listener is None:
                     listener = self._class(*self._of)
                 getattr(listener, method)(*arguments)
-            except Exception as error:  # noqa: BLE001 - whatever a user's code raises, the stream goes on.
+            except Exception as error:  # noqa: BLE001 - whatever a user's code raises, the stream continues.
                 self._failed(method, error)
 
     def _failed(self, method: str, error: Exception) -> None:
         self.failed += 1
         if self.failed == 1:
             log.warning(
-                "listener %s: %s: %s: %s; the stream goes on, later failures are only counted",
+                "listener %s: %s: %s: %s; the stream continues, later failures are only counted",
                 self._path, method, type(error).__name__, error,
             )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The facts of a deployment, in one SQL database."""
+"""The database of facts: the history of a deployment, in one SQL database."""

@@ -1,4 +1,4 @@
-"""The table `audits`: what was audited of each task, so that nothing of it is read again."""
+"""The table `audits`: which batches of each task were audited, so that they are not read again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUDITS = Table(
     Column("records", BigInteger, nullable=False),
     Column("seconds", Float, nullable=False),
     Column("verdict", String(40), nullable=False),
-    # Where the next audit of the task goes on, as JSON.
+    # Where the next audit of the task begins, as JSON.
     Column("position", Text, nullable=False),
     Index("audits_of_application", "application_id", "task", "id"),
 )
@@ -48,7 +48,7 @@ class AuditedRange:
 
 
 def write_audit(facts: FactsDatabase, application_id: str, ranges: Sequence[AuditedRange]) -> None:
-    """Remember the ranges of one audit, all or none. Blocks. Raises `FactsUnavailable`."""
+    """Write the ranges of one audit, all or none. Blocks. Raises `FactsUnavailable`."""
     if not ranges:
         return
     facts.insert(
@@ -72,9 +72,9 @@ def write_audit(facts: FactsDatabase, application_id: str, ranges: Sequence[Audi
 
 
 def audited_until(facts: FactsDatabase, application_id: str) -> dict[TaskId, AuditedRange]:
-    """The newest range of each task. Blocks. Raises `FactsUnavailable`."""
+    """Return the newest range of each task. Blocks. Raises `FactsUnavailable`."""
     columns = AUDITS.c
-    # However long a task has been idle, its newest row counts.
+    # The newest row counts, however long the task has been idle.
     newest = (
         select(func.max(columns.id).label("id"))
         .where(columns.application_id == application_id)
@@ -86,7 +86,7 @@ def audited_until(facts: FactsDatabase, application_id: str) -> dict[TaskId, Aud
 
 
 def past_audits(facts: FactsDatabase, application_id: str, limit: int) -> list[AuditedRange]:
-    """The newest ranges of all tasks, newest first. Blocks. Raises `FactsUnavailable`."""
+    """Return the newest ranges of all tasks, newest first. Blocks. Raises `FactsUnavailable`."""
     query = select(AUDITS).where(AUDITS.c.application_id == application_id).order_by(AUDITS.c.id.desc()).limit(limit)
     return [_range(row) for row in facts.read(query)]
 

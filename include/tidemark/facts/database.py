@@ -1,6 +1,6 @@
-"""The one SQL database of a deployment. A module with a `Table` on `METADATA` adds a table to it.
+"""The SQL database of a deployment. A module with a `Table` on `METADATA` adds a table to it.
 
-Used by several processes at once; the database is a record of what happened and never what a stream stands on.
+Several processes use it at once. It is a history of what happened; no stream depends on it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _CREATE_TRIES = 3
 
 
 def id_column() -> Column[int]:
-    """Numbers the rows of a table by itself, which SQLite does only under this type."""
+    """Return a column that numbers the rows of a table, which SQLite does only with this type."""
     return Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True)
 
 
 class FactsDatabase:
-    """Reads and writes in short transactions. Safe to use from several threads; connects when first used."""
+    """Reads and writes in short transactions. Safe to use from several threads; connects at first use."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises `InvalidSettings` when `facts_url` cannot be used, without showing it."""
+        """Raises `InvalidSettings` if `facts_url` cannot be used, without showing it."""
         self._url = facts_url(settings)
         self._secrets = [text for text in (settings.facts_url.get_secret_value(), self._url.password) if text]
         self._engine = _engine(self._url)
@@ -62,7 +62,7 @@ class FactsDatabase:
 
     @property
     def name(self) -> str:
-        """Where the database is, for messages; without user and password."""
+        """Return the place of the database, for messages; without user and password."""
         place = self._url.database if self._url.host is None else f"{self._url.host}/{self._url.database}"
         return f"{self._url.get_backend_name()} {place}"
 
@@ -72,7 +72,7 @@ class FactsDatabase:
             connection.execute(table.insert(), [dict(row) for row in rows])
 
     def read(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        """All rows of a query. Blocks. Raises `FactsUnavailable`."""
+        """Return all rows of a query. Blocks. Raises `FactsUnavailable`."""
         with self._transaction() as connection:
             return connection.execute(query).all()
 
@@ -82,7 +82,7 @@ class FactsDatabase:
             connection.execute(rows)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._engine.dispose()
 
     @contextmanager
@@ -98,7 +98,7 @@ class FactsDatabase:
             ) from None
 
     def _make_tables(self) -> None:
-        """Create what is missing; another process may be doing the same."""
+        """Create missing tables; another process may be doing the same."""
         with self._lock:
             missing = [table for table in METADATA.sorted_tables if table.name not in self._made]
             if not missing:
@@ -108,13 +108,13 @@ class FactsDatabase:
                     _create(self._engine, missing)
                     break
                 except (IntegrityError, ProgrammingError):
-                    # Postgres refuses one of two that create a table at the same moment, IF NOT EXISTS or not.
+                    # Of two that create a table at the same moment, Postgres refuses one, even with IF NOT EXISTS.
                     if not left:
                         raise
             self._made |= {table.name for table in missing}
 
     def _told(self, error: Exception) -> str:
-        """The driver's own words in one line, whatever is secret taken out."""
+        """Return the driver's message in one line, without secrets."""
         text = " ".join(str(getattr(error, "orig", None) or error).split())
         for secret in self._secrets:
             text = text.replace(secret, "***")
@@ -122,7 +122,7 @@ class FactsDatabase:
 
 
 def facts_url(settings: Settings) -> URL:
-    """What `facts_url` says, by default SQLite in the folder of what runs. Raises `InvalidSettings`."""
+    """Return the URL in `facts_url`, by default SQLite in `var_dir`. Raises `InvalidSettings`."""
     given = settings.facts_url.get_secret_value()
     if not given:
         return URL.create("sqlite", database=str(settings.var_dir / "facts.db"))
@@ -138,7 +138,7 @@ def facts_url(settings: Settings) -> URL:
 def _engine(url: URL) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
-            # A connection per transaction is cheap there, and none is left open in a process that only told something.
+            # Connections to SQLite are cheap, and none stays open in a process that writes only once.
             engine = create_engine(
                 url, hide_parameters=True, connect_args={"timeout": _BUSY_TIMEOUT_S}, poolclass=NullPool
             )
@@ -149,7 +149,7 @@ def _engine(url: URL) -> Engine:
         return create_engine(url, hide_parameters=True, pool_pre_ping=True, pool_size=1, connect_args=timeout)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise InvalidSettings(
-            f"setting facts_url: no driver for {url.drivername} ({type(error).__name__}); install it, or name another in "
+            f"setting facts_url: no driver for {url.drivername} ({type(error).__name__}); install it, or use another in "
             "TIDEMARK_FACTS_URL"
         ) from None
 
@@ -160,7 +160,7 @@ def _make_folder(url: URL) -> None:
 
 
 def _set_up_sqlite(connection: Any, _record: object) -> None:
-    """Readers and a writer side by side; a commit may be lost with the power, never the file."""
+    """Let readers and a writer work in parallel; a power loss may lose a commit, but does not damage the file."""
     cursor = connection.cursor()
     _switch_to_wal(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
@@ -168,7 +168,7 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
 
 
 def _switch_to_wal(cursor: sqlite3.Cursor) -> None:
-    """Of two that switch a new file at once, SQLite refuses one without the wait that its timeout asks for."""
+    """Switch to WAL. If two switch a new file at once, SQLite refuses one without waiting for its timeout."""
     deadline = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:

@@ -22,7 +22,7 @@ DRILLS = Table(
     Column("started_ms", BigInteger, nullable=False),
     Column("ended_ms", BigInteger, nullable=False),
     Column("verdict", String(40), nullable=False),
-    # Of the way from the whole changelog; the report has all of them.
+    # Figures of the restore from the whole changelog; the report has those of all restores.
     Column("rto_s", Float),
     Column("rpo_offsets", BigInteger),
     Column("rpo_s", Float),
@@ -35,7 +35,7 @@ DRILLS = Table(
 
 @dataclass(frozen=True)
 class PastDrill:
-    """One row. Times in epoch milliseconds; `rto_s` is None where nothing could be rebuilt."""
+    """One row. Times are in epoch milliseconds; `rto_s` is None if nothing could be rebuilt."""
 
     drill_id: str
     started_ms: int
@@ -74,7 +74,7 @@ def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
 
 
 def past_drills(facts: FactsDatabase, application_id: str, limit: int = 20) -> Iterator[PastDrill]:
-    """The newest first. Blocks. Raises `FactsUnavailable`."""
+    """Yield the newest drills first. Blocks. Raises `FactsUnavailable`."""
     query = select(DRILLS).where(DRILLS.c.application_id == application_id)
     for row in facts.read(query.order_by(DRILLS.c.ended_ms.desc(), DRILLS.c.id.desc()).limit(limit)):
         yield PastDrill(
@@ -84,7 +84,7 @@ def past_drills(facts: FactsDatabase, application_id: str, limit: int = 20) -> I
 
 
 def last_passed_ms(facts: FactsDatabase, application_id: str) -> int | None:
-    """When the last drill that passed ended; None where none ever did. Blocks. Raises `FactsUnavailable`."""
+    """Return when the last drill that passed ended; None if none has passed. Blocks. Raises `FactsUnavailable`."""
     columns = DRILLS.c
     passed = select(func.max(columns.ended_ms)).where(
         columns.application_id == application_id, columns.verdict == str(Verdict.OK)

@@ -1,4 +1,4 @@
-"""Events into the database of facts, from a thread of its own: a database that is away never stops a stream."""
+"""Writes events to the database of facts from its own thread: a database that is away never stops a stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _RETRY_S = 5.0
 
 
 class EventWriter:
-    """An `EventSink`. While the database is away, events wait, as many as the queue holds; one warning, and a count."""
+    """An `EventSink`. While the database is away, events wait in the queue, and those that do not fit are dropped.
+
+    Logs one warning, and a count at the end.
+    """
 
     def __init__(self, facts: FactsDatabase, *, queued_events: int = _QUEUED_EVENTS, retry_s: float = _RETRY_S) -> None:
         self._facts = facts
@@ -34,22 +37,22 @@ class EventWriter:
 
     @property
     def unwritten(self) -> int:
-        """Events dropped, and those that wait."""
+        """Return the number of events that were dropped or still wait."""
         return self._published - self._written
 
     def publish(self, event: Event) -> None:
-        """Queue the event, dropped where the queue is full; batches of a restore are not for the database."""
+        """Queue the event, or drop it if the queue is full. Batches of a restore are not written to the database."""
         if event.kind is EventKind.RESTORE_BATCH:
             return
         self._published += 1
         try:
             self._events.put_nowait(event)
         except queue.Full:
-            # The database is away or slow; the first failure has been told, the count follows at the end.
+            # The database is away or slow; the first failure was logged, the count follows at the end.
             return
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits; what cannot be written now is dropped."""
+        """Write the events that wait; drop those that cannot be written now. Blocks for at most `timeout_s`."""
         until = time.monotonic() + timeout_s
         self._closing.set()
         try:
@@ -73,7 +76,7 @@ class EventWriter:
             write_event(self._facts, event)
         except FactsUnavailable as error:
             if not self._is_away:
-                log.warning("%s; the stream goes on, its events wait", error)
+                log.warning("%s; the stream continues, its events wait", error)
             self._is_away = True
             return False
         if self._is_away:

@@ -1,4 +1,4 @@
-"""The table `events`: what instances told, batches of restores left out."""
+"""The table `events`: the events of instances, except the batches of restores."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_event(facts: FactsDatabase, event: Event) -> None:
 
 
 class EventReader:
-    """Gives the events of an application since `since_ms`, each once, in the order in which they were written."""
+    """Reads the events of an application since `since_ms`, each once, in the order in which they were written."""
 
     def __init__(self, facts: FactsDatabase, application_id: str, since_ms: int) -> None:
         self._facts = facts
@@ -50,8 +50,8 @@ class EventReader:
         self._seen: set[int] = set()
 
     def new(self) -> Iterator[Event]:
-        """Those that were not given yet. Blocks. Raises `FactsUnavailable`."""
-        # A row with a smaller id may be committed after one with a larger: the last ids are read again.
+        """Yield the events that were not yielded before. Blocks. Raises `FactsUnavailable`."""
+        # A row with a smaller id may be committed after one with a larger id, so the last ids are read again.
         after = max(self._seen, default=0) - _LATE_IDS
         columns = EVENTS.c
         query = (

@@ -1,4 +1,4 @@
-"""The table `lag_samples`: offsets of every source partition, one row each time somebody looked."""
+"""The table `lag_samples`: the offsets of every source partition, one row for each time they were sampled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_lag_samples(facts: FactsDatabase, application_id: str, samples: Sequen
 
 
 def lag_samples(facts: FactsDatabase, application_id: str, since_ms: int) -> list[LagSample]:
-    """Samples taken at `since_ms` or later, the oldest first. Blocks. Raises `FactsUnavailable`."""
+    """Return the samples taken at `since_ms` or later, oldest first. Blocks. Raises `FactsUnavailable`."""
     columns = LAG_SAMPLES.c
     query = (
         select(LAG_SAMPLES)

@@ -1,4 +1,4 @@
-"""The table `verdicts`: what every check and drill said, and when."""
+"""The table `verdicts`: the findings of every check and drill, with their times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERDICTS = Table(
     METADATA,
     id_column(),
     Column("application_id", String(200), nullable=False),
-    # "check" is a word of SQL's own.
+    # "check" is a reserved word of SQL.
     Column("check_name", String(60), nullable=False),
     Column("time_ms", BigInteger, nullable=False),
     Column("subject", String(300), nullable=False),
@@ -33,7 +33,7 @@ VERDICTS = Table(
 
 @dataclass(frozen=True)
 class PastVerdict:
-    """One row: what the check `check` said at `time_ms` (epoch milliseconds)."""
+    """One row: a finding of the check `check` at `time_ms` (epoch milliseconds)."""
 
     application_id: str
     check: str
@@ -67,9 +67,9 @@ def write_verdicts(
 def keep_verdicts(
     settings: Settings, application_id: str, check: str, findings: Sequence[Finding]
 ) -> FactsUnavailable | None:
-    """Write verdicts of now, with a connection of its own. A database that is away is given back instead of raised:
+    """Write the verdicts with the current time and a connection of its own. Blocks.
 
-    the verdict is worth more than its history. Blocks.
+    Returns the error instead of raising it if the database is away: the verdict matters more than its history.
     """
     facts = FactsDatabase(settings)
     try:
@@ -84,7 +84,7 @@ def keep_verdicts(
 def past_verdicts(
     facts: FactsDatabase, application_id: str, check: str | None = None, *, since_ms: int = 0, limit: int = 1000
 ) -> Iterator[PastVerdict]:
-    """The newest first, at most `limit`; of every check unless one is named. Blocks. Raises `FactsUnavailable`."""
+    """Yield the newest first, at most `limit`; of all checks if `check` is None. Blocks. Raises `FactsUnavailable`."""
     columns = VERDICTS.c
     query = select(VERDICTS).where(columns.application_id == application_id, columns.time_ms >= since_ms)
     if check is not None:

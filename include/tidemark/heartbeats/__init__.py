@@ -1,1 +1,1 @@
-"""Real heartbeats: found once in recorded photoplethysmograms, replayed as patients."""
+"""Real heartbeats: detected once in recorded photoplethysmograms, replayed as those of patients."""

@@ -1,8 +1,8 @@
 """Heartbeats in a photoplethysmogram: signal in, times of beats out. Pure functions on numpy arrays.
 
-Band-pass, period by autocorrelation, then `find_peaks` no closer than a share of that period: the dicrotic notch,
-which follows each systolic peak, is a peak too and would double the rate. What motion and a loose sensor leave behind
-is taken out by its intervals. `docs/heartbeats.md` compares the result with the rates that the authors publish.
+Band-pass, period by autocorrelation, then `find_peaks` with a distance of at least a share of that period: the dicrotic
+notch, which follows each systolic peak, is a peak too and would double the rate. Artefacts of motion and of a loose sensor
+are removed by their intervals. `docs/heartbeats.md` compares the result with the rates that the authors publish.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 BAND_HZ = (0.5, 8.0)
-"""Keeps the pulse and its shape; takes out breathing, drift and the sensor's noise."""
+"""Keeps the pulse and its shape; removes breathing, drift and the sensor's noise."""
 
 SLOWEST_BPM, FASTEST_BPM = 40.0, 180.0
-"""Rates taken for a heart's; the recordings' own analysis uses the same bounds."""
+"""Rates accepted as those of a heart; the recordings' own analysis uses the same bounds."""
 
 _CLIP = 3.0
-"""A motion artefact counts for no more than this many standard deviations."""
+"""A motion artefact is cut off at this many standard deviations."""
 
 _NEAREST_BEAT = 0.6
-"""Of the period: beats are no closer. The notch lies below half of it."""
+"""Least distance of two beats, as a share of the period. The notch lies below half of it."""
 
 _PROMINENCE = 0.5
-"""Of the signal's standard deviation."""
+"""Least prominence of a peak, in standard deviations of the signal."""
 
 _NEIGHBOURS = 9
-"""Intervals whose median says what is usual at this place of the recording."""
+"""Number of intervals whose median is the usual interval at a place of the recording."""
 
 _UNUSUAL = 0.3
-"""An interval this far from the usual one is a missed or a false beat."""
+"""An interval that differs by this share from the usual one is a missed or a false beat."""
 
 
 class NoPulse(TidemarkError):
-    """A recording without a plausible heart rate in it."""
+    """A recording without a plausible heart rate."""
 
 
 @dataclass(frozen=True)
 class Beats:
-    """Beats whose interval to the beat before is trusted: `at_ms` from the first one, `ibi_ms` that interval."""
+    """Beats with a trusted interval to the beat before: `at_ms` counts from the first one, `ibi_ms` is that interval."""
 
     at_ms: Ints
     ibi_ms: Ints
 
     @property
     def bpm(self) -> float:
-        """Heart rate by the mean interval."""
+        """Return the heart rate by the mean interval."""
         return 60_000 / float(np.mean(self.ibi_ms))
 
 
 def peaks(samples: Floats, rate_hz: float) -> Ints:
-    """Indices of the systolic peaks. Raises `NoPulse` on a signal that is flat or shorter than two slow beats."""
+    """Return the indices of the systolic peaks. Raises `NoPulse` if the signal is flat or shorter than two slow beats."""
     if len(samples) < 2 * rate_hz * 60 / SLOWEST_BPM:
         raise NoPulse(f"{len(samples)} samples at {rate_hz:.1f} Hz are too few to find a pulse")
     pulse = sosfiltfilt(butter(2, BAND_HZ, "bandpass", fs=rate_hz, output="sos"), samples)
@@ -74,9 +74,9 @@ def peaks(samples: Floats, rate_hz: float) -> Ints:
 
 
 def trusted(peak_ms: Floats) -> Beats:
-    """Keeps the beats whose interval is a heart's and like its neighbours'; `peak_ms` ascends.
+    """Keep the beats whose interval is plausible and like its neighbours'; `peak_ms` ascends.
 
-    Raises `NoPulse` when fewer than half of them are.
+    Raises `NoPulse` if fewer than half of them are.
     """
     intervals = np.diff(peak_ms)
     if len(intervals) < _NEIGHBOURS:
@@ -92,5 +92,5 @@ def trusted(peak_ms: Floats) -> Beats:
 
 
 def find(samples: Floats, rate_hz: float) -> Beats:
-    """Beats of one recording. Raises `NoPulse`."""
+    """Return the beats of one recording. Raises `NoPulse`."""
     return trusted(peaks(samples, rate_hz).astype(np.float64) * (1000.0 / rate_hz))

@@ -1,4 +1,4 @@
-"""Chance as a function: the same seed and numbers give the same draw, in whatever slices a replay runs.
+"""Pseudo-random numbers as a pure function: the same seed and numbers give the same draw, however a replay is sliced.
 
 SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014) over whole columns.
 """
@@ -21,7 +21,7 @@ def _mix(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def uniform(seed: int, draw: int, *identity: Ints) -> Floats:
-    """Numbers in [0, 1), one per row of the identity columns; each `draw` is another, independent one."""
+    """Return numbers in [0, 1), one per row of the identity columns; each `draw` is independent of the others."""
     state = np.full(len(identity[0]), (seed * _GAMMA + draw) & _MASK, dtype=np.uint64)
     for column in identity:
         state = _mix(state * np.uint64(_GAMMA) + column.astype(np.uint64))

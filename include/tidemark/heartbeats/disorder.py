@@ -1,4 +1,4 @@
-"""What goes wrong on the way: beats that arrive out of order, beats that arrive too late, records that are bad."""
+"""Disorder in a replay: beats that arrive out of order, beats that arrive too late, records that are bad."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tidemark.heartbeats.chance import uniform
 from tidemark.heartbeats.patients import Events, Patients
 
 OUT_OF_ORDER_MS = (100, 4_000)
-"""How much later than its place an out-of-order beat arrives: within a grace of 5 s."""
+"""How much later than in order an out-of-order beat arrives, least and most: within a grace of 5 s."""
 
 LATE_MS = (70_000, 130_000)
-"""How much later a late one: its window of 60 s and a grace of 5 s are over, wherever in the window it lies."""
+"""How much later a late beat arrives, least and most: its window of 60 s and a grace of 5 s are over in any case."""
 
 _LATENESS, _DELAY, _BADNESS, _KIND = 2, 3, 4, 5
-"""Draws of an event's chance."""
+"""Numbers of the independent draws for an event."""
 
 
 class Bad(IntEnum):
-    """How a record is bad. Each way is one that no reading of the schema can accept."""
+    """How a record is bad. Each kind is one that no reading of the schema can accept."""
 
     UNPARSABLE = 0
     WRONG_TYPE = 1
@@ -34,12 +34,12 @@ class Bad(IntEnum):
 
 
 SOUND = -1
-"""In place of a `Bad`: the record is as it should be."""
+"""Instead of a `Bad`: the record is good."""
 
 
 @dataclass(frozen=True)
 class Disorder:
-    """Shares of all events, each between 0 and 1. Raises `InvalidSettings` for others."""
+    """Shares of all events, each between 0 and 1. Raises `InvalidSettings` for other values."""
 
     seed: int = 0
     late: float = 0.0
@@ -55,7 +55,7 @@ class Disorder:
             raise InvalidSettings("the shares of late and out-of-order events are more than 1 together: lower one")
 
     def delay_ms(self, events: Events) -> Ints:
-        """How long after its beat each event arrives; 0 for most."""
+        """Return how long after its beat each event arrives; 0 for most."""
         lateness = uniform(self.seed, _LATENESS, events.patient, events.number)
         spread = uniform(self.seed, _DELAY, events.patient, events.number)
         late = lateness < self.late
@@ -66,14 +66,14 @@ class Disorder:
         return delay
 
     def badness(self, events: Events) -> Ints:
-        """A `Bad`, or `SOUND`, for each event."""
+        """Return a `Bad`, or `SOUND`, for each event."""
         drawn = uniform(self.seed, _BADNESS, events.patient, events.number) < self.bad
         kind = (uniform(self.seed, _KIND, events.patient, events.number) * len(Bad)).astype(np.int64)
         return np.where(drawn, kind, SOUND)
 
 
 class Timeline:
-    """The events of patients in the order in which they arrive, from one moment of event time on."""
+    """The events of patients in the order in which they arrive, from `start_ms` of event time on."""
 
     def __init__(self, patients: Patients, disorder: Disorder, start_ms: int) -> None:
         self._patients = patients
@@ -83,7 +83,7 @@ class Timeline:
         self._waiting_ms: Ints = np.zeros(0, dtype=np.int64)
 
     def until(self, end_ms: int) -> Events:
-        """What arrives from the last call's end until this one. An event never arrives before its beat."""
+        """Return the events that arrive between the last call's end and `end_ms`. An event never arrives before its beat."""
         fresh = self._patients.between(self._next_ms, end_ms)
         self._next_ms = max(self._next_ms, end_ms)
         events = fresh if self._waiting is None else Events.join([self._waiting, fresh])

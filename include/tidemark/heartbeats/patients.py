@@ -1,7 +1,7 @@
-"""Patients made of recordings: who beats when is a pure function of seed, patient and time.
+"""Patients made from recordings: the beats of each are a pure function of seed, patient and time.
 
-Each patient is one recording, looped, shifted by a phase of its own. The loop is anchored at the epoch, so a replay
-that stops and goes on later continues the same hearts, and never repeats a beat.
+Each patient is one recording, looped, and shifted by a phase of its own. The loop is anchored at the epoch, so a replay
+that stops and continues later continues the same hearts, and never repeats a beat.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidemark.heartbeats.chance import uniform
 from tidemark.heartbeats.recordings import Recording
 
 _PHASE = 1
-"""Which draw of a patient's chance sets the phase."""
+"""Number of the draw that sets a patient's phase."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """Beats as columns of one length. `number` counts a patient's beats since the epoch: the two identify a beat."""
+    """Beats as columns of equal length. `number` counts a patient's beats since the epoch: the two identify a beat."""
 
     patient: Ints
     number: Ints
@@ -33,12 +33,12 @@ class Events:
         return len(self.patient)
 
     def take(self, rows: npt.NDArray[np.generic]) -> Events:
-        """These rows, by index or mask."""
+        """Return these rows, by index or mask."""
         return Events(self.patient[rows], self.number[rows], self.beat_ms[rows], self.ibi_ms[rows])
 
     @classmethod
     def join(cls, parts: Sequence[Events]) -> Events:
-        """One after the other; at least one part."""
+        """Concatenate one or more parts."""
         return cls(
             np.concatenate([part.patient for part in parts]),
             np.concatenate([part.number for part in parts]),
@@ -60,16 +60,16 @@ class Patients:
 
     @property
     def beats_per_second(self) -> float:
-        """Of all patients together, at the speed of the recordings."""
+        """Return the rate of all patients together, at the speed of the recordings."""
         share = [len(range(i, self.count, len(self._recordings))) for i in range(len(self._recordings))]
         return sum(n * recording.beats_per_second for n, recording in zip(share, self._recordings, strict=True))
 
     def recording(self, patient: int) -> str:
-        """Name of the recording that a patient is."""
+        """Return the name of the recording that a patient is."""
         return self._recordings[patient % len(self._recordings)].name
 
     def between(self, start_ms: int, end_ms: int) -> Events:
-        """All beats in [start, end) of event time, by time, then patient."""
+        """Return all beats in [start, end) of event time, by time, then patient."""
         parts = [self._of_recording(i, start_ms, end_ms) for i in range(len(self._recordings))]
         events = Events.join(parts)
         return events.take(np.lexsort((events.patient, events.beat_ms)))
@@ -89,6 +89,6 @@ class Patients:
 
 
 def _beats_before(recording: Recording, at_ms: Ints) -> Ints:
-    """How many beats of the endless loop lie in [0, at)."""
+    """Return how many beats of the endless loop are in [0, at)."""
     loop, within = np.divmod(at_ms, recording.period_ms)
     return loop * len(recording.at_ms) + np.searchsorted(recording.at_ms, within, side="left").astype(np.int64)

@@ -14,7 +14,7 @@ _FLUSH_S = 60.0
 
 
 class ReplayProducer:
-    """An idempotent producer that partitions as Java clients do. Raises `PreflightFailed` when the topic is missing."""
+    """An idempotent producer that partitions as Java clients do. Raises `PreflightFailed` if the topic is missing."""
 
     def __init__(self, topic: str, client: Mapping[str, Any], timeout_s: float) -> None:
         self._topic = topic
@@ -41,7 +41,7 @@ class ReplayProducer:
             raise PreflightFailed(f"topic {self._topic} does not exist: run `tidemark demo`, or create it")
 
     def send(self, records: list[Record]) -> None:
-        """Queue records, waiting while the queue is full. Raises `OutcomeUnknown` when earlier ones were lost."""
+        """Queue records; blocks while the queue is full. Raises `OutcomeUnknown` if earlier records were not delivered."""
         left = [{"key": key, "value": value} for key, value in records]
         while left:
             queued = self._producer.produce_batch(self._topic, left, on_delivery=self._on_failure)
@@ -53,7 +53,7 @@ class ReplayProducer:
             self._raise_failures()
 
     def flush(self) -> None:
-        """Wait until everything is delivered. Raises `OutcomeUnknown` when it is not."""
+        """Block until everything is delivered. Raises `OutcomeUnknown` if it is not."""
         unsent = self._producer.flush(_FLUSH_S)
         if unsent:
             self._failed.append(f"{unsent} records still queued after {_FLUSH_S:.0f} s")

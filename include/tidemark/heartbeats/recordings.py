@@ -1,7 +1,7 @@
-"""The recordings that ship inside the package heartpy, with their beats. Reads its data, imports none of its code.
+"""The recordings inside the package heartpy, with their beats. Reads its data files, imports none of its code.
 
-heartpy does not import beside the numpy used here, and nothing but its data is needed. Nothing is cached: finding the
-beats of all three takes a fraction of a second, and happens once per process.
+heartpy cannot be imported beside the numpy used here, and nothing but its data is needed. There is no cache on disk:
+finding the beats of all three takes a fraction of a second, once per process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Signal:
 
 @dataclass(frozen=True)
 class Recording:
-    """The beats of one recording, made to be looped: `at_ms` lies in [0, `period_ms`), ascending."""
+    """The beats of one recording, as a loop: `at_ms` is in [0, `period_ms`), ascending."""
 
     name: str
     at_ms: Ints
@@ -41,28 +41,26 @@ class Recording:
 
     @classmethod
     def of(cls, name: str, beats: Beats) -> Recording:
-        """Closes the loop with the median interval between the last beat and the first."""
+        """Close the loop with the median interval between the last beat and the first."""
         period_ms = int(beats.at_ms[-1]) + round(float(np.median(beats.ibi_ms)))
         return cls(name, beats.at_ms, beats.ibi_ms, period_ms, beats.bpm)
 
     @property
     def beats_per_second(self) -> float:
-        """Of the loop, with what was left out of it."""
+        """Return the rate of the loop, including the beats that were removed."""
         return 1000 * len(self.at_ms) / self.period_ms
 
 
 def data_folder() -> Path:
-    """Where heartpy's data files are. Raises `PreflightFailed` when the package is not installed."""
+    """Return the folder of heartpy's data files. Raises `PreflightFailed` if the package is not installed."""
     spec = find_spec("heartpy")
     if spec is None or not spec.submodule_search_locations:
-        raise PreflightFailed(
-            "the package heartpy is not installed; its recordings are replayed: `make setup` installs it"
-        )
+        raise PreflightFailed("heartpy is not installed, but its recordings are replayed: install it with `make setup`")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
 def _column(path: Path) -> Signal:
-    """Values alone, 100 a second (heartpy's documentation)."""
+    """Read a file of values only, 100 a second (heartpy's documentation)."""
     return Signal(path.stem, np.loadtxt(path, dtype=np.float64), 100.0)
 
 
@@ -72,7 +70,7 @@ def _with_ms_timer(path: Path) -> Signal:
 
 
 def _with_datetime(path: Path) -> Signal:
-    """The clock ticks every 16 ms, slower than the samples: as heartpy does, they are spread evenly over the whole."""
+    """Read a file with a clock, whose ticks of 16 ms are longer than a sample: as in heartpy, samples are spread evenly."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     first, last = (datetime.fromisoformat(rows[i]["datetime"]) for i in (0, -1))
@@ -92,7 +90,7 @@ _READERS: dict[str, Callable[[Path], Signal]] = {
 
 
 def signal(name: str) -> Signal:
-    """One recording as it was recorded. Raises `PreflightFailed` when its file is missing."""
+    """Return one recording as it was recorded. Raises `PreflightFailed` if its file is missing."""
     path = data_folder() / f"{name}.csv"
     if not path.is_file():
         raise PreflightFailed(
@@ -103,6 +101,6 @@ def signal(name: str) -> Signal:
 
 @cache
 def recordings() -> tuple[Recording, ...]:
-    """All recordings, beats found. Raises `PreflightFailed` or `NoPulse`."""
+    """Return all recordings with their beats. Raises `PreflightFailed` or `NoPulse`."""
     signals = (signal(name) for name in _READERS)
     return tuple(Recording.of(s.name, find(s.samples, s.rate_hz)) for s in signals)

@@ -1,4 +1,4 @@
-"""Beats as the records of `pulse-events`: JSON, keyed by patient; bad ones spoiled in their places."""
+"""Beats as the records of `pulse-events`: JSON, keyed by patient, some of them made bad on purpose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Record = tuple[bytes | None, bytes]
 
 
 class Encoder:
-    """Makes records of events; ids are `p0001` and on."""
+    """Encodes events as records; ids are `p0001` and up."""
 
     def __init__(self, patients: Patients, disorder: Disorder) -> None:
         digits = max(4, len(str(patients.count)))
@@ -25,7 +25,7 @@ class Encoder:
         self._disorder = disorder
 
     def records(self, events: Events) -> list[Record]:
-        """One record per event, bad ones in their places."""
+        """Return one record per event, in order, including bad ones."""
         keys, tails = self._keys, self._tails
         columns = (events.patient.tolist(), events.beat_ms.tolist(), events.ibi_ms.tolist())
         made: list[Record] = [
@@ -39,7 +39,7 @@ class Encoder:
 
 
 def _unparsable(record: Record, beat_ms: int) -> Record:
-    # Cut within the digits of the time, as a broken sender does: what is left must not be taken for an early beat.
+    # Cut within the digits of the time, as a broken sender does: the rest must not be taken for an early beat.
     key, value = record
     digits = b"%d" % beat_ms
     return key, value[: value.index(digits) + len(digits) // 2]

@@ -1,7 +1,7 @@
 """Replays patients into a topic: how fast, from which event time, until when.
 
-Event time advances with the clock, times a speed. The broker stamps each record with its own clock, so an event's time
-must never be ahead of that: whoever replays faster than the hearts beat starts in the past (`Pace.of`).
+Event time advances with the clock, multiplied by a speed. The broker stamps each record with its own clock, and an event's
+time must never be ahead of that: a replay that is faster than the hearts beat starts in the past (`Pace.of`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SLICE_EVENTS = 20_000
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What is asked for. `rate` is events per second of the clock; None replays at the speed of the recordings.
+    """Options of a replay. `rate` is in events per second of the clock; None replays at the speed of the recordings.
 
-    `events` None goes on until stopped; with a number and no rate, the replay is as fast as the broker takes it.
+    `events` None replays until stopped; with a number and no rate, the replay is as fast as the broker accepts it.
     """
 
     topic: str = "pulse-events"
@@ -45,7 +45,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True)
 class Pace:
-    """How many patients, from which event time, and how much faster than the clock; `speed` None is without limit."""
+    """The number of patients, the first event time, and how much faster than the clock; `speed` None is without limit."""
 
     patients: int
     start_ms: int
@@ -54,7 +54,7 @@ class Pace:
 
     @classmethod
     def of(cls, options: ReplayOptions, now_ms: int) -> Pace:
-        """Fills in what the options leave open. Raises `InvalidSettings` where events would be ahead of the clock."""
+        """Fill in what the options leave open. Raises `InvalidSettings` if events would be ahead of the clock."""
         for name, value in (("patients", options.patients), ("rate", options.rate), ("events", options.events)):
             if value is not None and value <= 0:
                 raise InvalidSettings(f"{name} is {value}: give a number above 0")
@@ -82,7 +82,7 @@ def _beats_per_second(patients: int) -> float:
 
 
 def _enough(rate: float) -> int:
-    """The least number of patients that beat as often."""
+    """Return the least number of patients that reach this rate."""
     patients = math.ceil(rate / max(recording.beats_per_second for recording in recordings()))
     while _beats_per_second(patients) < rate:
         patients += 1
@@ -90,7 +90,7 @@ def _enough(rate: float) -> int:
 
 
 def _span_ms(natural_s: float, speed: float | None, disorder: Disorder) -> int:
-    """Event time that a bounded replay gets ahead of the clock, with room for delayed events and uneven loops."""
+    """Return the event time that a bounded replay gains on the clock, with room for delayed events and uneven loops."""
     if speed is not None and speed <= 1:
         return 0
     return int(natural_s * 1000 * 1.1) + 60_000 + (LATE_MS[1] if disorder.late else 0)
@@ -106,14 +106,14 @@ class Replay:
         self.sent = 0
 
     def stop(self) -> None:
-        """Ends `run` after the slice in hand."""
+        """End `run` after the current slice."""
         self._stop.set()
 
     def run(self, progress: Callable[[int], None] = lambda sent: None) -> int:
-        """Send until the events are out or `stop` is called, then flush; returns how many were sent.
+        """Send until all events are sent or `stop` is called, then flush; return how many were sent.
 
-        `progress` gets the number of events sent so far, after each slice. Blocks. Raises `InvalidSettings`,
-        `PreflightFailed` when topic or broker is missing, `OutcomeUnknown` when records could not be delivered.
+        `progress` is called with the number of events sent so far, after each slice. Blocks. Raises `InvalidSettings`,
+        `PreflightFailed` if topic or broker is missing, `OutcomeUnknown` if records could not be delivered.
         """
         now_ms = wall_clock_ms()
         pace = Pace.of(self._options, now_ms)

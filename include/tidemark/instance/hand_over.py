@@ -1,4 +1,4 @@
-"""Where the threads that compute batches meet the task loop: a queue of one, so that the next batch is computed meanwhile."""
+"""The queue between the threads that compute batches and the task loop: one batch waits while the next is computed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WAIT_S = 0.2
 
 
 class HandOver:
-    """One start of a source of batches, for all its sub-topologies. Once stopped it takes nothing more."""
+    """The batches of one start of a source, for all its sub-topologies. Once stopped, it accepts no more."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -20,7 +20,7 @@ class HandOver:
         self._failure: Exception | None = None
 
     def put(self, batch: SourceBatch) -> None:
-        """Wait until the task loop has taken the batch before; give up when stopped."""
+        """Queue a batch. Blocks until the task loop has taken the batch before, or until stopped."""
         while not self.stopped.is_set():
             try:
                 self._batches.put(batch, timeout=_WAIT_S)
@@ -29,13 +29,14 @@ class HandOver:
                 continue
 
     def fail(self, failure: Exception) -> None:
-        """Report that no more batches come."""
+        """Report that no more batches will come."""
         self._failure = failure
 
     def take(self, timeout_s: float) -> SourceBatch | None:
-        """The next batch, or None. Raises `OutcomeUnknown` when there is none and a computing thread has failed.
+        """Return the next batch, or None after `timeout_s`.
 
-        `BatchTooLarge`, which is one, where a smaller batch may do.
+        Raises `OutcomeUnknown` if there is none and a computing thread has failed; its subclass `BatchTooLarge` if a smaller
+        batch may succeed.
         """
         try:
             return self._batches.get(timeout=timeout_s)
@@ -43,5 +44,5 @@ class HandOver:
             if isinstance(self._failure, BatchTooLarge):
                 raise self._failure from self._failure.__cause__
             if self._failure is not None:
-                raise OutcomeUnknown(f"reading the sources failed: {self._failure}") from self._failure
+                raise OutcomeUnknown(f"failed to read the sources: {self._failure}") from self._failure
             return None

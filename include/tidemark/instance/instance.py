@@ -76,7 +76,7 @@ _QUEUED_RECORDS_PER_BATCH_RECORD = 3
 
 
 class Instance:
-    """Runs until told to stop or until an error ends it; `close` leaves nothing open."""
+    """Runs until it is stopped or an error ends it; `close` releases everything."""
 
     def __init__(
         self,
@@ -87,10 +87,10 @@ class Instance:
         probe: Probe,
         clock: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """Take the process lock, check broker and topics, join nothing yet.
+        """Take the process lock and check broker and topics; does not join the group yet.
 
-        Raises `TaskLocked` when a live process holds the folder, `ApplicationHeld` while somebody changes the stopped
-        application, `PreflightFailed` naming what is missing.
+        Raises `TaskLocked` if a live process holds the folder, `ApplicationHeld` while a command changes the stopped
+        application, `PreflightFailed` with what is missing.
         """
         self._settings = settings
         self._number = instance
@@ -191,7 +191,7 @@ class Instance:
 
     @property
     def plan(self) -> TopologyPlan:
-        """What it runs: the topology as the last upgrade or rescale has left it."""
+        """Return the plan that runs: the topology as the last upgrade or rescale has left it."""
         return self._plan
 
     def _make_producer(self, client: Mapping[str, Any], name: str) -> BatchProducer:
@@ -204,11 +204,11 @@ class Instance:
 
     @property
     def folder(self) -> Path:
-        """This instance's own folder, under its process lock."""
+        """Return this instance's own folder, which its process lock protects."""
         return self._directory.folder
 
     def run(self, source: BatchSource, stop: threading.Event) -> None:
-        """Process until `stop` is set. Raises the `TidemarkError` whose `exit_code` says what the supervisor should do."""
+        """Process until `stop` is set. Blocks. Raises the `TidemarkError` whose `exit_code` tells the supervisor what to do."""
         self._source = source
         self._producer.init(stalled_after(self._settings))
         if self._has_grown:
@@ -218,7 +218,8 @@ class Instance:
         try:
             self._work(stop)
         except ProducerFenced:
-            # Only the group knows whether another copy runs (rule 22). It joins at once, and two heartbeats follow.
+            # Only the group knows whether another copy runs (see invariant: exit codes). It joins at once, and two heartbeats
+            # follow.
             self._member.await_verdict(2 * self._heartbeat_ms / 1000)
             raise
 
@@ -234,7 +235,7 @@ class Instance:
                 self._process(batch)
             elif not self._tasks:
                 self._changed.wait(_WAIT_S)
-            # Also while batches wait: under a backlog there is always one, and tasks without input are due as well.
+            # Also while batches wait: under a backlog there is always one, and tasks without input must tick as well.
             self._tick()
             self._savepoints.run(self._tasks.values())
             self._purge.run({p: offset for task in self._tasks.values() for p, offset in task.sources.items()})
@@ -248,11 +249,11 @@ class Instance:
     def read_table(
         self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
-        """Implements `TableReader`, for its own restores, by the source that it reads from."""
+        """Implement `TableReader` for the instance's own restores, with the source that it reads from."""
         return self._source.read_table(spec, partition, start, end, go_on)
 
     def _reconcile(self, stop: threading.Event) -> None:
-        """Make the open tasks those that the group gave us, then read again from explicit offsets."""
+        """Open and close tasks to match the group's assignment, then read again from explicit offsets."""
         with self._lock:
             changes = self._member.ownership.changes
             held = self._member.ownership.held()
@@ -278,7 +279,8 @@ class Instance:
                 self._tasks[done.task.lead] = done.task
             fresh = [done.task for done in opened if done.is_fresh]
             if fresh and not self._commit_or_reconcile(CommitKind.START, [(t, _start_update(t)) for t in fresh]):
-                # Without its START record a task is still fresh: those that stay ours are opened anew (rule 4).
+                # Without its START record a task is still fresh (see invariant: fresh only when nothing exists):
+                # those that this instance still owns are opened again.
                 for task in fresh:
                     self._tasks.pop(task.lead).close()
                 return
@@ -293,12 +295,10 @@ class Instance:
         subtopology = next(s for s in self._plan.subtopologies if s.lead.topic == partition.topic)
         if partition.partition >= self._partitions[partition.topic]:
             if partition.topic in self._plan.routed:
-                raise OutcomeUnknown(
-                    f"{partition.topic} has more partitions by now: the instance starts anew with them"
-                )
+                raise OutcomeUnknown(f"{partition.topic} has more partitions now: the instance starts again with them")
             raise StartRefused(
-                f"{partition.topic} has more than its {self._partitions[partition.topic]} partitions by now: records of "
-                "one key lie in two of them; stop the application and `tidemark rescale` it"
+                f"{partition.topic} now has more than its {self._partitions[partition.topic]} partitions: records of "
+                "one key are in two of them; stop the application and run `tidemark rescale`"
             )
         return Assignment(TaskId(subtopology.index, partition.partition), partition, epoch)
 
@@ -320,13 +320,13 @@ class Instance:
             return None
 
     def _process(self, batch: SourceBatch) -> None:
-        """Prepare, commit and apply one batch; one that stands on other offsets than its tasks is thrown away."""
+        """Prepare, commit and apply one batch; discard it if its start offsets are not those of its tasks."""
         subtopology = self._plan.subtopologies[batch.subtopology]
         lead = subtopology.lead.topic
         tasks = [self._tasks.get(TopicPartition(lead, number)) for number in sorted({p.partition for p in batch.ends})]
         found = {p: offset for task in tasks if task is not None for p, offset in task.sources.items()}
         if any(found.get(partition) != start for partition, start in batch.starts.items()):
-            log.warning("batch thrown away: its offsets are not those of the tasks")
+            log.warning("batch thrown away: its start offsets are not those of the tasks")
             self._reopen()
             return
         inputs = [(task, _input_of(task, batch)) for task in tasks if task is not None]
@@ -359,7 +359,7 @@ class Instance:
             log.info("batches are now %d source records", self._size.records)
 
     def _tick(self) -> None:
-        """Let every task act whose wall-clock callbacks are due, without input (rule 25)."""
+        """Let every task act whose wall-clock callbacks are due, without input (see invariant: ticks)."""
         now_ms = self._clock()
         changed: list[tuple[Task, TaskUpdate]] = []
         for task in self._tasks.values():
@@ -375,7 +375,7 @@ class Instance:
                 return
 
     def _shrink(self, why: str, load: float = 2.0) -> None:
-        """Read on with batches of half the size, or of less where this one was `load` times too large."""
+        """Continue with batches of half the size, or of less if this one was `load` times too large."""
         self._size.shrink(load)
         self._run_file.update({"batch_records": self._size.records}, now=True)
         log.warning("a batch %s; batches are now %d source records", why, self._size.records)
@@ -383,7 +383,7 @@ class Instance:
         self._start_source()
 
     def _commit_or_reconcile(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> bool:
-        """Commit; where a task was revoked meanwhile, throw the batch away, open the tasks anew and say False."""
+        """Commit and return True; if a task was revoked meanwhile, discard the batch, reopen the tasks and return False."""
         try:
             self._commit(kind, part)
         except TasksRevoked as revoked:
@@ -397,7 +397,7 @@ class Instance:
         self._changed.set()
 
     def _commit(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> None:
-        """Commit; after an abort the same batch is tried again while the tasks are ours."""
+        """Commit; after an abort, try the same batch again while the instance still owns the tasks."""
         for attempt in range(1, _COMMIT_TRIES + 1):
             started = time.monotonic()
             try:
@@ -435,7 +435,7 @@ class Instance:
         )
 
     def close(self, failure: BaseException | None) -> None:
-        """Stop reading, close stores and member. Never raises over `failure`."""
+        """Stop reading, close stores and member. Never raises, so that `failure` is not hidden."""
         for what, closing in (
             ("source", self._source.stop),
             ("savepoint", self._savepoints.close),
@@ -446,7 +446,7 @@ class Instance:
             try:
                 closing()
             except (TidemarkError, OSError, RuntimeError) as error:
-                log.warning("closing the %s: %s", what, error)
+                log.warning("failed to close the %s: %s", what, error)
         if failure is not None:
             self._listeners.on_failure(failure)
         if failure is None and self.states.state is InstanceState.PENDING_SHUTDOWN:
@@ -462,7 +462,7 @@ class Instance:
 
 
 class _NoSource(NoTableReader):
-    """What an instance reads from before it runs."""
+    """The source of an instance that does not run yet."""
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
         raise RuntimeError("an instance reads only while it runs")
@@ -475,7 +475,7 @@ class _NoSource(NoTableReader):
 
 
 def _lock_folder(settings: Settings, application_id: str, instance: int) -> InstanceDirectory:
-    """Take the process lock. Whoever holds the application takes the hold before the folders, so that one sees the other.
+    """Take the process lock. A command that holds the application takes its hold before the folders, so one sees the other.
 
     Raises `TaskLocked`, `ApplicationHeld`.
     """
@@ -505,7 +505,10 @@ def _rows_of(table: pa.Table, partition: int) -> pa.Table:
 
 
 def _start_update(task: Task) -> TaskUpdate:
-    """The first act of a fresh task: its resolved start offsets, and nothing else (rule 4)."""
+    """Return the first update of a fresh task: its resolved start offsets, and nothing else.
+
+    See invariant: fresh only when nothing exists.
+    """
     return TaskUpdate(
         task=task.id,
         batch=task.batch + 1,

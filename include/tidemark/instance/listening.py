@@ -1,4 +1,4 @@
-"""Who listens to an instance: log, run file, events topic, database of facts, and the user's own listeners."""
+"""The listeners of an instance: log, run file, events topic, database of facts, and the user's own listeners."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def instance_listeners(
     run_file: RunFile,
     clock: Callable[[], int],
 ) -> Listeners:
-    """All of them, to be closed with the instance; waits for neither broker nor database.
+    """Return all listeners, to be closed with the instance. Waits for neither broker nor database.
 
-    Raises `InvalidSettings` for a `listeners` or `facts_url` that cannot be used.
+    Raises `InvalidSettings` if `listeners` or `facts_url` cannot be used.
     """
     app = plan.application_id
     facts = FactsDatabase(settings)
@@ -41,7 +41,7 @@ def instance_listeners(
 
 
 class RunFileListener:
-    """State, partitions and the restore that runs, in the run file, where the supervisor shows them."""
+    """Writes state, partitions and the current restore to the run file, where the supervisor shows them."""
 
     def __init__(self, run_file: RunFile, clock: Callable[[], int]) -> None:
         self._run_file = run_file

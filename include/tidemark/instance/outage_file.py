@@ -1,6 +1,6 @@
-"""`<var_dir>/instances/<app>-<instance>.outage`: an instance that ended as its brokers were away says so here.
+"""`<var_dir>/instances/<app>-<instance>.outage`: written by an instance that ended because its brokers were away.
 
-Its supervisor then waits for them and counts no relaunch. The file is removed at the next launch.
+Its supervisor then waits for the brokers, and does not count this as a restart. The next launch removes the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OUTAGE_SUFFIX = ".outage"
 
 @dataclass(frozen=True)
 class RecordedOutage:
-    """Since when (epoch milliseconds) an instance waits for its brokers, and why. `topics` are those of others it needs."""
+    """Since when (epoch milliseconds) an instance waits for its brokers, and why. `topics` are the foreign ones it needs."""
 
     since_ms: int
     why: str
@@ -25,12 +25,12 @@ class RecordedOutage:
 
 
 def outage_path(var_dir: Path, application_id: str, instance: int) -> Path:
-    """Where the file lies."""
+    """Return the path of an instance's outage file."""
     return var_dir / "instances" / f"{application_id}-{instance}{OUTAGE_SUFFIX}"
 
 
 def read_outage(path: Path) -> RecordedOutage | None:
-    """The content, or None when there is none."""
+    """Return the content, or None if the file is missing or damaged."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -44,7 +44,7 @@ def read_outage(path: Path) -> RecordedOutage | None:
 
 
 def recorded_outages(var_dir: Path) -> dict[str, RecordedOutage]:
-    """All that are recorded, each under `<app>-<instance>`."""
+    """Return all recorded outages, by `<app>-<instance>`."""
     found = {path.stem: read_outage(path) for path in sorted((var_dir / "instances").glob(f"*{OUTAGE_SUFFIX}"))}
     return {name: outage for name, outage in found.items() if outage is not None}
 

@@ -1,4 +1,4 @@
-"""`<var_dir>/instances/<app>-<instance>.json`: what a running instance says of itself to supervisors and commands."""
+"""`<var_dir>/instances/<app>-<instance>.json`: the state of a running instance, for supervisors and commands."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _REWRITE_S = 1.0
 
 
 def run_file_path(var_dir: Path, application_id: str, instance: int) -> Path:
-    """Where the file lies."""
+    """Return the path of an instance's run file."""
     return var_dir / "instances" / f"{application_id}-{instance}.json"
 
 
 def standby_file_path(var_dir: Path, application_id: str, number: int) -> Path:
-    """Where a standby's lies: apart, for what is asked of instances is nothing to it."""
+    """Return the path of a standby's run file, which is in another folder so that it is not taken for an instance's."""
     return var_dir / "standbys" / f"{application_id}-{number}.json"
 
 
 def read_run_file(path: Path) -> dict[str, Any] | None:
-    """The content, or None when there is none."""
+    """Return the content, or None if the file is missing or damaged."""
     try:
         content: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
@@ -40,10 +40,10 @@ def read_run_file(path: Path) -> dict[str, Any] | None:
 
 
 class RunFile:
-    """Rewritten atomically, once a second at most unless the change matters. Safe to use from several threads.
+    """A run file that is replaced atomically, at most once a second unless a change matters. Safe to use from several threads.
 
-    What cannot be written, most often as the disk is full, is said once and tried again at the next update a second
-    later: nobody can see how far the instance is meanwhile, which is no reason for a stream to end.
+    If it cannot be written, most often because the disk is full, it logs one warning and tries again at an update a second
+    later. The progress of the instance cannot be seen meanwhile, but the stream continues.
     """
 
     def __init__(self, path: Path, fixed: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class RunFile:
         self._lock = threading.Lock()
 
     def update(self, changes: Mapping[str, Any], *, now: bool = False) -> None:
-        """Merge `changes`; write when `now`, or when the last writing is a second old. Never raises."""
+        """Merge `changes`; write if `now` is set or if the last write is a second old. Never raises."""
         with self._lock:
             self._content.update(changes)
             if not now and time.monotonic() - self._written_at < _REWRITE_S:
@@ -73,8 +73,8 @@ class RunFile:
         except OSError as error:
             if not self._is_behind:
                 log.warning(
-                    "run file %s cannot be written (%s): the stream goes on, and `tidemark status` shows what it was; make "
-                    "room, or make the folder writable",
+                    "run file %s cannot be written (%s): the stream continues, and `tidemark status` shows old values; free "
+                    "space on the disk, or make the folder writable",
                     self._path, error.strerror,
                 )  # fmt: skip
             self._is_behind = True

@@ -1,4 +1,4 @@
-"""What an instance makes of the description that the last commits stand on, before it joins the group."""
+"""The application's description at the last commit, compared with the topology module before an instance joins the group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _ASK_AGAIN_S = 0.2
 
 @dataclass(frozen=True)
 class Settled:
-    """`module` is the plan as its topology module has it, `plan` what is run; `found` None before the first commit."""
+    """The plan of the topology module (`module`), the plan that runs (`plan`), and the committed description (`found`).
+
+    `found` is None before the first commit.
+    """
 
     module: TopologyPlan
     plan: TopologyPlan
@@ -36,58 +39,59 @@ class Settled:
 
     @classmethod
     def of(cls, module: TopologyPlan, settings: Settings, admin: AdminClient) -> Settled:
-        """Blocks.
+        """Read the committed description and settle the plan to run. Blocks.
 
-        Raises `StartRefused` where the state is another topology's, a source has got more partitions, or a topic that state
-        depends on was deleted or made again.
+        Raises `StartRefused` if the state belongs to another topology, if a source has got more partitions, or if a topic
+        that holds state was deleted or created again.
         """
         partitions = partition_counts(admin, settings)
         found = recorded(settings, admin, module, partitions)
         if found is not None:
-            # First of all: a topic that was made again may have another number of partitions, too.
+            # This check comes first: a topic that was created again may also have another number of partitions.
             require_topics(named(module, found), found, settings, admin)
         return cls(module, settled(module, found, partitions), found)
 
     @property
     def committed(self) -> dict[str, str]:
-        """The topics that state depends on and that the last commits knew, with their ids."""
+        """Return the topics that hold state and that the last commits knew, with their ids."""
         known = {} if self.found is None else self.found.topic_ids
         return {t: known[t] for t, use in topics_in_use(self.plan).items() if use.is_state and t in known}
 
     def topic_ids(self, settings: Settings, admin: AdminClient) -> dict[str, str]:
-        """The ids of all topics of the plan, which exist by now: what is to be committed with it. Blocks.
+        """Return the ids of all topics of the plan, which exist by now, for the next commit. Blocks.
 
-        What state depends on keeps the id that was committed, so that a topic that is made again from here on is noticed.
-        Raises `OutcomeUnknown` where a topic has vanished meanwhile.
+        Topics that hold state keep the committed id, so that one that is created again after this check is noticed.
+        Raises `OutcomeUnknown` if a topic has been deleted meanwhile.
         """
         uses = topics_in_use(self.plan)
         ids = topic_ids(admin, list(uses), settings)
         if missing := [topic for topic in uses if topic not in ids]:
             raise OutcomeUnknown(
-                f"topics {', '.join(missing)} vanished while the instance was started: it starts again"
+                f"topics {', '.join(missing)} were deleted while the instance was starting: it starts again"
             )
         known = {} if self.found is None else self.found.topic_ids
         for changed in changed_topics(uses, known, ids):
             if not changed.use.is_state:
-                log.warning("%s; its new id is committed, and the application goes on", changed.reason)
+                log.warning("%s; its new id is committed, and the application continues", changed.reason)
         return {**ids, **self.committed}
 
     def description(self, partitions: Mapping[str, int], ids: Mapping[str, str]) -> bytes | None:
-        """What the first commit has to write down; None where that stands there."""
+        """Return the description that the first commit must write, or None if it is already committed."""
         own = describe_settled(self.module, self.found, partitions, ids)
         return None if own == self.found else own.to_bytes()
 
     def has_grown(self, partitions: Mapping[str, int]) -> bool:
-        """Whether a routed source has partitions that no commit knows."""
+        """Return whether a routed source has partitions that no commit knows."""
         return self.found is not None and any(partitions[t] > n for t, n in self.found.partitions.items())
 
 
 def await_session_end(
     admin: AdminClient, application_id: str, instance: int, settings: Settings, stop: threading.Event
 ) -> None:
-    """Until this instance's earlier session has ended, or `stop` is set. Blocks for `session_timeout_ms` at the most.
+    """Wait until this instance's earlier session has ended, or `stop` is set.
 
-    A static member that comes back within its session is given what it had, without partitions that came meanwhile.
+    Blocks for at most `session_timeout_ms` plus `broker_timeout_ms`. A static member that comes back within its session
+    gets the partitions that it had, without those that were added meanwhile.
     """
     name = group_instance_id(application_id, instance)
     deadline = time.monotonic() + (settings.session_timeout_ms + settings.broker_timeout_ms) / 1000

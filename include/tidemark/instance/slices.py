@@ -1,9 +1,10 @@
-"""How far each bounded read of a sub-topology goes, so that its sources advance together (rule 3).
+"""The end of each bounded read of a sub-topology, chosen so that its sources advance together.
 
-Kafka Streams' `PartitionGroup` with `max.task.idle.ms` = 0 decides what is right: of the heads of its sources a task takes
-the one with the smallest timestamp, and it passes a source over only while the broker has nothing unread of it. A slice
+Kafka Streams' `PartitionGroup` with `max.task.idle.ms` = 0 defines the order: of the first unread records of its sources,
+a task takes the one with the smallest timestamp, and it skips a source only if the broker has nothing unread of it. A slice
 is the beginning of that sequence. Times are event times, so a topic that was loaded later than its records happened, or
-out of order, is cut where Kafka Streams would cut it (`docs/decisions/0015-two-gears.md`).
+out of order, is cut where Kafka Streams would cut it (`docs/decisions/0015-two-gears.md`). See invariant: sources advance
+together.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Integers = npt.NDArray[np.int64]
 Offsets = Mapping[TopicPartition, int]
 
 LOOK_AHEAD_RECORDS = 200_000
-"""Offsets whose times are looked up at once, at least: a look-up costs a Spark job, however little it reads."""
+"""The least number of offsets whose times are read at once: each read costs a Spark job, however small it is."""
 
 NO_TIME = -1
-"""Older than every record: such a record is taken as soon as it is the head."""
+"""Time of a record without a usable timestamp: older than all others, so it is taken as soon as it is the first unread."""
 
 _NONE = np.empty(0, dtype=np.int64)
 
@@ -34,8 +35,8 @@ _NONE = np.empty(0, dtype=np.int64)
 class UnreadRecords:
     """The unread records of one source partition, with their event times as far as these are known.
 
-    `start`, `known_end` and `end` are next offsets: of the first unread record, of what `offsets` and `times` cover, and of
-    what the broker has. `offsets` ascend. A record without a usable time, a dead letter, has `NO_TIME`.
+    `start`, `known_end` and `end` are next offsets: of the first unread record, of the part that `offsets` and `times` cover,
+    and of the records that the broker has. `offsets` ascend. A dead letter, without a usable time, has `NO_TIME`.
     """
 
     start: int
@@ -46,13 +47,13 @@ class UnreadRecords:
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing in the broker lies beyond what is known."""
+        """Return whether the times of all records that the broker has are known."""
         return self.known_end >= self.end
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Next offsets after a slice, one per source; `blocking` says that more could be taken if more times were known."""
+    """Next offsets after a slice, one per source. `blocking`: more could be taken if more times were known."""
 
     ends: tuple[int, ...]
     records: int
@@ -60,14 +61,14 @@ class Choice:
 
 
 def choose_ends(sources: Sequence[UnreadRecords], most_records: int) -> Choice:
-    """The first `most_records` of one task's unread records in Kafka Streams' order, as far as that order is known.
+    """Return the first `most_records` of one task's unread records in Kafka Streams' order, as far as that is known.
 
     `sources` are in the order in which equal timestamps are taken. Within a source the order is that of offsets, so a
-    record that is older than one before it counts as old as that: it is taken as soon as it is the head.
+    record that is older than one before it counts as old as that one: it is taken as soon as it is the first unread.
     """
     reached = [np.maximum.accumulate(source.times) for source in sources]
     counts = [len(times) for times in reached]
-    # Behind what is known of a source any time may follow: no other source goes beyond what it has reached.
+    # After the known part of a source any time may follow: no other source may pass the time that it has reached.
     limits = [
         (int(times[-1]) if len(times) else NO_TIME - 1, number)
         for number, (source, times) in enumerate(zip(sources, reached, strict=True))
@@ -86,7 +87,7 @@ def choose_ends(sources: Sequence[UnreadRecords], most_records: int) -> Choice:
 
 
 def _until(reached: Sequence[Integers], limit_ms: int, limiting: int) -> list[int]:
-    """How many records of each source come before any that follows the limiting source's known ones."""
+    """Return how many records of each source precede any record that may follow the limiting source's known ones."""
     return [
         int(np.searchsorted(times, limit_ms, side="right" if number <= limiting else "left"))
         for number, times in enumerate(reached)
@@ -94,7 +95,7 @@ def _until(reached: Sequence[Integers], limit_ms: int, limiting: int) -> list[in
 
 
 def _first(reached: Sequence[Integers], counts: Sequence[int], most_records: int) -> list[int]:
-    """How many of each source's first `counts` records are among the first `most_records` of all."""
+    """Return how many of each source's first `counts` records are among the first `most_records` of all."""
     if most_records < 1:
         return [0] * len(counts)
     merged = np.concatenate([times[:count] for times, count in zip(reached, counts, strict=True)])
@@ -111,7 +112,7 @@ def _first(reached: Sequence[Integers], counts: Sequence[int], most_records: int
 
 
 def shares_of(unread: Mapping[int, int], most_records: int) -> dict[int, int]:
-    """What each partition number may contribute to a batch: in proportion to what is unread, so that all end together."""
+    """Return each partition's part of a batch, in proportion to its unread records, so that all reach the end together."""
     total = sum(unread.values())
     if total <= most_records:
         return dict(unread)
@@ -119,16 +120,16 @@ def shares_of(unread: Mapping[int, int], most_records: int) -> dict[int, int]:
 
 
 def is_level(unread: int, arrived_in_s: float, start_s: float, most_records: int) -> bool:
-    """Whether a query that takes `start_s` to start would find no more than one batch.
+    """Return whether a query that takes `start_s` to start would find at most one batch.
 
-    `unread` arrived in `arrived_in_s`, and goes on arriving like that.
+    `unread` records arrived in `arrived_in_s`, and are assumed to go on arriving at that rate.
     """
     return unread * (1 + start_s / max(arrived_in_s, 1e-3)) <= most_records
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What one bounded read covers, next offsets of every partition; `is_all`: everything that the broker had."""
+    """The range of one bounded read, as next offsets of every partition. `is_all`: it covers all that the broker had."""
 
     starts: Offsets
     ends: Offsets
@@ -136,39 +137,39 @@ class Slice:
 
 
 Times = Mapping[TopicPartition, tuple[Integers, Integers]]
-"""Offsets and event times of all records of source partitions, as `UnreadRecords` has them."""
+"""Offsets and event times of all records of source partitions, as in `UnreadRecords`."""
 
 LookUp = Callable[[Mapping[TopicPartition, tuple[int, int]]], Times]
-"""Reads the event times between two offsets of each partition, the second exclusive. Blocks."""
+"""A function that reads the event times between two offsets of each partition, the second exclusive. Blocks."""
 
 
 class Slices:
-    """Cuts the unread records of one sub-topology's tasks into slices. Not for several threads.
+    """Cuts the unread records of one sub-topology's tasks into slices. Not safe for use from several threads.
 
-    Of a task that has unread records of one source alone only offsets count. Otherwise event times are looked up ahead of
-    the slices, once per record, and kept until the records are taken: 16 bytes for each of twice `most_records`, or of twice
-    `LOOK_AHEAD_RECORDS` where that is more.
+    For a task with unread records of only one source, only offsets count. Otherwise event times are read ahead of the
+    slices, once per record, and kept until the records are taken: 16 bytes for each of up to twice `most_records`, or twice
+    `LOOK_AHEAD_RECORDS` if that is more.
     """
 
     def __init__(self, subtopology: SubTopology, starts: Offsets, most_records: int, look_up: LookUp) -> None:
         ranks = Roads(subtopology).source_ranks()
         self._topics = [topic for _, topic in sorted(zip(ranks, subtopology.source_topics, strict=True))]
         self.most_records = most_records
-        """Of the next slice; may be changed before each."""
+        """Records of the next slice; may be changed before each."""
         self._look_up = look_up
         self._unread = {place: _nothing_known(start, start) for place, start in starts.items()}
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
-        """Where the next slice begins."""
+        """Return where the next slice begins."""
         return {place: unread.start for place, unread in self._unread.items()}
 
     def unread(self, ends: Offsets) -> int:
-        """Offsets from the next slice's start to `ends`: at least as many as there are records."""
+        """Return the offsets from the next slice's start to `ends`: at least as many as there are records."""
         return sum(max(0, ends[place] - unread.start) for place, unread in self._unread.items())
 
     def next(self, ends: Offsets) -> Slice:
-        """The next slice of what lies before `ends`, the broker's. Blocks where times have to be looked up."""
+        """Return the next slice of the records before `ends`, the broker's. Blocks if times have to be read."""
         ends = {place: max(unread.start, ends[place]) for place, unread in self._unread.items()}
         starts = self.starts
         is_all = self.unread(ends) <= self.most_records
@@ -200,11 +201,11 @@ class Slices:
         sources = [self._unread[place] for place in self._places(number)]
         if sum(source.start < source.end for source in sources) > 1:
             return choose_ends(sources, share)
-        # There is nothing to merge: offsets alone say how far it goes.
+        # Only one source has unread records: offsets alone decide.
         return Choice(tuple(min(source.end, source.start + share) for source in sources), share, blocking=False)
 
     def _look_further(self, shares: Mapping[int, int]) -> None:
-        """Look up the times of every source of these tasks of which less than a share is known."""
+        """Read the times of every source of these tasks for which fewer records are known than the task's share."""
         at_once = LOOK_AHEAD_RECORDS // len(self._unread)
         ranges: dict[TopicPartition, tuple[int, int]] = {}
         for number, share in shares.items():
@@ -234,7 +235,7 @@ def _known_to(unread: UnreadRecords, end: int) -> UnreadRecords:
 
 
 def _after(unread: UnreadRecords, start: int) -> UnreadRecords:
-    """What is left once everything before `start` was taken."""
+    """Return what is left after everything before `start` was taken."""
     if start >= unread.known_end:
         return _nothing_known(start, unread.end)
     first = int(np.searchsorted(unread.offsets, start))

@@ -1,4 +1,4 @@
-"""What feeds an instance: batches of partial results, computed ahead of the task loop. Spark implements it."""
+"""The interface through which an instance gets its batches, computed ahead of the task loop. Spark implements it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """One batch of one sub-topology. `ends` are next offsets by source partition; a table per branch, see `Task`."""
+    """One batch of one sub-topology. `ends` are next offsets by source partition; `branches` has a table per branch."""
 
     subtopology: int
     starts: Mapping[TopicPartition, int]
@@ -27,24 +27,25 @@ class SourceBatch:
 
 
 class BatchSource(Protocol):
-    """Started with explicit offsets, stopped at a rebalance; what was not taken by then is thrown away.
+    """A source of batches that starts at explicit offsets and stops at a rebalance, which discards batches not taken.
 
-    While more is unread than a batch holds, the sources of a task advance together by event time (rule 3); see `slices`.
+    While more is unread than a batch holds, the sources of a task advance together by event time (see invariant: sources
+    advance together, and `slices`).
     """
 
     def start(self, next_offsets: Mapping[TopicPartition, int], size: BatchSize) -> None:
-        """Begin at these offsets; only these partitions are read. `size` is looked at before each batch."""
+        """Begin at these offsets; only these partitions are read. Reads `size` before each batch."""
 
     def next(self, timeout_s: float) -> SourceBatch | None:
-        """The next batch, or None. Raises `OutcomeUnknown` when the source has failed, `BatchTooLarge` for its size."""
+        """Return the next batch, or None. Raises `OutcomeUnknown` if the source failed, `BatchTooLarge` if a batch did."""
 
     def stop(self) -> None:
-        """Stop reading and forget batches not taken. May be called when nothing runs.
+        """Stop reading and discard batches that were not taken. May be called when nothing runs.
 
-        Raises `OutcomeUnknown` when what reads cannot be stopped.
+        Raises `OutcomeUnknown` if the reader cannot be stopped.
         """
 
     def read_table(
         self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
-        """As `TableReader` says: an instance restores tables whose source topic is their changelog by what it reads with."""
+        """Implement `TableReader`: an instance restores tables whose source topic is their changelog with its own source."""

@@ -1,4 +1,7 @@
-"""How large a batch may be, and how it is split into transactions that surely fit into the broker's time-out (rule 9)."""
+"""The size of batches, and their split into transactions that fit into the broker's timeout.
+
+See invariant: bounded open transactions.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ _SAFETY = 3.0
 _FIRST_GUESS_PER_SECOND = 200_000.0
 _LEAST_TELLING_RECORDS = 1000
 _AT_ONCE = 4.0
-"""One commit lowers the rate to a quarter at the most: a broker that stood still once is no slow broker."""
+"""One commit lowers the rate at most to a quarter: a broker that paused once is not a slow broker."""
 _LEAST_RECORDS = 1000
 
 
 class BatchSize:
-    """How many source records a batch may hold: what is set, less once a batch was too large, and more again.
+    """The number of source records that a batch may hold: smaller after a batch was too large, and growing again later.
 
-    Read by the threads that compute batches, before each; changed by the task loop alone.
+    The threads that compute batches read it before each batch; only the task loop changes it.
     """
 
     def __init__(self, most_records: int, known: int | None = None) -> None:
-        """`known` is what the process before this one had come to."""
+        """Start from `known`, the size that the previous process had reached, if there was one."""
         self._most = most_records
         self.records = min(most_records, max(self._least, known or most_records))
 
@@ -32,17 +35,17 @@ class BatchSize:
 
     @property
     def is_least(self) -> bool:
-        """Whether batches cannot be made smaller."""
+        """Return whether batches cannot be made smaller."""
         return self.records <= self._least
 
     def shrink(self, load: float = 2.0) -> None:
-        """After a batch that was `load` times too large."""
+        """Reduce the size after a batch that was `load` times too large."""
         self.records = max(self._least, min(self.records // 2, int(self.records / load)))
 
     def grow(self, held: int, load: float) -> bool:
-        """After a batch of `held` offsets, which filled `load` of what one may: twice as much where that fits; whether so.
+        """Double the size after a batch of `held` offsets that used the share `load` of a limit; return whether it did.
 
-        What was not full says nothing of larger ones.
+        Does nothing if twice the load would not fit, or if the batch was less than half full, which is no evidence.
         """
         if held < self.records / 2 or 2 * load > 1 or self.records >= self._most:
             return False
@@ -51,7 +54,7 @@ class BatchSize:
 
 
 class TransactionCapacity:
-    """How many records one transaction may hold, from the rate of the commits seen lately."""
+    """The number of records that one transaction may hold, from the rate of recent commits."""
 
     def __init__(self, transaction_timeout_ms: int) -> None:
         self._timeout_s = transaction_timeout_ms / 1000
@@ -59,13 +62,13 @@ class TransactionCapacity:
 
     @property
     def records(self) -> int:
-        """At the known rate these take a third of the time-out."""
+        """Return the number of records that take a third of the timeout at the known rate."""
         return int(self._records_per_second * self._timeout_s / _SAFETY)
 
     def observe(self, records: int, seconds: float) -> None:
-        """Learn from a commit, without what was tried before it.
+        """Update the rate with a commit; `seconds` must not include failed attempts.
 
-        A small one takes the time of its round trips: that it is slow says nothing, that it is fast does.
+        A small commit takes the time of its round trips: if it is slow, it is no evidence; if it is fast, it is.
         """
         rate = records / max(seconds, 1e-6)
         known = self._records_per_second
@@ -78,7 +81,7 @@ class TransactionCapacity:
 def split_by_capacity(
     batch: Sequence[tuple[Task, TaskUpdate]], capacity_records: int
 ) -> list[list[tuple[Task, TaskUpdate]]]:
-    """Tasks in order, as many per transaction as fit; a task is never split, as its offsets move in one step."""
+    """Group tasks, in order, into transactions that fit. A task is never split, as its offsets advance in one step."""
     parts: list[list[tuple[Task, TaskUpdate]]] = []
     filled = 0
     for task, update in batch:

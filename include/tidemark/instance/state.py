@@ -1,4 +1,4 @@
-"""States of an instance, in Kafka Streams' words, and the one place that allows transitions (row D4)."""
+"""States of an instance, named as in Kafka Streams, and the one place that allows transitions between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class InstanceState(StrEnum):
-    """CREATED before it joins; ERROR is final."""
+    """State of an instance. CREATED is the state before it joins the group; ERROR is final."""
 
     CREATED = "CREATED"
     REBALANCING = "REBALANCING"
@@ -35,19 +35,19 @@ _ALLOWED: dict[InstanceState, set[InstanceState]] = {
 
 
 class StateMachine:
-    """Holds the state of one instance."""
+    """Holds the state of one instance and checks its transitions."""
 
     def __init__(
         self, application_id: str, instance: int, on_change: Callable[[InstanceState, InstanceState], None]
     ) -> None:
-        """`on_change` is called with (new, old) after each transition; must not block."""
+        """Call `on_change` with (new, old) after each transition; it must not block."""
         self._name = f"{application_id}-{instance}"
         self._on_change = on_change
         self._lock = threading.Lock()
         self.state = InstanceState.CREATED
 
     def to(self, new: InstanceState) -> None:
-        """Go to `new`; staying is no transition. Raises `ValueError` on one that is not allowed."""
+        """Change the state to `new`; does nothing if it is already so. Raises `ValueError` if that is not allowed."""
         with self._lock:
             old = self.state
             if new is old:

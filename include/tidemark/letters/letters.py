@@ -1,4 +1,4 @@
-"""Letters as they lie in `<app>-dlq`, and which of them somebody asks for."""
+"""The dead letters in `<app>-dlq`, and filters to select some of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from tidemark.start.witnesses import stalled_after
 from tidemark.tasks.update import Headers
 
 REPLAYED = "replayed"
-"""Reason of the records by which a replay says which letters of their partition it has replayed: value `[offset, …]`."""
+"""Reason of a record by which a replay marks the dead letters of its partition as replayed: value `[offset, …]`."""
 
 
 @dataclass(frozen=True)
 class Letter:
-    """One letter. `headers` are the record's own, `told` what Tidemark says of it, by header; `is_replayed` so far."""
+    """One dead letter. `headers` are those of the original record, `told` those that Tidemark added, by header.
+
+    `is_replayed`: a replay has sent it back by now.
+    """
 
     place: TopicPartition
     offset: int
@@ -44,30 +47,30 @@ class Letter:
 
     @property
     def source(self) -> TopicPartition | None:
-        """The partition of the record behind it; None where it does not say."""
+        """Return the partition of the original record; None if the headers do not name it."""
         topic, partition = self.told.get(TOPIC), self.told.get(PARTITION, "")
         return TopicPartition(topic, int(partition)) if topic and partition.isdigit() else None
 
     @property
     def source_offset(self) -> int | None:
-        """Where in that partition."""
+        """Return the offset of the original record in that partition; None if the headers do not name it."""
         return _number(self.told.get(OFFSET))
 
     @property
     def timestamp_ms(self) -> int:
-        """The Kafka timestamp of what was read, or could not be sent; else that of the letter."""
+        """Return the Kafka timestamp of the record that was read or could not be sent; else that of the dead letter."""
         told = _number(self.told.get(TIMESTAMP))
         return self.written_ms if told is None else told
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of it was left out."""
+        """Return whether nothing of the record was left out."""
         return SHORTENED not in self.told
 
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """What is None asks for nothing. Times are those of writing, epoch milliseconds, `until_ms` exclusive."""
+    """Conditions on dead letters; None is no condition. Times are of writing, in epoch milliseconds, `until_ms` exclusive."""
 
     reason: str | None = None
     topic: str | None = None
@@ -76,7 +79,7 @@ class LetterFilter:
     until_ms: int | None = None
 
     def takes(self, letter: Letter) -> bool:
-        """Whether the letter is asked for. `topic` and `partition` are those of the record behind it."""
+        """Return whether the dead letter meets all conditions. `topic` and `partition` are those of the original record."""
         source = letter.source
         return (
             (self.reason is None or letter.reason == self.reason)
@@ -88,10 +91,10 @@ class LetterFilter:
 
 
 class Letters:
-    """The letters of one application. All methods block, and raise `OutcomeUnknown` without a broker."""
+    """The dead letters of one application. All methods block, and raise `OutcomeUnknown` if no broker answers."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
-        """Raises `PreflightFailed` where the application has never run."""
+        """Raises `PreflightFailed` if the application has never run."""
         self.application_id = application_id
         self.topic = dlq_topic(application_id)
         self.client = librdkafka_config(settings)
@@ -104,15 +107,15 @@ class Letters:
         self.partitions = [TopicPartition(self.topic, number) for number in range(count)]
 
     def read(self, wanted: LetterFilter, limit: int | None = None) -> Iterator[Letter]:
-        """The letters that are there by now, partition by partition in the order of offsets, at most `limit`.
+        """Yield the dead letters written so far, partition by partition in the order of offsets, at most `limit`.
 
-        Waits for transactions that are open.
+        Waits for open transactions.
         """
         given = 0
         begins, ends = self.ends.beginnings(self.partitions), self.ends.of(self.partitions)
         for place in self.partitions:
             span = place, begins[place], ends[place]
-            # A letter comes before the record that says that it was replayed.
+            # A dead letter comes before the record that marks it as replayed, so this reads the partition twice.
             said = [json.loads(x.value or b"[]") for x in self._all(*span) if x.reason == REPLAYED]
             replayed = {offset for offsets in said for offset in offsets}
             for letter in self._all(*span):
@@ -130,13 +133,13 @@ class Letters:
             yield from map(letter_of, messages)
 
     def one(self, partition: int, offset: int) -> Letter | None:
-        """One letter by where it lies; None where there is none."""
+        """Return the dead letter at this place; None if there is none."""
         return next(
             (x for x in self.read(LetterFilter()) if (x.place.partition, x.offset) == (partition, offset)), None
         )
 
     def message(self, place: TopicPartition, offset: int) -> Message | None:
-        """The record at these coordinates of any topic; None where it is gone."""
+        """Return the record at these coordinates of any topic; None if it is gone."""
         if not self.ends.beginnings([place])[place] <= offset < self.ends.of([place])[place]:
             return None
         found: list[Message] = []
@@ -148,7 +151,7 @@ class Letters:
 
 
 def letter_of(message: Message) -> Letter:
-    """What a record of the topic says."""
+    """Parse a record of the topic of dead letters."""
     headers = headers_of(message)
     told = {name: (content or b"").decode(errors="replace") for name, content in headers if name.startswith(PREFIX)}
     place = TopicPartition(str(message.topic()), int(message.partition() or 0))
@@ -158,7 +161,7 @@ def letter_of(message: Message) -> Letter:
 
 
 def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]]:
-    """A record's headers."""
+    """Return a record's headers."""
     found: Any = message.headers() or ()
     return [(name, _bytes(content)) for name, content in found]
 

@@ -1,12 +1,12 @@
-"""Letters back to where they came from, each once, however often a replay is killed and run again.
+"""Sends dead letters back to where they came from, each once, however often a replay is killed and run again.
 
-What is sent and the record that says which letters were replayed are one transaction, and one replay fences another: what
-a replay reads once it has its transactional id is all that was ever replayed.
+The records that are sent and the record that marks the dead letters as replayed are in one transaction, and one replay
+fences another: once a replay has its transactional id, it reads everything that was ever replayed.
 
-- A record that could not be read goes to its source again, in its own partition; where the letter was shortened, the
+- A record that could not be read goes to its source again, in its own partition; if the dead letter was shortened, the
   record is read from its source.
 - An output that was too large goes to its sink.
-- A record that a user's code refused is read from its source and goes there again, only when that reason is asked for, as
+- A record that a user's code refused is read from its source and goes there again, only if that reason is asked for, as
   all paths of its topology process it again.
 """
 
@@ -35,15 +35,15 @@ from tidemark.tasks.update import REFUSED, TOO_LARGE, Message
 _AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
 _QUEUED_RECORDS = 100_000
 
-REPLAYED_BEFORE = "replayed before"
-SHORTENED = "shortened, and the record behind it is gone"
-PROCESSED = f"its record was processed in part: name --reason '{REFUSED}' to send it through all paths again"
-NOWHERE = "it does not say where it belongs"
+REPLAYED_BEFORE = "already replayed"
+SHORTENED = "shortened, and its original record is gone"
+PROCESSED = f"its record was processed in part: pass --reason '{REFUSED}' to send it through all paths again"
+NOWHERE = "its headers do not name a destination"
 
 
 @dataclass
 class Replayed:
-    """How many letters went back, and how many were left, by why."""
+    """How many dead letters were sent back, and how many were not, by the reason."""
 
     sent: int = 0
     left: Counter[str] = field(default_factory=Counter)
@@ -61,18 +61,18 @@ _Replayable = tuple[Letter, _Destination]
 
 @dataclass(frozen=True)
 class Replay:
-    """Sends letters back. `probe` is passed between the steps of a transaction."""
+    """Sends dead letters back. `probe` is called between the steps of a transaction."""
 
     letters: Letters
     settings: Settings
     probe: Probe
 
     def run(self, wanted: LetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
-        """Replay at most `limit` letters. Blocks; raises what a transaction raises, and then may be run again."""
+        """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again."""
         name = f"{self.letters.application_id}-dlq-replay"
         timeout_ms = self.settings.transaction_timeout_ms
         producer = TransactionalProducer(self.letters.client, name, timeout_ms, _QUEUED_RECORDS)
-        # Only now is it settled what an earlier replay has done.
+        # Only now can no earlier replay commit any more.
         producer.init(stalled_after(self.settings))
         done = Replayed()
         chosen = islice(self._chosen(wanted, done), limit)
@@ -92,7 +92,7 @@ class Replay:
                 yield letter, found
 
     def _destination(self, letter: Letter, wanted: LetterFilter) -> _Destination | str:
-        """Where it goes, or why it stays."""
+        """Return where it goes, or why it stays."""
         source, offset = letter.source, letter.source_offset
         if letter.reason == TOO_LARGE:
             sink = letter.told.get("tidemark.sink")
@@ -108,7 +108,7 @@ class Replay:
             return PROCESSED
         record = self.letters.message(source, offset)
         if record is None:
-            return SHORTENED if letter.reason != REFUSED else "the record behind it is gone"
+            return SHORTENED if letter.reason != REFUSED else "its original record is gone"
         message: Message = {"key": record.key(), "value": record.value(), "timestamp": record.timestamp()[1]}
         return _Destination(source.topic, source.partition, message | _headers(headers_of(record)))
 
@@ -129,7 +129,7 @@ class Replay:
 
 
 def _parts(chosen: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
-    """As many at once as fit into a transaction."""
+    """Yield as many at once as fit into a transaction."""
     part: list[_Replayable] = []
     left_bytes = _BYTES_AT_ONCE
     for letter, to in chosen:
@@ -152,9 +152,9 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Message:
 
 
 def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict[str, int]:
-    """Delete what was written to `<app>-dlq` before that time; how many offsets, by partition of the topic. Blocks.
+    """Delete what was written to `<app>-dlq` before `until_ms`; return the number of offsets by partition of the topic.
 
-    Raises `TidemarkError` where the broker refuses.
+    Blocks. Raises `TidemarkError` if the broker refuses.
     """
     places = [place for place in letters.partitions if partition in (None, place.partition)]
     begins, ends = letters.ends.beginnings(places), letters.ends.at_time(places, until_ms)
@@ -167,7 +167,7 @@ def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict
             future.result()
     except KafkaException as error:
         raise TidemarkError(
-            f"records of {letters.topic} cannot be deleted: {error.args[0].str()}; give this user the right to "
+            f"failed to delete records of {letters.topic}: {error.args[0].str()}; give this user the right to "
             "delete its records"
         ) from error
     return {str(place): end - begins[place] for place, end in due.items()}

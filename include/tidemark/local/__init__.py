@@ -1,1 +1,1 @@
-"""What runs on this machine: Java, jars, ports, brokers, Airflow's parts, and the one file that records them."""
+"""The services on this machine: Java, jars, ports, brokers, Airflow's parts, and the file that records them."""

@@ -15,7 +15,7 @@ from tidemark.errors import TidemarkError
 from tidemark.local.processes import wait_until
 from tidemark.local.record import AirflowAccess
 
-# Longer than one request may wait for another one's lock on SQLite; what is asked of its health is not worth that wait.
+# Longer than one request may wait for another's lock on SQLite; a request for health does not wait that long.
 _ANSWER_S = 45.0
 _HEALTH_S = 10.0
 
@@ -27,7 +27,7 @@ HEARTBEATS = {
 
 
 class AirflowRefused(TidemarkError):
-    """Airflow answered with an error; `status` is HTTP's, 0 where it did not answer at all."""
+    """Airflow answered with an error; `status` is the HTTP status, 0 if it did not answer at all."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -35,19 +35,19 @@ class AirflowRefused(TidemarkError):
 
 
 class AirflowApi:
-    """Airflow as one user sees it; asks for a token when it first needs one."""
+    """Airflow as one user sees it; requests a token when it first needs one."""
 
     def __init__(self, url: str, user: str, password: str) -> None:
         self.url = url.rstrip("/")
         self._user = user
         self._password = password
         self._token = ""
-        # The API is on this machine; a proxy of the environment would look for it elsewhere.
+        # The API is on this machine; a proxy from the environment would look for it elsewhere.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     @classmethod
     def of(cls, access: AirflowAccess) -> AirflowApi:
-        """The client of a running stack's administrator; raises `TidemarkError` where the password is not readable."""
+        """Return the client of a running stack's administrator; raises `TidemarkError` if the password cannot be read."""
         try:
             passwords = json.loads(Path(access.password_file).read_text())
             return cls(access.url, access.username, passwords[access.username])
@@ -57,12 +57,12 @@ class AirflowApi:
             ) from error
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """One authenticated request, such as `call("GET", "/api/v2/dags")`; raises `AirflowRefused`."""
+        """Send one authenticated request, such as `call("GET", "/api/v2/dags")`; raises `AirflowRefused`."""
         if self._token:
             try:
                 return self._request(method, path, body, self._token)
             except AirflowRefused as refused:
-                # The stack may have been started anew with other secrets, or the token is a day old.
+                # The stack may have been started again with other secrets, or the token is a day old.
                 if refused.status != 401:
                     raise
         login = {"username": self._user, "password": self._password}
@@ -70,11 +70,11 @@ class AirflowApi:
         return self._request(method, path, body, self._token)
 
     def health(self) -> dict[str, Any]:
-        """What every part says about itself; needs no login."""
+        """Return the state that every part reports; needs no login."""
         return self._request("GET", "/api/v2/monitor/health", None, token="", timeout_s=_HEALTH_S)
 
     def unhealthy(self, since: float = 0.0) -> list[str]:
-        """The parts that are not healthy, or gave no sign of life since then (epoch seconds); all when it is silent."""
+        """Return the parts that are not healthy, or sent no heartbeat since `since` (epoch seconds); all if none answers."""
         try:
             said = self.health()
         except AirflowRefused:
@@ -88,7 +88,7 @@ class AirflowApi:
         return found
 
     def wait_for_dag(self, dag_id: str, timeout_s: float = 60.0) -> None:
-        """Wait until the DAG has been parsed; raises `AirflowRefused` with the import errors when it is not."""
+        """Wait until the DAG has been parsed; raises `AirflowRefused` with the import errors if it is not."""
 
         def is_there() -> bool:
             try:
@@ -107,11 +107,11 @@ class AirflowApi:
             )
 
     def unpause(self, dag_id: str) -> None:
-        """Let the DAG run."""
+        """Unpause the DAG."""
         self.call("PATCH", f"/api/v2/dags/{_quoted(dag_id)}", {"is_paused": False})
 
     def pause(self, dag_id: str) -> None:
-        """Let the DAG start no further run."""
+        """Pause the DAG, so that no further run starts."""
         self.call("PATCH", f"/api/v2/dags/{_quoted(dag_id)}", {"is_paused": True})
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
@@ -120,21 +120,21 @@ class AirflowApi:
         return cast(str, self.call("POST", f"/api/v2/dags/{_quoted(dag_id)}/dagRuns", body)["dag_run_id"])
 
     def run_state(self, dag_id: str, run_id: str) -> str:
-        """queued, running, success or failed."""
+        """Return queued, running, success or failed."""
         return cast(str, self.call("GET", self._run(dag_id, run_id))["state"])
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        """The DAG's runs, the newest first."""
+        """Return the DAG's runs, the newest first."""
         path = f"/api/v2/dags/{_quoted(dag_id)}/dagRuns?order_by=-run_after&limit=100"
         return cast(list[dict[str, Any]], self.call("GET", path)["dag_runs"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """State of each task instance of a run."""
+        """Return the state of each task instance of a run."""
         said = self.call("GET", f"{self._run(dag_id, run_id)}/taskInstances")
         return {task["task_id"]: task["state"] for task in said["task_instances"]}
 
     def stop_run(self, dag_id: str, run_id: str) -> None:
-        """Mark a run failed, as the stop button of the page does; its running and deferred tasks are ended."""
+        """Mark a run failed, as the stop button of the page does; its running and deferred tasks end."""
         self.call("PATCH", self._run(dag_id, run_id), {"state": "failed"})
 
     def _run(self, dag_id: str, run_id: str) -> str:

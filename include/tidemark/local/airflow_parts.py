@@ -24,13 +24,13 @@ from tidemark.settings import Settings, project_root
 USERS = {"admin": "admin", "oncall": "user", "guest": "viewer"}
 ADMINISTRATOR = "admin"
 AIRFLOW_DATABASE = "AIRFLOW_METADATA_DATABASE_URL"
-"""The variable that tells `history_cleanup` where Airflow's own database is."""
+"""The environment variable in which `history_cleanup` finds the URL of Airflow's own database."""
 PARALLELISM = 4
 """Slots of the executor."""
 MAINTENANCE_SLOTS = 2
-"""Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, so that streams find some."""
-# Airflow's parts share one SQLite file, which one of them may write at a time: the others wait this long, not SQLite's 5 s,
-# before they answer 500 or give a task up. A loaded machine needed more than 5.
+"""Slots of the pool of checks, audits, drills and savepoints: fewer than the executor has, to leave some for streams."""
+# Airflow's parts share one SQLite file, which only one of them may write at a time: the others wait this long, not SQLite's
+# 5 s, before they answer 500 or give up a task. A loaded machine needed more than 5.
 _LOCKED_S = 30
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -42,22 +42,22 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 def home(settings: Settings) -> Path:
-    """Airflow's own folder."""
+    """Return Airflow's own folder."""
     return settings.var_dir / "airflow"
 
 
 def password_file(settings: Settings) -> Path:
-    """JSON of user and password, readable by its owner alone."""
+    """Return the path of the file with users and passwords (JSON), which only its owner can read."""
     return home(settings) / "passwords.json"
 
 
 def secrets_file(settings: Settings) -> Path:
-    """JSON of the keys that the parts share, readable by its owner alone."""
+    """Return the path of the file with the keys that the parts share (JSON), which only its owner can read."""
     return home(settings) / "secrets.json"
 
 
 def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
-    """What every process of a stack inherits, Airflow's or not. Contains the settings' password."""
+    """Return the environment that every process of a stack inherits. It contains the settings' password."""
     root = project_root()
     found = java.find()
     inherited = processes.without_airflow(os.environ)
@@ -69,7 +69,7 @@ def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
         **inherited,
         **settings.as_environment(),
         processes.MARK: stack_id,
-        # Airflow gives its processes titles, which by default overwrites the environment that the mark is read from.
+        # Airflow sets process titles, which by default overwrites the environment that the mark is read from.
         "SPT_NOENV": "1",
         "PATH": os.pathsep.join(path),
         "JAVA_HOME": str(found.home),
@@ -80,7 +80,7 @@ def base_environment(settings: Settings, stack_id: str) -> dict[str, str]:
 
 
 def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
-    """The environment of Airflow's parts: `base_environment`, and every setting of Airflow that matters here."""
+    """Return the environment of Airflow's parts: `base_environment`, and every setting of Airflow that matters here."""
     folder = home(settings)
     root = project_root()
     shared = _secrets(settings)
@@ -98,7 +98,7 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(password_file(settings)),
         "AIRFLOW__CORE__FERNET_KEY": shared["fernet_key"],
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
-        # Airflow hides its own from tasks, one of which cleans it.
+        # Airflow hides its own variable from tasks, but one of them cleans this database.
         AIRFLOW_DATABASE: database,
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(folder / "logs"),
         "AIRFLOW__API__HOST": LOOPBACK,
@@ -110,14 +110,14 @@ def environment(settings: Settings, stack_id: str, port: int) -> dict[str, str]:
 
 
 def command(part: str) -> list[str]:
-    """The command line of one part."""
+    """Return the command line of one part."""
     return [str(Path(sys.executable).parent / "airflow"), *PARTS[part]]
 
 
 def prepare(settings: Settings, environment: dict[str, str]) -> None:
-    """Passwords, database and pool, all kept; set up again for another version or other slots. Blocks (15 s at first).
+    """Create passwords, database and pool, or keep them; migrate after an upgrade. Blocks (15 s the first time).
 
-    Raises `PreflightFailed` with Airflow's reason when the database cannot be migrated, or the pool cannot be made.
+    Raises `PreflightFailed` with Airflow's reason if the database cannot be migrated or the pool cannot be created.
     """
     folder = home(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def prepare(settings: Settings, environment: dict[str, str]) -> None:
         return
     _airflow(folder, environment, "migrate.log", "Airflow's database could not be migrated", "db", "migrate")
     pool = ("pools", "set", MAINTENANCE_POOL, str(MAINTENANCE_SLOTS), "checks, audits, drills and savepoints")
-    _airflow(folder, environment, "pool.log", f"Airflow's pool {MAINTENANCE_POOL} could not be made", *pool)
+    _airflow(folder, environment, "pool.log", f"Airflow's pool {MAINTENANCE_POOL} could not be created", *pool)
     write_atomically(stamp, wanted)
 
 
@@ -151,10 +151,10 @@ def _airflow(folder: Path, environment: dict[str, str], log_name: str, failure: 
 
 
 def _secrets(settings: Settings) -> dict[str, str]:
-    """The keys; random, made once."""
+    """Return the keys, which are random and created once."""
     file = secrets_file(settings)
     read: dict[str, str] = json.loads(file.read_text()) if file.exists() else {}
-    # Fernet's is 32 bytes, in base64 with its padding.
+    # Fernet's key is 32 bytes, in base64 with its padding.
     made = {name: secrets.token_urlsafe(48) for name in ("jwt_secret", "api_secret_key")} | {
         "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode()
     }

@@ -1,4 +1,4 @@
-"""Makes class-data archives: starts a broker and Spark once, lets them work, and keeps the classes that they have loaded."""
+"""Creates class-data archives: starts a broker and Spark once, lets them work, and stores the classes that they have loaded."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DUMP_S = 120.0
 
 
 def ensure_archives(settings: Settings) -> None:
-    """Make the archives of Spark and of brokers where one is missing. Blocks for about half a minute then.
+    """Create the archives of Spark and of brokers if one is missing, which blocks for about half a minute.
 
-    Nothing depends on them but the time of a start, so that a failure is a warning.
+    They matter only to the time of a start, so a failure is logged as a warning.
     """
     kafka_jars = jars.ensure("kafka", settings)
     wanted = [class_data.kafka_archive(kafka_jars), class_data.spark_archive(jars.ensure("spark", settings))]
@@ -36,7 +36,7 @@ def ensure_archives(settings: Settings) -> None:
             class_data.FOLDER.mkdir(parents=True, exist_ok=True)
             _make(settings, kafka_jars, *wanted)
     except (OSError, OutcomeUnknown, PreflightFailed, subprocess.SubprocessError) as error:
-        log.warning("no class-data archives, so that brokers and Spark start slower: %s", error)
+        log.warning("failed to create class-data archives, so brokers and Spark start slower: %s", error)
 
 
 def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) -> None:
@@ -55,7 +55,7 @@ def _make(settings: Settings, kafka_jars: list[Path], kafka: Path, spark: Path) 
             )
             for line in job_lines(_SCRIPT, [str(made[spark])], own, "the job that archives Spark's classes"):
                 log.info("%s", line)
-            # It writes the archive as it ends.
+            # The broker writes the archive when it ends.
             broker.stop(_DUMP_S)
         for archive, there in made.items():
             if there.exists():

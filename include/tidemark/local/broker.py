@@ -1,8 +1,8 @@
 """Real Kafka brokers on loopback, without Docker or an installation: KRaft nodes from the verified jars.
 
-`EmbeddedBroker` is one node, `EmbeddedCluster` several. Both keep data, settings and logs under the folder they are
-given, keep their ports over a stop and a start, and leave nothing running after `stop()`. A process that must not
-outlive its starter even when that is killed is started inside `processes.guarded`.
+`EmbeddedBroker` is one node, `EmbeddedCluster` several. Both keep data, settings and logs in the folder they are
+given, keep their ports over a stop and a start, and leave nothing running after `stop()`. To end them also if their
+starter is killed, start them inside `processes.guarded`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ START_TIMEOUT_S = 120.0
 
 
 def new_cluster_id() -> str:
-    """A random id in the form Kafka wants: 16 bytes, base64 for URLs."""
+    """Return a random id in Kafka's format: 16 bytes, base64 for URLs."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def answers(bootstrap: str, nodes: int = 1, timeout_s: float = 1.0, config: Mapping[str, Any] | None = None) -> bool:
-    """Whether at least that many brokers are known at this address. Blocks for the time at most.
+    """Return whether at least `nodes` brokers are known at this address. Blocks for at most `timeout_s`.
 
-    `config` is a client's, for brokers that want more than an address.
+    `config` is a client's, for brokers that need more than an address.
     """
     own: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": int(timeout_s * 1000)}
     client = AdminClient({**(config or {}), **own})
@@ -51,7 +51,7 @@ class EmbeddedBroker:
     """One KRaft node, by default a cluster of its own.
 
     `port` 0 takes a free one. `overrides` win over `broker_config.server_properties`. `environment` is added to that of
-    the process. As a context manager it is started, and stopped at the end of the block.
+    the process. As a context manager it starts, and stops at the end of the block.
     """
 
     def __init__(
@@ -82,22 +82,22 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """Address for clients."""
+        """Return the address for clients."""
         return self.node.bootstrap
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Start the node and wait until it answers; keeps the data of an earlier run. Blocks.
 
-        Raises `PreflightFailed` with the last words of its log when it does not come up.
+        Raises `PreflightFailed` with the reason in its log if it does not answer.
         """
         self.launch()
         self.wait_ready(timeout_s=timeout_s)
         return self
 
     def launch(self) -> None:
-        """Start the process without waiting for it; formats the data folder the first time. Blocks about 2 s then."""
+        """Start the process without waiting for it; formats the data folder the first time, which blocks for about 2 s."""
         settings = self._configure()
-        # A broker that was killed leaves its unpacked libraries behind.
+        # A broker that was killed leaves unpacked libraries there.
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._temporary.mkdir()
         if not (self.folder / "data" / "meta.properties").exists():
@@ -120,16 +120,16 @@ class EmbeddedBroker:
             )
 
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Return whether its process runs."""
         return self.identity is not None and self.identity.is_alive()
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """End it as an operator would, and with SIGKILL after the time. Blocks."""
+        """End it with SIGTERM, as an operator would, and with SIGKILL after `timeout_s`. Blocks."""
         if self.identity:
             processes.stop(self.identity, timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL, as a lost machine would end it. Blocks until the process is gone."""
+        """End it with SIGKILL, as the loss of a machine would. Blocks until the process is gone."""
         if self.identity:
             processes.stop(self.identity, timeout_s=0.0)
 
@@ -150,13 +150,13 @@ class EmbeddedBroker:
 
     def _format(self, settings: Path) -> None:
         # With `=`, as an id may begin with a dash.
-        # The tool takes no notice of half-formatted folders; a first start that was cut off begins again.
+        # The tool accepts half-formatted folders, so a first start that was interrupted can begin again.
         arguments = ("format", "--ignore-formatted", f"--cluster-id={self.node.cluster_id}", "-c", str(settings))
         command = self._java("128m", "kafka.tools.StorageTool", *arguments)
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if said.returncode != 0:
             raise PreflightFailed(
-                f"cannot format the broker's folder {self.folder}: {_telling_line(said.stderr + said.stdout)}"
+                f"failed to format the broker's folder {self.folder}: {_telling_line(said.stderr + said.stdout)}"
             )
 
     @property
@@ -177,18 +177,18 @@ class EmbeddedBroker:
 
 
 def _telling_line(text: str) -> str:
-    """The line that names the reason: of a Java trace the last cause, else the last line."""
+    """Return the line with the reason: the last cause in a Java trace, else the last line."""
     lines = [
         line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "..."))
     ]
     telling = [line for line in lines if "Exception" in line or " ERROR " in line or " FATAL " in line]
-    return (telling or lines or ["it said nothing"])[-1]
+    return (telling or lines or ["no output"])[-1]
 
 
 class EmbeddedCluster:
-    """Several nodes, each broker and controller; internal topics have three replicas where there are three nodes.
+    """Several nodes, each broker and controller. Internal topics have three replicas if there are three nodes.
 
-    `overrides` are the same for all nodes, or are asked for each, with what gives them ports that nobody else here has.
+    `overrides` are the same for all nodes, or a function of a node and of a function that returns ports unused here.
     """
 
     def __init__(
@@ -220,23 +220,23 @@ class EmbeddedCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all nodes."""
+        """Return the addresses of all nodes."""
         return ",".join(broker.bootstrap for broker in self._brokers.values())
 
     @property
     def node_ids(self) -> list[int]:
-        """1 … n."""
+        """Return the ids, 1 to n."""
         return list(self._brokers)
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the nodes that do not run, side by side, and wait until each knows all. Blocks; raises `PreflightFailed`."""
+        """Start the stopped nodes in parallel, and wait until each knows all. Blocks; raises `PreflightFailed`."""
         with ThreadPoolExecutor(len(self._brokers)) as pool:
             list(pool.map(lambda broker: broker.is_alive() or broker.launch(), self._brokers.values()))
         self.wait_ready(timeout_s)
         return self
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every node knows all. Raises `PreflightFailed` for a node that has ended, or else does not answer."""
+        """Wait until every node knows all. Raises `PreflightFailed` for a node that has ended or does not answer. Blocks."""
         nodes = list(self._brokers.values())
         count = len(nodes)
 
@@ -248,24 +248,24 @@ class EmbeddedCluster:
             node.wait_ready(count, timeout_s=0)
 
     def node(self, node_id: int) -> EmbeddedBroker:
-        """One of them."""
+        """Return one node."""
         return self._brokers[node_id]
 
     def stop_node(self, node_id: int) -> None:
-        """End one node as an operator would."""
+        """End one node with SIGTERM, as an operator would."""
         self._brokers[node_id].stop()
 
     def kill_node(self, node_id: int) -> None:
-        """End one node as a lost machine would."""
+        """End one node with SIGKILL, as the loss of a machine would."""
         self._brokers[node_id].kill()
 
     def start_node(self, node_id: int) -> None:
-        """Start one node again on its ports and data, and wait until it answers."""
+        """Start one node again with its ports and data, and wait until it answers."""
         self._brokers[node_id].start()
 
     def stop(self) -> None:
-        """End all nodes side by side."""
-        # A node waits for a quorum to shut down in order, which the last ones no longer have: not for long.
+        """End all nodes in parallel."""
+        # For an orderly stop a node waits for a quorum, which the last nodes no longer have: so the timeout is short.
         with ThreadPoolExecutor(len(self._brokers)) as pool:
             list(pool.map(lambda broker: broker.stop(timeout_s=10.0), self._brokers.values()))
 

@@ -1,4 +1,4 @@
-"""What an embedded broker is told: one pure function from a node's place in its cluster to `server.properties`."""
+"""The settings of an embedded broker: a pure function from a node's place in its cluster to `server.properties`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """Address for clients."""
+        """Return the address for clients."""
         return f"{LOOPBACK}:{self.port}"
 
 
 def server_properties(node: Node, data: Path) -> dict[str, str]:
-    """Settings for a development broker on loopback; the node's overrides win."""
+    """Return the settings of a development broker on loopback; the node's overrides win."""
     nodes = len(node.voters)
     replicas = str(min(3, nodes))
     in_sync = "2" if nodes >= 3 else "1"
@@ -39,7 +39,7 @@ def server_properties(node: Node, data: Path) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": str(data),
-        # A topic exists because somebody meant it to; a misspelt name must be an error.
+        # Topics are created only on purpose; a misspelt name must be an error.
         "auto.create.topics.enable": "false",
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,
@@ -53,10 +53,10 @@ def server_properties(node: Node, data: Path) -> dict[str, str]:
         "group.initial.rebalance.delay.ms": "0",
         # Lower than the default of 6 s, so that a test may let a member expire sooner.
         "group.min.session.timeout.ms": "1000",
-        # A killed broker is not let in again before the session of its earlier life has ended (default 9 s).
+        # A killed broker is not admitted again before the session of its earlier life has ended (default 9 s).
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
-        # An open transaction of a dead producer holds readers up until its timeout plus this.
+        # An open transaction of a dead producer holds readers back until its timeout plus this.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
         # The default of 128 MiB is a quarter of this broker's heap.
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
@@ -67,7 +67,7 @@ def server_properties(node: Node, data: Path) -> dict[str, str]:
 
 
 def as_properties(entries: Mapping[str, str]) -> str:
-    """Java's `.properties` format, in ASCII: Java reads the file as Latin-1."""
+    """Return the entries in Java's `.properties` format, in ASCII: Java reads the file as Latin-1."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
 
 
@@ -78,13 +78,13 @@ def _escaped(value: str) -> str:
 
 
 def _units(character: str) -> str:
-    """A character as Java's UTF-16 units."""
+    """Return a character as Java's UTF-16 units."""
     units = character.encode("utf-16-be")
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
 def log4j_properties(log: Path, level: str = "WARN") -> str:
-    """Log4j 2: everything from `level` up goes to one file that rolls over at 20 MB."""
+    """Return Log4j 2 properties: everything from `level` up goes to one file that rolls over at 20 MB."""
     return as_properties(
         {
             "status": "error",

@@ -1,4 +1,4 @@
-"""For a process that is of no use without the one that started it."""
+"""Ends a process with the process that started it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidemark.errors import ExitCode
 
 
 def end_with_caller() -> None:
-    """This process ends when its standard input does: a pipe that its caller holds, and never writes to."""
+    """End this process when its standard input closes: a pipe that its caller holds and never writes to."""
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
 
 

@@ -1,7 +1,7 @@
 """Class-data archives: classes that one JVM has loaded and verified, for later JVMs to map into memory.
 
 With one, a start of Spark takes less than half of the processor time. An archive belongs to one Java and one class path, so
-its name holds a hash of both. `tidemark.local.archives` makes them; without one, Java starts as always.
+its name contains a hash of both. `tidemark.local.archives` creates them; without one, Java starts as always.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 from tidemark.local import java
 
 FOLDER = Path(sys.prefix) / "class-data"
-"""Beside the packages whose classes are in it, so that both go together."""
+"""Beside the packages with these classes, so that both are removed together."""
 
 
 def kafka_archive(jars: Sequence[Path]) -> Path:
-    """The archive of brokers and Kafka's tools, whether it exists or not."""
+    """Return the path of the archive for brokers and Kafka's tools, whether it exists or not."""
     return _named("kafka", jars)
 
 
 def spark_archive(jars: Sequence[Path]) -> Path:
-    """The archive of Spark's drivers that have `jars` on their class path, whether it exists or not."""
+    """Return the path of the archive for Spark drivers with `jars` on their class path, whether it exists or not."""
     spec = importlib.util.find_spec("pyspark")
     folders = [Path(folder) / "jars" for folder in (spec.submodule_search_locations if spec else None) or ()]
     return _named("spark", [*jars, *sorted(jar for folder in folders for jar in folder.glob("*.jar"))])
@@ -33,7 +33,7 @@ def spark_archive(jars: Sequence[Path]) -> Path:
 def _named(name: str, class_path: Iterable[Path]) -> Path:
     home = java.find().home
     key = hashlib.sha256(str(home).encode())
-    # Java compares the same when it opens an archive.
+    # Java compares the same properties when it opens an archive.
     for file in (home / "release", *class_path):
         if file.exists():
             found = file.stat()
@@ -42,7 +42,7 @@ def _named(name: str, class_path: Iterable[Path]) -> Path:
 
 
 def java_options(archive: Path) -> list[str]:
-    """Options that make Java use an archive; none if it does not exist. Java ignores one that it cannot use."""
+    """Return the options that make Java use an archive; none if it does not exist. Java ignores one that it cannot use."""
     if not archive.exists():
         return []
     return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]

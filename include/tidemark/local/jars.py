@@ -1,7 +1,7 @@
-"""The jars that do not come inside pyspark: listed with SHA-256, fetched once into a cache folder, verified.
+"""The jars that are not part of pyspark: listed with SHA-256, fetched once into a cache folder, verified.
 
-A set is a text file in `jar_lists/`: one `group:artifact:version sha256` per line. Ivy, whose jar ships inside pyspark,
-fetches exactly those, without reading POMs, so that nothing is resolved anew and no tool has to be installed.
+A set is a text file in `jar_lists/`: one `group:artifact:version sha256` per line. Ivy, whose jar is part of pyspark,
+fetches exactly those, without reading POMs, so that nothing is resolved again and no tool has to be installed.
 """
 
 from __future__ import annotations
@@ -53,34 +53,34 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name in the cache folder; sets share what they have in common."""
+        """Return its name in the cache folder; sets share the jars that they have in common."""
         return f"{self.group}_{self.artifact}-{self.version}.jar"
 
     @classmethod
     def parse(cls, line: str) -> Jar:
-        """Read one line of a list; raises `ValueError` on anything else."""
+        """Parse one line of a list; raises `ValueError` on anything else."""
         coordinates, sha256 = line.split()
         group, artifact, version = coordinates.split(":")
         return cls(group, artifact, version, sha256)
 
 
 def listed(set_name: str) -> list[Jar]:
-    """The jars of a set, sorted; raises `ValueError` for a set that is not there."""
+    """Return the jars of a set, sorted; raises `ValueError` for an unknown set."""
     if set_name not in SETS:
-        raise ValueError(f"no jar set {set_name!r}; there are {', '.join(SETS)}")
+        raise ValueError(f"no jar set {set_name!r}; the sets are {', '.join(SETS)}")
     lines = (_LISTS / f"{set_name}.txt").read_text().splitlines()
     return sorted(Jar.parse(line) for line in lines if line and not line.startswith("#"))
 
 
 def jar_folder(settings: Settings) -> Path:
-    """Where verified jars lie."""
+    """Return the folder of verified jars."""
     return settings.cache_dir / "jars"
 
 
 def ensure(set_name: str, settings: Settings) -> list[Path]:
-    """The verified jars of a set, fetched where missing or wrong. Blocks while it fetches, or another process does.
+    """Return the verified jars of a set, and fetch those that are missing or wrong. Blocks while any process fetches.
 
-    Raises `PreflightFailed` naming what is missing when the registry cannot be reached or gives other bytes.
+    Raises `PreflightFailed` with what is missing if the registry cannot be reached or returns other bytes.
     """
     jars = listed(set_name)
     folder = jar_folder(settings)
@@ -93,7 +93,7 @@ def ensure(set_name: str, settings: Settings) -> list[Path]:
 
 
 def missing(jars: list[Jar], folder: Path) -> list[Jar]:
-    """Those that are not in the folder whole and unchanged."""
+    """Return the jars that are not in the folder, or not complete and unchanged."""
     return [jar for jar in jars if not _is_verified(folder / jar.file_name, jar)]
 
 
@@ -107,7 +107,7 @@ def _is_verified(path: Path, jar: Jar) -> bool:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the cache's lock; the system lets go of it when this process ends in any way."""
+    """Hold the cache's lock; the system releases it when this process ends for any reason."""
     try:
         _make_shared(folder)
         opened = (folder / "jars.lock").open("a")
@@ -126,7 +126,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _make_shared(folder: Path) -> None:
-    """Make a folder that every user may read: unlike what else is written, jars are no secret."""
+    """Make a folder that every user may read: unlike other files, jars are not secret."""
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
@@ -136,7 +136,7 @@ def _fetch(set_name: str, lacking: list[Jar], settings: Settings) -> None:
     folder = jar_folder(settings)
     _make_shared(folder)
     work = settings.cache_dir / "ivy" / set_name
-    # An earlier fetch may have been cut off: what it had finished is taken before anything is asked for again.
+    # An earlier fetch may have been interrupted: the jars that it has finished are not fetched again.
     _harvest(lacking, work, folder)
     shutil.rmtree(work, ignore_errors=True)
     lacking = missing(lacking, folder)
@@ -150,20 +150,20 @@ def _fetch(set_name: str, lacking: list[Jar], settings: Settings) -> None:
             shutil.rmtree(work, ignore_errors=True)
             raise PreflightFailed(
                 f"the registry's {wrong[0]} is not the file whose SHA-256 is in {set_name}.txt: "
-                "nothing of it was kept; fetch again, and check the network's proxy if it stays so"
+                "nothing of it was kept; fetch again, and check the network's proxy if it happens again"
             )
         if still:
             names = ", ".join(str(jar) for jar in still[:3]) + (", …" if len(still) > 3 else "")
             raise PreflightFailed(
                 f"cannot fetch {len(still)} of {len(listed(set_name))} jars of set {set_name} ({names}), "
-                "is this machine offline?: connect once and run this again, "
+                "possibly because this machine is offline: connect once and run this again, "
                 f"or copy them into {folder} (details: {log})"
             )
     shutil.rmtree(work, ignore_errors=True)
 
 
 def _harvest(jars: list[Jar], work: Path, folder: Path) -> list[Jar]:
-    """Move verified jars from Ivy's cache into ours, each atomically; returns those whose bytes are wrong."""
+    """Move verified jars from Ivy's cache into ours, each atomically; return those with wrong bytes."""
     wrong = []
     for jar in jars:
         for found in (work / jar.group / jar.artifact).glob(f"*/{jar.artifact}-{jar.version}.jar"):
@@ -176,7 +176,7 @@ def _harvest(jars: list[Jar], work: Path, folder: Path) -> list[Jar]:
 
 
 def _run_ivy(set_name: str, jars: list[Jar], work: Path, log: Path) -> None:
-    """Let Ivy fetch into `work`; its exit code is not asked, as what it brought is checked by SHA-256."""
+    """Let Ivy fetch into `work`; its exit code is ignored, as the files are checked by SHA-256."""
     dependencies = "".join(
         f'<dependency org="{jar.group}" name="{jar.artifact}" rev="{jar.version}" conf="default" transitive="false"/>\n'
         for jar in jars

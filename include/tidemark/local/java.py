@@ -1,4 +1,4 @@
-"""Find the Java that brokers and Spark run on, and refuse one that is too old."""
+"""Finds the Java that brokers and Spark run on, and refuses one that is too old."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The launcher."""
+        """Return the path of the launcher."""
         return self.home / "bin" / "java"
 
 
 def find() -> Java:
-    """The Java of `JAVA_HOME`, else the first on the PATH, as Spark itself chooses.
+    """Return the Java of `JAVA_HOME`, else the first on the PATH, as Spark itself chooses.
 
-    Raises `PreflightFailed`, naming the remedy, where there is none, or an older one than Spark 4 runs on. Starts a
-    process only where the runtime has no `release` file.
+    Raises `PreflightFailed`, with the remedy, if there is none or it is older than what Spark 4 runs on. Starts a
+    process only if the runtime has no `release` file.
     """
     return _find(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))
 
@@ -52,7 +52,7 @@ def _find(java_home: str, path: str) -> Java:
         executable, where = (Path(found) if found else None), "the PATH"
     if executable is None or not os.access(executable, os.X_OK):
         raise PreflightFailed(f"no Java found in {where}: {_REMEDY}")
-    # A launcher on the PATH is a link into the runtime; the runtime is what JAVA_HOME must name.
+    # A launcher on the PATH is a link into the runtime; JAVA_HOME must name the runtime.
     home = executable.resolve().parent.parent
     version = _version_of(home, executable)
     if version < OLDEST:
@@ -61,7 +61,7 @@ def _find(java_home: str, path: str) -> Java:
 
 
 def parse_version(text: str) -> int | None:
-    """The feature release in `17.0.15`, `1.8.0_392` (8) or `21-ea`; None where there is none."""
+    """Return the feature release in `17.0.15`, `1.8.0_392` (8) or `21-ea`; None if there is none."""
     found = re.match(r"(?:1\.(?=\d))?(\d+)", text)
     return int(found.group(1)) if found else None
 
@@ -79,12 +79,12 @@ def _version_of(home: Path, executable: Path) -> int:
         released = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
     version = parse_version(released.group(1)) if released else None
     if version is None:
-        raise PreflightFailed(f"cannot tell the version of {executable}: {_REMEDY}")
+        raise PreflightFailed(f"cannot find out the version of {executable}: {_REMEDY}")
     return version
 
 
 if __name__ == "__main__":
-    # `make setup` asks, so that a Java that is too old is known before anything is started.
+    # `make setup` runs this, so that a Java that is too old is found before anything is started.
     try:
         find()
     except PreflightFailed as error:

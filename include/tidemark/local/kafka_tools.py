@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools, run from the verified jars, so that nobody has to trust only ours."""
+"""Kafka's own command-line tools, run from the verified jars, so that results can be checked without our code."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ MAIN_CLASSES = {
 }
 _WITHOUT_BROKER = {"dump-log"}
 _CLIENT_OPTION = "--command-config"
-# What a caller may give instead, the older ones too.
+# Options that a caller may give instead, including the older ones.
 _CLIENT_OPTIONS = (_CLIENT_OPTION, "--consumer.config", "--producer.config")
 
 
 def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, capture: bool = False) -> tuple[int, str]:
-    """Run `kafka-<name>` against the settings' brokers; `--bootstrap-server` is added where it is not given. Blocks.
+    """Run `kafka-<name>` against the settings' brokers; adds `--bootstrap-server` if it is not given. Blocks.
 
-    Returns its exit code, and what it printed when `capture` is set; otherwise it prints to this terminal. Raises
-    `TidemarkError` for a tool that is not there, `PreflightFailed` where Java or the jars are missing.
+    Returns its exit code, and its output if `capture` is set; otherwise it prints to this terminal. Raises
+    `TidemarkError` for an unknown tool, `PreflightFailed` if Java or the jars are missing.
     """
     main = MAIN_CLASSES.get(name.removeprefix("kafka-"))
     if main is None:
-        raise TidemarkError(f"no Kafka tool named {name}; there are {', '.join(MAIN_CLASSES)}")
+        raise TidemarkError(f"no Kafka tool named {name}; the tools are {', '.join(MAIN_CLASSES)}")
     known = settings or Settings.load()
     with tempfile.TemporaryDirectory(prefix="tidemark-") as scratch:
         folder = Path(scratch)
@@ -63,7 +63,7 @@ def kafka_tool(name: str, *arguments: str, settings: Settings | None = None, cap
 
 
 def tool_rows(said: str) -> list[dict[str, str]]:
-    """The table a tool printed, columns between tabs under a line of headings; one dictionary per line."""
+    """Parse a table that a tool printed, with tabs between columns and a line of headings; return a dictionary per row."""
     lines = [[cell.strip() for cell in line.split("\t")] for line in said.splitlines() if "\t" in line]
     return [dict(zip(lines[0], cells, strict=False)) for cells in lines[1:]]
 

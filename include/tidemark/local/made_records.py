@@ -1,4 +1,4 @@
-"""Records made from a source's schema, the same for the same seed: something to measure a topology with."""
+"""Records generated from a source's schema, the same for the same seed, to measure a topology with."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Record = tuple[bytes, bytes]
 
 
 def made_sources(plan: TopologyPlan) -> dict[str, Source]:
-    """The sources that records are made for, by topic: all but those that the application writes itself."""
+    """Return the sources that records are generated for, by topic: all except those that the application writes itself."""
     written = {topic for s in plan.subtopologies for topic in s.sink_topics}
     return {source.topic: source for s in plan.subtopologies for source in s.sources if source.topic not in written}
 
 
 def made_records(source: Source, records: int, seed: int, end_ms: int) -> Iterator[Record]:
-    """So many records, 10 ms of event time apart, the last of them at `end_ms`.
+    """Yield `records` records, 10 ms of event time apart, the last of them at `end_ms`.
 
-    A column takes one of 1000 values; texts are alike in all columns and sources, so that joins find partners. The key
-    is that of the source's key where this is a column, else the first column.
+    A column takes one of 1000 values; texts are the same in all columns and sources, so that joins find partners. The key
+    is that of the source's key if that is a column, else the first column.
     """
     random = Random(f"{seed} {source.topic}")
     keyed_by = _key_column(source)

@@ -1,7 +1,7 @@
-"""Measuring a topology: a broker of its own, one real instance, the same made records (row C2).
+"""Measures a topology with its own broker, one real instance, and generated records.
 
-Bytes are what the broker has on disk for a topic, replicas not counted: batch headers and transaction markers are in
-them. The rate is that of a second load, when Spark has compiled its code.
+Bytes are what the broker has on disk for a topic, without replicas: they include batch headers and transaction markers.
+The rate is that of a second load, when Spark has compiled its code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DRAIN_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Load:
-    """So many records for each source, made from the seed, the last of them at `end_ms` of event time."""
+    """`records` records for each source, generated from the seed, the last of them at `end_ms` of event time."""
 
     records: int
     seed: int
@@ -59,14 +59,14 @@ class Measured:
 
     @property
     def records_per_second(self) -> float:
-        """Of all sources, in the second part of the load."""
+        """Return the rate of all sources, in the second part of the load."""
         return self.records / self.seconds
 
 
 def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: Load, folder: Path) -> Measured:
-    """Run the topology over the load. Blocks; leaves no process behind.
+    """Run the topology over the load. Blocks; leaves no process running.
 
-    Raises `OutcomeUnknown` with the instance's last words where it ends, or takes too long.
+    Raises `OutcomeUnknown` with the instance's last output if it ends or takes too long.
     """
     mark = f"measure-{uuid.uuid4()}"
     known = Settings.load()
@@ -83,7 +83,7 @@ def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: Load, folde
                 "state_dir": folder / "state",
                 "replication_factor": -1,
                 "commit_interval_ms": 100,
-                # Nothing that was written may be deleted before it was weighed.
+                # Nothing that was written may be deleted before it was measured.
                 "repartition_purge_interval_ms": 86_400_000,
             }
         )
@@ -161,7 +161,7 @@ def _instance(
 
 @dataclass(frozen=True)
 class _Run:
-    """One instance at work."""
+    """One running instance."""
 
     plan: TopologyPlan
     settings: Settings
@@ -179,7 +179,7 @@ class _Run:
         self._wait(processes.wait_until(runs, _START_TIMEOUT_S, every_s=0.1), "is not running")
 
     def process(self, records: _Records) -> float:
-        """Send the records and wait until all is committed, in all sub-topologies; how many seconds that took."""
+        """Send the records and wait until all are committed, in all sub-topologies; return how many seconds that took."""
         partitions = partition_counts(self.admin, self.settings)
         producer = Producer({**librdkafka_config(self.settings), "partitioner": "murmur2_random", "linger.ms": 5})
         started = time.monotonic()
@@ -201,7 +201,7 @@ class _Run:
             now = time.monotonic()
             found = lag_of(self.plan, partitions, self.admin, self.settings)
             done = all(row.lag_offsets == 0 for row in found)
-            # What was just committed has outputs further down, which may have been counted before.
+            # A commit may have added outputs to a topic downstream, which was counted before: so the ends must not change.
             ends = sum(row.end_offset for row in found)
             if not done or seen[-1:] != [ends]:
                 drained_at.clear()
@@ -221,13 +221,13 @@ class _Run:
         if not reached:
             said = [line for line in (self.folder / "instance.log").read_text(errors="replace").splitlines() if line]
             raise OutcomeUnknown(
-                f"the measured instance of {self.plan.application_id} {complaint}; its last words: "
+                f"the measured instance of {self.plan.application_id} {complaint}; its last output: "
                 f"{said[-1] if said else 'none'}"
             )
 
 
 def _bytes_of(data: Path, topics: Iterable[str]) -> int:
-    """What a node's log folders hold of these topics, without indexes."""
+    """Return the size of these topics in a node's log folders, without indexes."""
     return sum(
         segment.stat().st_size
         for topic in topics

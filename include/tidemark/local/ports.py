@@ -12,9 +12,9 @@ _FIRST, _LAST = 20_000, 32_000
 
 
 def is_free(port: int) -> bool:
-    """Whether a service could listen on the port now."""
+    """Return whether a service could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # Without it, a port that a stopped service has just left would count as taken for a minute.
+        # Otherwise a port that a service has just left would count as taken for a minute.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -24,7 +24,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(taken: set[int] | None = None) -> int:
-    """A port that is free now and not in `taken`; raises `OSError` where hundreds are taken."""
+    """Return a port that is free now and not in `taken`; raises `OSError` if none is found in 1000 tries."""
     for _ in range(1000):
         port = random.randint(_FIRST, _LAST)
         if port not in (taken or set()) and is_free(port):
@@ -33,7 +33,7 @@ def free_port(taken: set[int] | None = None) -> int:
 
 
 def choose(preferred: int, taken: set[int] | None = None) -> int:
-    """`preferred` where it is free and not in `taken`, else another one."""
+    """Return `preferred` if it is free and not in `taken`, else another port."""
     if preferred not in (taken or set()) and is_free(preferred):
         return preferred
     return free_port(taken)

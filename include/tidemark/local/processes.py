@@ -1,5 +1,5 @@
-"""Processes that outlive the command that started them: started in a session of their own, known by pid and start
-time, and found again by a mark in their environment even when nothing recorded them.
+"""Processes that outlive the command that started them. They run in a session of their own and are known by pid and start
+time; a mark in their environment finds them even if nothing recorded them.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _START_TIME_TOLERANCE_S = 1.0
 
 @dataclass(frozen=True)
 class Identity:
-    """A process, told from a later one with the same pid by its start time (epoch seconds)."""
+    """A process; its start time (epoch seconds) distinguishes it from a later one with the same pid."""
 
     pid: int
     start_time: float
 
     @classmethod
     def of(cls, pid: int) -> Identity | None:
-        """The identity of a running process, None where there is none."""
+        """Return the identity of a running process; None if there is none."""
         try:
             return cls(pid, psutil.Process(pid).create_time())
         except psutil.Error:
             return None
 
     def process(self) -> psutil.Process | None:
-        """The process while it runs; a zombie has ended."""
+        """Return the process while it runs, else None; a zombie has ended."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.start_time) > _START_TIME_TOLERANCE_S:
@@ -47,17 +47,17 @@ class Identity:
             return None
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Return whether it still runs."""
         return self.process() is not None
 
 
 def without_airflow(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without Airflow's variables: they hold keys that no other program has a use for."""
+    """Return an environment without Airflow's variables, which contain keys that no other program needs."""
     return {name: value for name, value in environment.items() if not name.lstrip("_").startswith("AIRFLOW_")}
 
 
 def cpu_seconds() -> float:
-    """Seconds that this process, those below it, and those they have waited for, have had a core so far."""
+    """Return the CPU seconds used so far by this process, its descendants, and those it has waited for."""
     own = psutil.Process()
     total = 0.0
     for process in [own, *own.children(recursive=True)]:
@@ -67,7 +67,7 @@ def cpu_seconds() -> float:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float = 0.05) -> bool:
-    """Ask until the condition holds; False when it did not within the time. Blocks."""
+    """Check until the condition holds; return False if it did not within `timeout_s`. Blocks."""
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not condition():
@@ -78,9 +78,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, every_s: float =
 
 
 def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, str], folder: Path) -> Identity:
-    """Start a process in its own session, appending what it says to `log`. Does not wait for it to be ready.
+    """Start a process in its own session, appending its output to `log`. Does not wait for it to be ready.
 
-    Raises `OSError` where the command cannot be run.
+    Raises `OSError` if the command cannot be run.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as opened:
@@ -99,7 +99,7 @@ def start(command: Sequence[str | Path], log: Path, environment: Mapping[str, st
 
 
 def stop(identity: Identity, timeout_s: float = 15.0) -> None:
-    """End a process: SIGTERM, and after the time, or for the children it leaves behind, SIGKILL. Blocks."""
+    """End a process with SIGTERM; after `timeout_s`, and for its remaining children, with SIGKILL. Blocks."""
     process = identity.process()
     if process is None:
         return
@@ -111,7 +111,7 @@ def stop(identity: Identity, timeout_s: float = 15.0) -> None:
 
 
 def carrying(mark: str) -> list[psutil.Process]:
-    """This user's running processes whose environment names this stack, without the one that asks and its parents."""
+    """Return this user's running processes with this mark in their environment, except the caller and its parents."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = []
     for process in psutil.process_iter():
@@ -125,9 +125,9 @@ def carrying(mark: str) -> list[psutil.Process]:
 
 
 def sweep(mark: str, timeout_s: float = 15.0, *, spare: Collection[int] = (), session: int | None = None) -> int:
-    """End every process that carries the mark, those started meanwhile included; returns how many. Blocks.
+    """End every process with the mark, including those started meanwhile; return how many. Blocks.
 
-    `spare` are pids that go on; `session` bounds the sweep to the session that this pid leads or led.
+    `spare` are pids to leave alone; `session` limits the sweep to the session that this pid leads or led.
     """
     ended: set[int] = set()
     deadline = time.monotonic() + timeout_s
@@ -160,15 +160,15 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def _reap_in_background(started: subprocess.Popen[bytes]) -> None:
-    # Without it, a part that ends while its starter lives on would stay behind as a zombie.
+    # Otherwise a part that ends while its starter lives would remain as a zombie.
     threading.Thread(target=started.wait, name=f"reap-{started.pid}", daemon=True).start()
 
 
 @contextmanager
 def guarded(mark: str) -> Iterator[None]:
-    """Sweep the mark when the block ends, and also when this process dies in the middle of it, however it dies.
+    """Sweep the mark when the block ends, and also if this process dies in the middle of it, for any reason.
 
-    A small process waits for the end of a pipe whose other end only this process has.
+    A small process waits for the end of a pipe that only this process holds open.
     """
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])

@@ -1,4 +1,4 @@
-"""`var/stack.json`: the one file that says what `tidemark up` started, and with which addresses."""
+"""`var/stack.json`: the file that records what `tidemark up` started, and with which addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.settings import stack_file
 
 @dataclass(frozen=True)
 class Service:
-    """One recorded process; `port` is 0 where it listens on none."""
+    """One recorded process; `port` is 0 if it listens on none."""
 
     pid: int
     start_time: float
@@ -27,13 +27,13 @@ class Service:
 
     @property
     def identity(self) -> Identity:
-        """To ask whether it runs, and to end it."""
+        """Return the identity of the process, with which it can be checked and ended."""
         return Identity(self.pid, self.start_time)
 
 
 @dataclass(frozen=True)
 class AirflowAccess:
-    """Where Airflow's page is and who may enter; the passwords are in a file only its owner can read."""
+    """The address of Airflow's page and its user; the passwords are in a file that only its owner can read."""
 
     url: str
     username: str
@@ -42,7 +42,7 @@ class AirflowAccess:
 
 @dataclass
 class Record:
-    """A stack. `settings` is read by `Settings.load` of every later command."""
+    """The record of a stack. Every later command reads `settings` through `Settings.load`."""
 
     stack_id: str
     started_at: float
@@ -52,7 +52,7 @@ class Record:
 
 
 def load(var_dir: Path) -> Record | None:
-    """The recorded stack, None where there is none. Raises `PreflightFailed` for a file that is not such a record."""
+    """Return the recorded stack; None if there is none. Raises `PreflightFailed` if the file is not such a record."""
     file = stack_file(var_dir)
     try:
         read = json.loads(file.read_text())
@@ -78,7 +78,7 @@ def save(record: Record, var_dir: Path) -> None:
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, finds the old text or the new; only its owner can read it."""
+    """Replace a file so that a reader, or a crash, finds the old text or the new one; only its owner can read it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
@@ -92,7 +92,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 @contextmanager
 def locked(var_dir: Path) -> Iterator[None]:
-    """Only one `up` or `down` at a time; raises `PreflightFailed` while another one works."""
+    """Allow only one `up` or `down` at a time; raises `PreflightFailed` while another one works."""
     try:
         var_dir.mkdir(parents=True, exist_ok=True)
         opened = (var_dir / "stack.lock").open("a")

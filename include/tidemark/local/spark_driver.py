@@ -10,16 +10,16 @@ from tidemark.local import class_data
 from tidemark.settings import Settings
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# A batch's garbage dies young and its fetch buffers are large: a big young generation collected by all cores at once costs
-# a tenth of the CPU less than concurrent marking does (docs/benchmarks.md).
+# A batch's garbage dies young and its fetch buffers are large: a big young generation, collected by all cores at once, costs
+# a tenth less CPU than concurrent marking (docs/benchmarks.md).
 _COLLECTOR = "-XX:+UseParallelGC -XX:NewRatio=1"
 
 
 def driver_jvm_conf(settings: Settings, jars: Sequence[Path]) -> Mapping[str, str]:
-    """Spark settings for the driver's JVM. `jars` are those of the set `spark`.
+    """Return Spark settings for the driver's JVM. `jars` are those of the set `spark`.
 
     They are on the driver's own class path, because classes that Spark loads from `spark.jars` cannot be archived. Options
-    of `spark_extra_conf` take the place of the collector's.
+    in `spark_extra_conf` replace those of the collector.
     """
     own = settings.spark_extra_conf.get(_JAVA_OPTIONS, f"{_COLLECTOR} -Xms{settings.spark_driver_memory}")
     return {

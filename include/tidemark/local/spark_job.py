@@ -1,4 +1,4 @@
-"""A job of `spark_jobs/` in a process of its own, followed by what it prints."""
+"""Runs a job of `spark_jobs/` in its own process and yields its output."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def job_lines(
     own_session: bool = False,
     request: bytes | None = None,
 ) -> Generator[str, None, None]:
-    """Run `script`, a path below the project's root, and give the lines of its standard output as they come.
+    """Run `script`, a path below the project's root, and yield the lines of its standard output as they come.
 
-    The job ends when this generator is closed, and with the caller however that ends (it calls `end_with_caller`).
-    `own_session` makes it lead one. A `request` is in a file without a name, whose descriptor is the job's last argument: no
-    other process can replace it. Raises `OutcomeUnknown` that says `what` ended, with the job's last words, when it fails.
+    The job ends when this generator is closed, and when the caller ends for any reason (it calls `end_with_caller`). If
+    `own_session`, it leads a session. A `request` is in a file without a name, whose descriptor is the job's last argument: no
+    other process can replace it. Raises `OutcomeUnknown`, with `what` ended and the job's last output, if it fails.
     """
     root = project_root()
     with (
@@ -45,7 +45,7 @@ def job_lines(
                 "PYTHONPATH": f"{root / 'include'}{os.pathsep}{root}",
             },
             cwd=root,
-            # The job ends when this pipe does: nothing is left behind a killed caller.
+            # The job ends when this pipe closes, so it does not outlive a killed caller.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -64,7 +64,7 @@ def job_lines(
             errors.seek(0)
             words = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
             said = " / ".join(words[-_LAST_WORDS:]) or "nothing"
-            raise OutcomeUnknown(f"{what} ended with {job.returncode}; its last words: {said}")
+            raise OutcomeUnknown(f"{what} ended with exit code {job.returncode}; its last output: {said}")
 
 
 def _handed(request: bytes | None, file: IO[bytes]) -> list[str]:

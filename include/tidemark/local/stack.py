@@ -1,7 +1,7 @@
 """`tidemark up` and `tidemark down`: a broker and Airflow on this machine, recorded in one file.
 
-`up` adopts what runs and starts what does not, so it also mends a stack of which a part died. `down` ends the recorded
-parts, then every process that carries the stack's mark: nothing that a part started survives it.
+`up` keeps the parts that run and starts the others, so it also repairs a stack of which a part died. `down` ends the
+recorded parts, then every process that carries the stack's mark: nothing that a part started survives it.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ AIRFLOW_PORT = 8080
 READY_TIMEOUT_S = 120.0
 # A stream instance finishes its batch on SIGTERM, which takes up to 15 s.
 INSTANCE_STOP_S = 20.0
-# What is left over has been orphaned by a crash; Airflow's idle workers take no notice of SIGTERM.
+# Orphans of a crash are left; Airflow's idle workers ignore SIGTERM.
 SWEEP_S = 5.0
 
 
 @dataclass(frozen=True)
 class Up:
-    """What `up` did: the record, and the names of the parts it started; the others already ran."""
+    """The result of `up`: the record, and the names of the parts it started; the others ran already."""
 
     record: Record
     started: tuple[str, ...]
 
 
 def up(settings: Settings, *, with_airflow: bool = True) -> Up:
-    """Bring every part up and wait until it answers. Blocks (about 20 s the first time, 10 s later).
+    """Start every part and wait until it answers. Blocks (about 20 s the first time, 10 s later).
 
-    A broker that is neither the default nor the recorded address is the user's own: it is asked, not started. Raises
-    `PreflightFailed` naming the part and its log; what was started stays, for the next `up` or `down`.
+    A broker at neither the default nor the recorded address is the user's own: it is not started, only checked. Raises
+    `PreflightFailed` with the part and its log; parts that were started stay, for the next `up` or `down`.
     """
     java.find()
     with record.locked(settings.var_dir):
         known = record.load(settings.var_dir) or Record(stack_id=str(uuid.uuid4()), started_at=time.time())
-        # Recorded before anything starts, so that whatever happens from here on, `down` knows the mark.
+        # Saved before anything starts, so that `down` knows the mark whatever happens from here on.
         record.save(known, settings.var_dir)
         return _Starter(settings, known).run(with_airflow)
 
 
 def down(settings: Settings, say: Callable[[str], None] = print) -> int:
-    """End the stack; returns how many processes were ended. Does nothing where there is none. Blocks (up to 45 s)."""
+    """End the stack; return how many processes were ended, 0 if there is no stack. Blocks (up to 45 s)."""
     with record.locked(settings.var_dir):
         known = record.load(settings.var_dir)
         if known is None:
             return 0
         before = {process.pid for process in processes.carrying(known.stack_id)}
         airflow = [service.identity for name, service in known.services.items() if name != BROKER]
-        # First what would start something new, then the streams, which still need the broker for their last commit.
+        # First the parts that could start something, then the streams, which need the broker for their last commit.
         _end_together("Airflow", airflow, 15.0, say)
         _end_together("streams", _instances(settings, before), INSTANCE_STOP_S, say)
         broker = known.services.get(BROKER)
@@ -80,7 +80,7 @@ def down(settings: Settings, say: Callable[[str], None] = print) -> int:
 
 
 def instance_files(settings: Settings) -> list[Path]:
-    """What stream instances, and their standbys, say about themselves, one file each."""
+    """Return the run files of stream instances and of their standbys."""
     return [file for kind in ("instances", "standbys") for file in sorted((settings.var_dir / kind).glob("*.json"))]
 
 
@@ -130,7 +130,7 @@ class _Starter:
                 port = self._broker_port()
                 address = f"{ports.LOOPBACK}:{port}"
                 if recorded not in {None, address}:
-                    # Airflow's parts were told an address that is gone: they are started again with the new one.
+                    # Airflow's parts have the old address: they are started again with the new one.
                     self._stop_airflow()
                 self._record.settings["bootstrap_servers"] = address
                 self._save()
@@ -143,7 +143,7 @@ class _Starter:
             ):
                 raise PreflightFailed(
                     f"no Kafka broker answers at {address} with security_protocol {self._settings.security_protocol}: start "
-                    "it, check the settings of TLS and login, or unset TIDEMARK_BOOTSTRAP_SERVERS to have one started here"
+                    "it, check the settings of TLS and login, or unset TIDEMARK_BOOTSTRAP_SERVERS to start one here"
                 )
             else:
                 self._record.settings["bootstrap_servers"] = address
@@ -201,14 +201,14 @@ class _Starter:
     def _start_part(self, part: str, port: int, environment: dict[str, str], settings: Settings) -> None:
         earlier = self._record.services.get(part)
         if earlier:
-            # What a killed part started in its own session would hold its port, or run on beside the new one.
+            # Processes that a killed part started in its session would hold its port, or run beside the new part.
             processes.sweep(self._record.stack_id, SWEEP_S, session=earlier.pid)
         log = airflow_parts.home(settings) / "logs" / f"{part}.log"
         identity = processes.start(airflow_parts.command(part), log, environment, project_root())
         self._remember(part, identity, port if part == "api-server" else 0, log)
 
     def _wait_for_airflow(self, api: AirflowApi, begun: float) -> None:
-        """Every part says it is well, and those that were started just now have said so since."""
+        """Wait until every part reports that it is healthy, and those that were just started have done so since."""
         missing: list[str] = []
         dead: list[str] = []
         started = {part.replace("-", "_") for part in self._started}

@@ -1,4 +1,4 @@
-"""Temporary files of an instance or a job and of its JVM. They lie in `<state_dir>/.tmp/<name>/<id>/`.
+"""Temporary files of an instance or a job and of its JVM, in `<state_dir>/.tmp/<name>/<id>/`.
 
 A JVM that is killed leaves its temporary files behind. Therefore each process locks a folder of its own for them. The next
 process of the same name removes every folder that is no longer locked.
@@ -22,16 +22,16 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 
 def temporary_folders(state_dir: Path, name: str) -> Path:
-    """The folder in which one instance or job makes a temporary folder at each launch."""
+    """Return the folder in which one instance or job creates a temporary folder at each launch."""
     return state_dir / TEMPORARY_FOLDER / name
 
 
 def use_temporary_folder(folders: Path) -> FolderLock | None:
-    """Make a folder in `folders` and lock it; Python, Spark and JVMs that are started from now on put temporary files there.
+    """Create and lock a folder in `folders`; Python, Spark and JVMs that start from now on put temporary files there.
 
-    It belongs to this process and to those that inherit the lock; folders whose processes have all ended are removed. A
-    `SPARK_LOCAL_DIRS` that is set is kept: it says where an operator wants Spark to spill to. None below spark-submit, where
-    its caller has done this. Raises what `FolderLock` raises, and `OSError`.
+    It belongs to this process and to those that inherit the lock. Folders whose processes have all ended are removed. If
+    `SPARK_LOCAL_DIRS` is set, it is kept, as an operator has chosen where Spark spills. Returns None below spark-submit, whose
+    caller has done this. Raises what `FolderLock` raises, and `OSError`.
     """
     if _SUBMITTED in os.environ:
         return None
@@ -47,7 +47,7 @@ def use_temporary_folder(folders: Path) -> FolderLock | None:
 def _new_folder(folders: Path) -> FolderLock:
     folders.mkdir(parents=True, exist_ok=True)
     with (folders / LOCK_FILE).open("w") as lock:
-        # Waits for another one that does the same: a folder that is there and not locked is abandoned.
+        # Only one process does this at a time: a folder that exists and is not locked is abandoned.
         fcntl.flock(lock, fcntl.LOCK_EX)
         for folder in folders.iterdir():
             if folder.is_dir() and not is_locked(folder):

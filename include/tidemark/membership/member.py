@@ -1,4 +1,4 @@
-"""A real member of the application's consumer group that never fetches: static, cooperative-sticky, classic protocol."""
+"""A member of the application's consumer group that never fetches: static, cooperative-sticky, classic protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidemark.names import TopicPartition
 log = logging.getLogger(__name__)
 
 _MAGIC = b"CGMDv2:"
-# The next start says which right is lacking.
+# After an authorization failure, the next start reports which permission is missing.
 _FINAL = {
     KafkaError._FATAL,
     KafkaError.FENCED_INSTANCE_ID,
@@ -30,7 +30,7 @@ _POLL_INTERVAL_S = 0.05
 
 @dataclass(frozen=True)
 class GroupMetadata:
-    """What step 5 of a commit shows the group coordinator. `opaque` is librdkafka's own form."""
+    """The metadata that step 5 of a commit sends to the group coordinator. `opaque` is librdkafka's own format."""
 
     opaque: bytes
     generation: int
@@ -38,23 +38,26 @@ class GroupMetadata:
 
     @property
     def is_checked(self) -> bool:
-        """Whether a coordinator would check it: generation -1 or no member id is let through unseen (rule 6)."""
+        """Return whether a coordinator checks it: generation -1 or an empty member id is accepted unchecked.
+
+        See invariant: ownership at commit.
+        """
         return self.generation >= 0 and bool(self.member_id)
 
     @classmethod
     def parse(cls, opaque: bytes, member_id: str | None) -> GroupMetadata:
-        """Read the generation out of librdkafka's serialized form."""
+        """Read the generation from librdkafka's serialized format."""
         if not opaque.startswith(_MAGIC):
-            raise OutcomeUnknown("this librdkafka serializes group metadata in a form that Tidemark does not know")
+            raise OutcomeUnknown("this librdkafka serializes group metadata in a format that Tidemark does not know")
         start = len(_MAGIC)
         generation = int.from_bytes(opaque[start : start + 4], "little", signed=True)
         return cls(opaque, generation, member_id or "")
 
 
 class Member:
-    """Polls for rebalances in a thread of its own.
+    """Polls for rebalances in its own thread.
 
-    Polling takes `lock`, which the commit holds through steps 1 to 7: a rebalance waits for a commit in hand, and a
+    Polling takes `lock`, which the commit holds through steps 1 to 7: a rebalance waits for a running commit, and a
     partition is marked as lost before the callback returns.
     """
 
@@ -88,7 +91,7 @@ class Member:
         self._thread = threading.Thread(target=self._poll_forever, name="group-member", daemon=True)
 
     def start(self) -> None:
-        """Join the group; assignments arrive later, by `on_change`."""
+        """Join the group; assignments arrive later and are reported with `on_change`."""
         self._consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         self._thread.start()
 
@@ -99,7 +102,7 @@ class Member:
             consumer.pause(partitions)
             member_id = consumer.memberid() or ""
             if member_id != self._granted_to:
-                # The client may keep partitions over this; others may have held them meanwhile.
+                # The client may keep partitions over this change; others may have held them meanwhile.
                 self.ownership.revoked(self.ownership.held())
                 self._granted_to = member_id
                 partitions = consumer.assignment()
@@ -118,7 +121,7 @@ class Member:
 
     def _poll_forever(self) -> None:
         # librdkafka's synchronous calls never return while another thread is inside poll: so poll without waiting, and
-        # only under the lock that every user of this consumer holds. Heartbeats are librdkafka's own thread's.
+        # only under the lock that every user of this consumer holds. librdkafka's own thread sends the heartbeats.
         while not self._stopping.wait(_POLL_INTERVAL_S):
             try:
                 with self._lock:
@@ -148,9 +151,9 @@ class Member:
         raise OutcomeUnknown(f"the group member failed: {text}") from self._failure
 
     def await_verdict(self, timeout_s: float) -> None:
-        """Give the group time to say that another copy has this place; raises as `check` does. Blocks.
+        """Give the group time to report that another copy has replaced this member; raises as `check` does. Blocks.
 
-        That copy joins once its producer is there, and the next heartbeat is answered with it.
+        That copy joins after its producer is initialised, and the reply to the next heartbeat reports it.
         """
         self._failed.wait(timeout_s)
         self.check()
@@ -158,9 +161,9 @@ class Member:
     def metadata(self) -> GroupMetadata:
         """Return the current generation and member id. The caller holds the lock, and checks `ownership` afterwards.
 
-        A member that the group has removed gets another id when it joins again. The client joins in a thread of its own and
-        need not call back before that: until it does, a partition that others have held meanwhile looks as if it had never
-        been away. So every partition that was granted to another id is marked as lost here.
+        A member that the group has removed gets another id when it joins again. The client joins in its own thread and
+        may call back only later: until then, a partition that others have held meanwhile looks as if it had never been lost.
+        So this marks every partition that was granted to another id as lost.
         """
         known = GroupMetadata.parse(self._consumer.consumer_group_metadata(), self._consumer.memberid())
         held = self.ownership.held()
@@ -173,7 +176,7 @@ class Member:
     def commit(self, offsets: Sequence[ClientPartition]) -> None:
         """Commit offsets outside a transaction, as this member of this generation. Blocks; the caller holds the lock.
 
-        Raises `KafkaException`, also when the group has moved on without this member.
+        Raises `KafkaException`, also if the group has removed this member.
         """
         answers = self._consumer.commit(offsets=list(offsets), asynchronous=False) or []
         for answer in answers:
@@ -181,7 +184,7 @@ class Member:
                 raise KafkaException(answer.error)
 
     def close(self) -> None:
-        """Stop polling. A static member does not leave the group: a restart inside the session timeout moves nothing."""
+        """Stop polling. A static member does not leave the group: a restart within the session timeout moves nothing."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(10)

@@ -1,1 +1,1 @@
-"""What the audit holds against an application: ranges of batches, expectations, contracts. Declarations; Spark runs them."""
+"""The audit's declarations, which Spark executes: ranges of batches, expectations, contracts."""

@@ -1,6 +1,6 @@
-"""Every expectation of the audit, declared once: what it is called, what it looks at, and which rows it does not expect.
+"""Every expectation of the audit: its name, its table, and the condition of rows that it does not expect.
 
-Each asset is a table that the audit makes of one cut; its columns are in docs/audit.md. `unexpected` is a Spark SQL
+Each asset is a table that the audit builds from one cut; its columns are in docs/audit.md. `unexpected` is a Spark SQL
 condition over them.
 """
 
@@ -13,10 +13,10 @@ from tidemark.topology.plan import Expected
 
 @dataclass(frozen=True)
 class Check:
-    """`says` is what holds if it passes, `remedy` what to do if not.
+    """`says` is what holds if the check passes, `remedy` what to do if it does not.
 
-    `exactly_once`: it is not claimed under at_least_once, where a batch may come twice (rule 18). `is_warning`: nothing is
-    lost by it. `rule`: that of a contract which it looks after.
+    `exactly_once`: not checked under at_least_once, where a batch may be written twice (see invariant: order of
+    at_least_once). `is_warning`: the fault loses nothing. `rule`: the rule of a contract that it checks.
     """
 
     name: str
@@ -30,8 +30,10 @@ class Check:
 
 
 _COMMITS = "another writer may use this group or this transactional id: stop it, then `tidemark restore plan`"
-_WRITER = "look at the quarantined coordinates; a foreign writer, or a fault of the instance that wrote the batch"
-_STATE = "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind` takes it back"
+_WRITER = (
+    "look at the quarantined coordinates: another program wrote there, or the instance that wrote the batch has a fault"
+)
+_STATE = "the store may be wrong too: `tidemark restore plan`, then `run`, rebuilds it; `tidemark rewind` takes it back in time"
 
 CHECKS: tuple[Check, ...] = (
     Check(
@@ -62,7 +64,7 @@ CHECKS: tuple[Check, ...] = (
         "commits",
         "kind IN ('start', 'batch', 'tick') AND previous_stream_time_ms IS NOT NULL "
         "AND stream_time_ms < previous_stream_time_ms",
-        "the stream time of a task only moves on",
+        "the stream time of a task never goes back",
         _COMMITS,
         exactly_once=True,
     ),
@@ -71,7 +73,7 @@ CHECKS: tuple[Check, ...] = (
         "commits",
         "previous_commit_ms IS NOT NULL AND commit_time_ms < previous_commit_ms - 1000",
         "the clocks of the machines that commit agree",
-        "set the clocks of the instances' machines by NTP; retention and points in time go by them",
+        "set the clocks of the instances' machines by NTP; retention and points in time depend on them",
         is_warning=True,
     ),
     Check(
@@ -88,7 +90,7 @@ CHECKS: tuple[Check, ...] = (
         "truth_records IS NOT NULL AND (rows <> truth_rows OR filtered_rows <> truth_filtered_rows "
         "OR bad_rows <> truth_bad_rows)",
         "every record of the source came in, was filtered out, or is a dead letter",
-        "compare the batch's records with its commit record; what is missing was read and thrown away",
+        "compare the batch's records with its commit record; the missing ones were read and then lost",
         exactly_once=True,
     ),
     Check(
@@ -104,13 +106,13 @@ CHECKS: tuple[Check, ...] = (
         "counts",
         "role = 'sink' AND found < claimed AND NOT is_compacted",
         "every output that a commit record counts is in its topic",
-        "the topic was truncated, or the batch was not written whole: rewind to before it",
+        "the topic was truncated, or the batch was written only in part: rewind to before it",
     ),
     Check(
         "outputs_are_not_doubled",
         "counts",
         "role = 'sink' AND found > claimed",
-        "no output is in its topic that no commit record counts",
+        "every output in its topic is counted by a commit record",
         _WRITER,
         exactly_once=True,
     ),
@@ -118,14 +120,14 @@ CHECKS: tuple[Check, ...] = (
         "changelogs_are_not_lost",
         "counts",
         "role = 'changelog' AND found < claimed AND NOT is_compacted",
-        "every changelog record that a commit record counts is there",
+        "every changelog record that a commit record counts is in its topic",
         _STATE,
     ),
     Check(
         "changelogs_are_not_doubled",
         "counts",
         "role = 'changelog' AND found > claimed",
-        "no changelog record is there that no commit record counts",
+        "every changelog record in its topic is counted by a commit record",
         _STATE,
         exactly_once=True,
     ),
@@ -134,13 +136,13 @@ CHECKS: tuple[Check, ...] = (
         "letters",
         "letter_offset IS NULL",
         "every bad record is among the dead letters",
-        "read the record at its coordinates; it was committed past without a trace",
+        "read the record at its coordinates; its offset was committed without a dead letter",
     ),
     Check(
         "dead_letters_are_not_doubled",
         "letters",
         "copies > 1 OR NOT is_bad",
-        "every dead letter of a bad record is one, once",
+        "every dead letter is of a bad record, and is there once",
         _WRITER,
         exactly_once=True,
     ),
@@ -156,7 +158,7 @@ CHECKS: tuple[Check, ...] = (
         "no_update_comes_twice",
         "results",
         "role <> 'final' AND (is_copy OR NOT is_expected)",
-        "no result was emitted or logged that its batch did not change, and none twice",
+        "every result that was emitted or logged was changed by its batch, and none comes twice",
         _WRITER,
         exactly_once=True,
     ),
@@ -181,7 +183,7 @@ CHECKS: tuple[Check, ...] = (
         "savepoints",
         "NOT is_equal",
         "a savepoint's stores hold the last value that the changelogs have of each key",
-        "`tidemark savepoint verify`; take another; if it is not so again, `tidemark restore plan` rebuilds the stores",
+        "run `tidemark savepoint verify` and take another; if it fails again, rebuild the stores (`tidemark restore plan`)",
         exactly_once=True,
     ),
     Check(
@@ -213,7 +215,7 @@ CHECKS: tuple[Check, ...] = (
         "records_are_in_the_partition_of_their_key",
         "placement",
         "role <> 'source' AND home <> partition",
-        "murmur2 of a record's key says where it lies",
+        "every record is in the partition that murmur2 of its key gives",
         "the writer uses another partitioner: joins and queries by key will miss these records",
     ),
     Check(
@@ -221,7 +223,7 @@ CHECKS: tuple[Check, ...] = (
         "placement",
         "role = 'source' AND home <> partition",
         "producers of the sources place records by murmur2 of the key",
-        "set partitioner=murmur2_random in producers on librdkafka; what a sink holds of such keys cannot be told by task",
+        "set partitioner=murmur2_random in producers on librdkafka; outputs of such keys cannot be assigned to a task",
         is_warning=True,
     ),
     Check(
@@ -229,7 +231,7 @@ CHECKS: tuple[Check, ...] = (
         "ends",
         "committed_end < end",
         "the read_committed end of every topic is its read_uncommitted end",
-        "`tidemark check lag NAME` prints the command that aborts it: until then nobody reads on",
+        "`tidemark check lag NAME` prints the command that aborts it: until then read_committed readers wait",
     ),
 )
 
@@ -238,5 +240,5 @@ ASSETS = tuple(dict.fromkeys(check.asset for check in CHECKS))
 
 
 def checks_of(asset: str, *, exactly_once: bool) -> tuple[Check, ...]:
-    """The checks of one asset; under at_least_once those of exactly-once alone are left out."""
+    """Return the checks of one asset, without those that only exactly-once promises unless `exactly_once` is set."""
     return tuple(check for check in CHECKS if check.asset == asset and (exactly_once or not check.exactly_once))

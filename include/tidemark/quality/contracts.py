@@ -1,4 +1,4 @@
-"""The contracts of a topology (`expects=`) as checks of the audit, one per rule, by Great Expectations' own expectations."""
+"""The contracts of a topology (`expects=`) as checks of the audit, one per rule, with Great Expectations' own expectations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REMEDY = "look at the quarantined coordinates; correct the writer, or the contr
 
 @dataclass(frozen=True)
 class Contract:
-    """What is expected of one topic's records, and the columns to read them by."""
+    """The expectations on one topic's records, and the columns to read them with."""
 
     topic: str
     subtopology: SubTopology
@@ -28,12 +28,12 @@ class Contract:
 
     @property
     def asset(self) -> str:
-        """The name of its table and suite."""
+        """Return the name of its table and suite."""
         return f"contract of {self.topic}"
 
 
 def contracts(plan: TopologyPlan) -> list[Contract]:
-    """Every contract of a topology."""
+    """Return every contract of a topology."""
     found = []
     for subtopology in plan.subtopologies:
         for source in subtopology.sources:
@@ -63,7 +63,7 @@ def _checks(topic: str, expects: Sequence[Expected]) -> tuple[Check, ...]:
 
 
 def _rules(one: Expected) -> Iterator[tuple[Expected, str, str]]:
-    """Each rule on its own, with what it says and the Spark SQL of what breaks it."""
+    """Yield each rule separately, with its sentence and the Spark SQL condition of rows that break it."""
     column = f"`{one.column}`"
     if one.not_null:
         yield Expected(one.column, True, None, None, None, None), f"{one.column} is not null", f"{column} IS NULL"
@@ -88,7 +88,7 @@ def _literal(value: str | int | float | bool) -> str:
 
 
 def expectation(check: Check, rule: Expected) -> Expectation:
-    """The core expectation of Great Expectations that a rule is."""
+    """Return the core expectation of Great Expectations that implements a rule."""
     gxe: Any = importlib.import_module("great_expectations.expectations")
     named: dict[str, Any] = {"column": rule.column, "description": check.says, "meta": {"check": check.name}}
     made: Expectation

@@ -1,4 +1,4 @@
-"""The cut of one audit: the runs of all tasks, and what must be read of each topic for them."""
+"""The cut of one audit: the ranges of all tasks, and what must be read of each topic for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HANGING_WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class End:
-    """The ends of one partition; `waited_ms` is how long the read_committed end stood still below the other."""
+    """The ends of one partition. `waited_ms` is how long the read_committed end stayed below the other one."""
 
     partition: TopicPartition
     committed_end: int
@@ -35,7 +35,7 @@ class End:
 class Cut:
     """`ranges` by task; tasks without a new batch are left out. `lows` are the first offsets that topics still hold.
 
-    `passed_over` are batches that lie before the ranges and that today's plan cannot judge.
+    `passed_over` are batches before the ranges, which the current plan cannot judge.
     """
 
     ranges: Mapping[TaskId, TaskRange]
@@ -47,10 +47,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Cutter:
-    """Reads commit records and ends. Blocks; raises `OutcomeUnknown` when the brokers do not answer.
+    """Reads commit records and ends. Blocks; raises `OutcomeUnknown` if the brokers do not answer.
 
-    `stalled_ms`: a transaction that is open for so long without anything else moving is hanging. `clock` gives epoch
-    milliseconds.
+    `stalled_ms`: a transaction that is open for this long without progress is hanging. `clock` returns epoch milliseconds.
     """
 
     plan: TopologyPlan
@@ -62,11 +61,11 @@ class Cutter:
     clock: Callable[[], int]
 
     def cut(self, before: Mapping[TaskId, Position], most_batches: int) -> Cut:
-        """What to audit next."""
+        """Return the cut to audit next."""
         outputs = self._outputs()
         committed, ends, is_quiet = self._settled(outputs)
         tasks = task_ids(self.plan, self.partitions)
-        # What is decided; an open transaction is not waited for, as this stream may have one all the time.
+        # Only decided records; open transactions are not waited for, as this stream may always have one.
         decided = {p: end for p, end in committed.items() if p.topic == self._commits}
         history, before = self._history(tasks, before, decided)
         is_quiet = is_quiet and self.ends.of(outputs) == ends
@@ -102,7 +101,7 @@ class Cutter:
     def _history(
         self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position], decided: Mapping[TopicPartition, int]
     ) -> tuple[dict[TaskId, list[CommitRecord]], dict[TaskId, Position]]:
-        """The records of each task, and the positions that still hold: those of a life before this one are dropped."""
+        """Return the records of each task, and the positions that are still valid, without those of an earlier life of it."""
         known = {
             task: at
             for task, at in before.items()
@@ -135,7 +134,7 @@ class Cutter:
         return history
 
     def _unread(self, tasks: Sequence[TaskId], before: Mapping[TaskId, Position]) -> dict[TopicPartition, int]:
-        """Where each partition of the commits topic has records that some task's audits have not looked at."""
+        """Return where each partition of the commits topic has records that some task's audits have not read."""
         starts: dict[TopicPartition, int] = {}
         for task in tasks:
             place = TopicPartition(self._commits, task.partition)
@@ -161,9 +160,9 @@ class Cutter:
     def _settled(
         self, outputs: Sequence[TopicPartition]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], bool]:
-        """read_committed and read_uncommitted ends, asked for again while a transaction may be ending."""
+        """Return read_committed and read_uncommitted ends, read again while they differ, as a transaction may be ending."""
         for _ in range(_QUIET_TRIES):
-            # The order matters: what was committed below the first ends has its commit record by the second.
+            # The order matters: a batch that is committed below the first ends has its commit record below the second.
             committed, ends = self.ends.stable(outputs), self.ends.of(outputs)
             if committed == ends:
                 return committed, ends, True
@@ -176,7 +175,7 @@ class Cutter:
         committed: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> list[End]:
-        """Waits for open transactions: each ends or moves on within the time-out, or it is hanging."""
+        """Wait for open transactions: each ends or advances within the timeout, or it is hanging."""
         waiting = {p for p in outputs if committed[p] < ends[p]}
         started, waited_ms = time.monotonic(), 0
         while waiting and waited_ms < self.stalled_ms:

@@ -1,4 +1,4 @@
-"""Of which results the audit can compute the truth by itself, from the topology's declaration; and why not of the others."""
+"""Which results the audit can compute again by itself from the topology's declaration, and why it cannot compute others."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _RISING, _FALLING = frozenset([Fold.COUNT, Fold.MAX]), frozenset([Fold.MIN])
 
 @dataclass(frozen=True)
 class Derived:
-    """An aggregation whose results can be computed again. `number` is its branch's.
+    """An aggregation whose results can be computed again. `number` is that of its branch.
 
-    `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final per window,
-    which closes by the stream time of `final_store`, that of the suppress node.
+    `changelog` is None for a store without one. `update_sinks` receive every update, `final_sinks` one final result per
+    window, which closes by the stream time of `final_store`, that of the suppress node.
     """
 
     subtopology: SubTopology
@@ -45,17 +45,17 @@ class Derived:
 
     @property
     def name(self) -> str:
-        """One word for views and files."""
+        """Return a name for views and files."""
         return f"{self.subtopology.index}_{self.number}"
 
     @property
     def rising(self) -> tuple[str, ...]:
-        """The results that never become smaller as records come."""
+        """Return the results that never become smaller as records come."""
         return tuple(a.name for a in self.aggregation.aggregates if a.fold in _RISING)
 
     @property
     def falling(self) -> tuple[str, ...]:
-        """The results that never become larger."""
+        """Return the results that never become larger as records come."""
         return tuple(a.name for a in self.aggregation.aggregates if a.fold in _FALLING)
 
 
@@ -69,7 +69,7 @@ class NotDerived:
 
 @dataclass(frozen=True)
 class Derivable:
-    """Of one application. `late_rows` are the sub-topologies whose late rows can be counted again."""
+    """The results of one application. `late_rows` are the sub-topologies whose late rows can be counted again."""
 
     derived: tuple[Derived, ...]
     not_derived: tuple[NotDerived, ...]
@@ -77,7 +77,7 @@ class Derivable:
 
 
 def derivable(plan: TopologyPlan) -> Derivable:
-    """What can be computed again of a topology's sinks and changelogs."""
+    """Return what can be computed again of a topology's sinks and changelogs."""
     derived: list[Derived] = []
     reasons: dict[str, str] = {}
     late_rows = set()
@@ -88,7 +88,11 @@ def derivable(plan: TopologyPlan) -> Derivable:
         found = [] if purged else list(_of(plan, subtopology, writers))
         derived += found
         known = {t for d in found for t in (*d.update_sinks, *d.final_sinks, d.changelog)}
-        why = f"its records come through {purged}, which is purged" if purged else "no plain aggregation leads there"
+        why = (
+            f"its records come through {purged}, which is purged"
+            if purged
+            else "it is not the result of a plain aggregation"
+        )
         logged = [changelog_of(plan.application_id, store) for store in subtopology.stores if store.has_changelog]
         for topic in (*subtopology.sink_topics, *logged):
             if topic not in known:
@@ -101,21 +105,21 @@ def derivable(plan: TopologyPlan) -> Derivable:
 
 
 def read_again(plan: TopologyPlan) -> frozenset[str]:
-    """The topics that the application both writes and reads: to the audit they are sources, and no more."""
+    """Return the topics that the application both writes and reads; the audit treats them only as sources."""
     sources = {topic for s in plan.subtopologies for topic in s.source_topics} - set(plan.repartition_topics)
     return frozenset(topic for s in plan.subtopologies for topic in s.sink_topics if topic in sources)
 
 
 def _why(subtopology: SubTopology, topic: str, writers: Counter[str], read: frozenset[str]) -> str | None:
     if topic in read:
-        return "the application reads it itself too"
+        return "the application also reads it"
     if writers[topic] > 1:
         return "several nodes write it"
     ends = [node for node in subtopology.nodes if isinstance(node, RowSink) and node.sink.topic == topic]
     if not ends:
         return None
     before = _node(subtopology, ends[0].inputs[0])
-    return f"it is behind a {type(before).__name__}" if before is not None else None
+    return f"its records come from a {type(before).__name__}" if before is not None else None
 
 
 def _node(subtopology: SubTopology, name: str) -> TaskNode | Aggregation | None:
@@ -163,7 +167,7 @@ def _sinks_behind(subtopology: SubTopology, nodes: set[str], compared: frozenset
 
 
 def keyed_sinks(subtopology: SubTopology) -> frozenset[str]:
-    """The sink topics whose records carry the key by which their task was found (rule 24)."""
+    """Return the sink topics whose records carry the key that determines their task (see invariant: audit ranges)."""
     rekeyed = {
         node.node
         for node in subtopology.nodes

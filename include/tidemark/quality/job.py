@@ -1,4 +1,4 @@
-"""Starting an audit: a Spark job in a process of its own."""
+"""Starts an audit: a Spark job in its own process."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NOTHING: Mapping[str, Any] = {"ranges": {}, "records": 0, "seconds": 0.0, "page
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit said. `body` is the whole report, as JSON holds it."""
+    """The findings of an audit. `body` is the whole report, as JSON types."""
 
     findings: Sequence[Finding]
     body: Mapping[str, Any]
 
 
 def log_progress(progress: AuditProgress) -> None:
-    """Tell the log."""
+    """Log the progress."""
     log.info("%s", progress)
 
 
@@ -51,10 +51,10 @@ def run_audit(
     whole: bool = False,
     tell: Tell = log_progress,
 ) -> AuditResult:
-    """Audit one application; `tell` is told how far it is. Blocks for a minute or more; the job ends with the caller.
+    """Audit one application; `tell` is called with the progress. Blocks for a minute or more; the job ends with the caller.
 
-    Of one that has never run the only finding is that there is nothing to audit, and no job is started. Raises
-    `OutcomeUnknown` with the job's last words where it ends without a report.
+    For one that has never run the only finding is that there is nothing to audit, and no job is started. Raises
+    `OutcomeUnknown` with the job's last output if it ends without a report.
     """
     plan = load(topology).plan()
     if unknown := never_ran(plan, settings, AdminClient(librdkafka_config(settings))):
@@ -74,10 +74,10 @@ def run_audit(
 
 
 def stand_back() -> None:
-    """Let this process and what it starts come after the stream wherever both want a core.
+    """Let this process and its children run after the stream when both need a core.
 
-    Where Linux groups processes by session (autogroup), niceness counts within a session alone, and the session has one of
-    its own, which is set too if this process leads it.
+    If Linux groups processes by session (autogroup), niceness counts only within a session, and the session has a value of
+    its own, which is set too if this process leads the session.
     """
     os.nice(_NICE)
     if os.getsid(0) == os.getpid():

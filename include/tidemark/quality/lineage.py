@@ -33,7 +33,7 @@ _COMPUTED = frozenset(["results", "lasts", "updates"])
 
 @dataclass(frozen=True)
 class TopicRead:
-    """What an audit read of a topic. `role`: source, sink, changelog or dlq."""
+    """The records that an audit read of a topic. `role`: source, sink, changelog or dlq."""
 
     role: str
     records: int
@@ -48,7 +48,7 @@ def run_event(
     findings: Sequence[Finding],
     quarantined: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, Any]:
-    """The event, as JSON holds it. `broker` is a host and port. An expectation with too little evidence asserts nothing."""
+    """Return the event, as JSON types. `broker` is a host and port. An expectation without enough evidence asserts nothing."""
     ruled = {check.name: check for contract in contracts(plan) for check in contract.checks}
     checks = {**BY_NAME, **ruled}
     computed = {t for d in derivable(plan).derived for t in (d.changelog, *d.update_sinks, *d.final_sinks)}

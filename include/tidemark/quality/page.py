@@ -1,4 +1,4 @@
-"""A page of an audit that needs nothing from elsewhere: no script, no style sheet, no image."""
+"""The HTML page of an audit, which loads nothing: no script, no style sheet, no image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLASSES = {Verdict.OK: "ok", Verdict.FAILED: "failed", Verdict.WARNING: "warnin
 
 @dataclass(frozen=True)
 class AuditPage:
-    """What the page shows. `ranges` are first and last batch by task, `past` the newest audited ranges of all tasks."""
+    """The content of the page. `ranges` are first and last batch by task, `past` the newest audited ranges of all tasks."""
 
     application_id: str
     audit_id: str
@@ -44,7 +44,7 @@ class AuditPage:
 
 
 def write_page(page: AuditPage, folder: Path) -> Path:
-    """Write `<audit id>.html` and, the same, `index.html`. Gives the former."""
+    """Write `<audit id>.html` and the same page as `index.html`; return the path of the former."""
     folder.mkdir(parents=True, exist_ok=True)
     text = render(page)
     for name in (f"{page.audit_id}.html", "index.html"):
@@ -53,7 +53,7 @@ def write_page(page: AuditPage, folder: Path) -> Path:
 
 
 def render(page: AuditPage) -> str:
-    """The whole page."""
+    """Return the whole page as HTML."""
     verdict = overall(page.findings)
     title = f"Audit of {page.application_id}"
     ranges = [
@@ -68,13 +68,13 @@ def render(page: AuditPage) -> str:
             f"<h1>{_text(title)}: {_verdict(verdict)}</h1>",
             f"<p>{_time(page.time_ms)}, {page.records:,} records read, {page.seconds:.1f} s, audit {_text(page.audit_id)}</p>",
             "<h2>Expectations</h2>",
-            "<table><tr><th>verdict</th><th>expectation</th><th>what it says</th></tr>",
+            "<table><tr><th>verdict</th><th>expectation</th><th>result</th></tr>",
             *_findings(page.findings),
             "</table><h2>Batches</h2>",
             "<table><tr><th>task</th><th>first</th><th>last</th></tr>",
             *(ranges or ["<tr><td colspan=3>no new batch</td></tr>"]),
-            "</table><h2>Audited before</h2>",
-            "<table><tr><th>at</th><th>task</th><th>batches</th><th>verdict</th></tr>",
+            "</table><h2>Earlier audits</h2>",
+            "<table><tr><th>time</th><th>task</th><th>batches</th><th>verdict</th></tr>",
             *_past(page.past),
             "</table></body></html>",
         ]

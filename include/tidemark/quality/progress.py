@@ -1,4 +1,4 @@
-"""How far an audit is, as its job tells the process that started it: a line of JSON each time."""
+"""The progress of an audit, which its job reports to the process that started it, one line of JSON each time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tidemark.clock import duration
 
 @dataclass(frozen=True)
 class AuditProgress:
-    """`done` of `total` `unit` in one step of an audit; `total` is None where nobody knows it.
+    """`done` of `total` `unit` in one step of an audit; `total` is None if it is not known.
 
-    `elapsed_s` counts from the step's start.
+    `elapsed_s` counts from the start of the step.
     """
 
     step: str
@@ -23,12 +23,12 @@ class AuditProgress:
     elapsed_s: float
 
     def line(self) -> str:
-        """As one line of JSON."""
+        """Return the progress as one line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of_line(cls, line: str) -> AuditProgress | None:
-        """What `line` gave; None of anything else that a job prints."""
+        """Parse the result of `line`; return None for anything else that a job prints."""
         try:
             return cls(**json.loads(line))
         except (TypeError, ValueError):

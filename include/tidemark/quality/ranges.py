@@ -1,8 +1,8 @@
-"""Which batches an audit looks at: per task a run of commit records, behind those that were audited before (rule 24).
+"""Which batches an audit covers: per task a range of commit records, after those that were audited before.
 
-A record of a sink or changelog belongs to the batch whose `ends_before` is the last one not above its offset, and to the
-task that its key, or for a changelog its partition, says. So a run ends where the next record of the same task begins, or,
-for a task's newest record, at the topics' ends while nothing is being written.
+A record of a sink or changelog belongs to the batch with the last `ends_before` that is not above its offset, and to the
+task of its key, or for a changelog of its partition. So a range ends where the next record of the same task begins, or,
+for a task's newest record, at the topics' ends while nothing is being written. See invariant: audit ranges.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tidemark.names import TaskId
 from tidemark.stream_times import StreamTimes
 
 Offsets = Mapping[str, Mapping[int, int]]
-"""By topic and partition."""
+"""Offsets by topic and partition."""
 
 COMPUTING = frozenset([CommitKind.START, CommitKind.BATCH, CommitKind.TICK])
-"""The kinds of records whose results follow from the source. All others move a task: a run begins with one of them."""
+"""The kinds of records whose results follow from the source. All others move a task: a range begins with one of them."""
 
 _RENEWS = frozenset([CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR])
-"""The kinds behind which topics, tasks or changelogs are others: today's plan says nothing of what came before."""
+"""The kinds after which topics, tasks or changelogs differ: the current plan cannot judge what came before."""
 
 
 class Base(StrEnum):
-    """Where the results come from that a run goes on from."""
+    """The origin of the results that a range starts from."""
 
     EMPTY = "empty"
     CARRIED = "carried over from the audit before"
@@ -39,7 +39,7 @@ class Base(StrEnum):
 class Position:
     """Where an audit of a task ended. `outputs` are the next offsets of sinks and changelogs.
 
-    Its later commit records are not below `commits_from` in their partition.
+    The task's later commit records are not below `commits_from` in their partition.
     """
 
     task: TaskId
@@ -54,9 +54,9 @@ class Position:
 
 @dataclass(frozen=True)
 class TaskRange:
-    """A run of one task's commit records. `before` is where the audit before ended, None where there was none.
+    """A range of one task's commit records. `before` is where the previous audit ended, None if there was none.
 
-    `until` are the offsets of sinks and changelogs behind the last record's own.
+    `until` are the offsets of sinks and changelogs after those of the last record.
     """
 
     task: TaskId
@@ -68,29 +68,29 @@ class TaskRange:
 
     @property
     def end(self) -> Position:
-        """Where the next audit goes on."""
+        """Return where the next audit continues."""
         last = self.records[-1]
         return replace(_position(last, self.until), commits_from=self.commits_from)
 
     @property
     def computed(self) -> tuple[CommitRecord, ...]:
-        """The records whose results can be computed again."""
+        """Return the records whose results can be computed again."""
         return tuple(record for record in self.records if record.kind in COMPUTING)
 
     @property
     def base_until(self) -> Offsets:
-        """The offsets up to which a changelog holds what the run goes on from."""
+        """Return the offsets up to which a changelog holds the results that the range starts from."""
         return self.computed[0].ends_before if self.computed else self.until
 
     def stream_times(self) -> Iterator[tuple[CommitRecord, StreamTimes]]:
-        """Each record with the stream times at which its batch began."""
+        """Yield each record with the stream times at which its batch began."""
         at = self.before.stream_times if self.before else StreamTimes.none()
         for record in self.records:
             yield record, at
             at = record.stream_times
 
     def spans(self) -> Iterator[tuple[CommitRecord, Offsets, Offsets]]:
-        """Each record with the offsets of sinks and changelogs between which its own lie."""
+        """Yield each record with the start and end offsets of its own outputs in sinks and changelogs."""
         for record, following in pairwise(self.records):
             yield record, record.ends_before, following.ends_before
         yield self.records[-1], self.records[-1].ends_before, self.until
@@ -98,7 +98,7 @@ class TaskRange:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """Batches of a task, both ends included, that today's plan cannot judge, and why."""
+    """Batches of a task, both ends included, that the current plan cannot judge, and why."""
 
     task: TaskId
     first_batch: int
@@ -109,7 +109,7 @@ class PassedOver:
 def passed_over(
     task: TaskId, history: Sequence[CommitRecord], before: Position | None, version: str
 ) -> PassedOver | None:
-    """What `next_range` leaves out of the records that it is given, None where that is nothing."""
+    """Return the records that `next_range` leaves out; None if there are none."""
     new = _new(history, before)
     begin = _begin(new, version)
     if not begin:
@@ -117,16 +117,17 @@ def passed_over(
     foreign = [record.topology_version for record in new[:begin] if record.topology_version != version]
     behind = new[begin] if begin < len(new) else None
     if behind is not None and behind.kind in _RENEWS:
-        reason = f"the {behind.kind} of batch {behind.batch} came behind them"
+        reason = f"the {behind.kind} of batch {behind.batch} came after them"
     else:
-        reason = f"version {foreign[-1]} of the topology wrote them, this is version {version}"
+        reason = f"version {foreign[-1]} of the topology wrote them, and this is version {version}"
     return PassedOver(task, new[0].batch, new[begin - 1].batch, reason)
 
 
 def begun_anew(history: Sequence[CommitRecord], before: Position) -> bool:
-    """Whether the task has begun a new life since an audit ended at `before`: topics deleted, the database of facts kept.
+    """Return whether the task has started again from nothing since an audit ended at `before`.
 
-    `history` is from the beginning of the commits topic. The record of a position that is still there says that it has not.
+    That happens if its topics were deleted and the database of facts was kept. `history` begins at the start of the commits
+    topic. If the record at the position still exists, the task has not started again.
     """
     if any(_is_at(record, before) for record in history):
         return False
@@ -135,7 +136,7 @@ def begun_anew(history: Sequence[CommitRecord], before: Position) -> bool:
 
 
 def goes_on(history: Sequence[CommitRecord], before: Position) -> bool:
-    """Whether records, read from where the position says, are those behind it: else look from the topic's beginning."""
+    """Return whether records, read from the position, follow it; if not, read from the beginning of the topic."""
     new = _new(history, before)
     return new[0].batch == before.batch + 1 if new else not history or _is_at(history[-1], before)
 
@@ -149,7 +150,7 @@ def _new(history: Sequence[CommitRecord], before: Position | None) -> list[Commi
 
 
 def _begin(records: Sequence[CommitRecord], version: str) -> int:
-    """The first of the records that today's plan can judge, with all behind it; their number where there is none."""
+    """Return the index of the first record from which on the current plan can judge all; the length if there is none."""
     begin = 0
     for i, record in enumerate(records):
         if record.topology_version != version:
@@ -170,12 +171,12 @@ def next_range(
     kept_since_ms: int,
     most_batches: int,
 ) -> TaskRange | None:
-    """The run to audit next, None where there is none.
+    """Return the range to audit next; None if there is none.
 
     `history` are the task's records in order. `readable` are the read_committed ends of sinks and changelogs: beyond them a
     transaction is open. `quiet_ends` are the ends of all of them if nothing was being written; without it, a task's newest
     record waits for the next audit. Records older than `kept_since_ms` may have been compacted away. `version` is that of
-    today's plan: what it cannot judge is `passed_over`.
+    the current plan: batches that it cannot judge are `passed_over`.
     """
     new = _new(history, before)
     begin = _begin(new, version)
@@ -191,11 +192,11 @@ def next_range(
         return None
     base = _base(new[0], before)
     if before is None and base is Base.CHANGELOG and new[0].kind in COMPUTING:
-        # The oldest record says where the one behind it began.
+        # The oldest record gives the beginning of the one after it.
         if len(new) == 1:
             return None
         before, new = _position(new[0], new[1].ends_before), new[1:]
-    # What a move leaves behind is read from the changelog: a run begins with it and ends before the next.
+    # The results of a move are read from the changelog: a range begins with it and ends before the next.
     chosen = new[:most_batches]
     cut = next((i for i, record in enumerate(chosen) if i and record.kind not in COMPUTING), len(chosen))
     chosen = chosen[:cut]
@@ -228,7 +229,7 @@ def _base(first: CommitRecord, before: Position | None) -> Base:
 
 
 def _unbroken(records: Sequence[CommitRecord], kept_since_ms: int) -> list[CommitRecord]:
-    """Without what stands before a hole that compaction may have made."""
+    """Return the records after the last gap that compaction may have made."""
     first = 0
     for i, (earlier, later) in enumerate(pairwise(records)):
         if later.batch != earlier.batch + 1 and earlier.commit_time_ms < kept_since_ms:
@@ -245,7 +246,7 @@ def _within(until: Offsets, readable: Offsets, last: CommitRecord) -> bool:
 
 
 def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
-    """A row per record and source topic, with where the one before it ended; nulls where nothing is known of it."""
+    """Return a row per record and source topic, with the end of the record before; nulls if that is not known."""
     rows: list[dict[str, Any]] = []
     ends: dict[str, int] = dict(run.before.next_offsets) if run.before else {}
     batch: int | None = run.before.batch if run.before else None
@@ -253,7 +254,7 @@ def commit_rows(run: TaskRange) -> list[dict[str, Any]]:
     commit_time_ms = run.before.commit_time_ms if run.before else None
     for record in run.records:
         if record.kind not in (*COMPUTING, CommitKind.REWIND):
-            # Each of the others begins a new life.
+            # After each of the other kinds, the numbers before do not apply.
             ends, batch, stream_time_ms, commit_time_ms = {}, None, None, None
         for topic, spans in record.sources.items():
             start, end = spans[run.task.partition]

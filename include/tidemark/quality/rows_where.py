@@ -1,6 +1,6 @@
-"""The expectation of the audit's own checks: no row is so. All of one suite are counted in one pass over its table.
+"""The expectation that the audit's own checks use: no row meets a condition. All of one suite are counted in one pass.
 
-Great Expectations takes seconds to import, so whoever builds suites imports this module then.
+Great Expectations takes seconds to import, so this module is imported only when suites are built.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 from great_expectations.expectations.core.unexpected_rows_expectation import UnexpectedRowsExpectation
 
 COUNT = "tidemark.rows_where"
-"""The metric: how many rows meet `condition`. Where the suites run there must be a provider of it."""
+"""The metric: how many rows meet `condition`. The program that runs the suites must have a provider of it."""
 ROWS = "table.row_count"
 
 
 class RowsWhere(UnexpectedRowsExpectation):
     """No row meets `condition`, in the SQL of the engine; Data Docs show it as a query.
 
-    Great Expectations' own runs each query twice, once to fetch rows; this one fetches none.
+    The expectation of Great Expectations runs each query twice, once to fetch rows; this one fetches none.
     """
 
     condition: str

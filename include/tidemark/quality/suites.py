@@ -1,4 +1,4 @@
-"""The expectations as Great Expectations suites, one per asset, and what a validation's result says.
+"""The expectations as Great Expectations suites, one per asset, and the findings from their validation results.
 
 Great Expectations takes seconds to import, so this module imports it when a suite is built.
 """
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
     from great_expectations.expectations.expectation import Expectation
 
-# It would tell its makers of every validation.
+# Otherwise it reports every validation to its makers.
 _NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What validating one expectation gave. `rows` is how many were looked at.
+    """The result of validating one expectation. `rows` is how many rows were checked.
 
-    `broken` is the exception's text where it could not be evaluated.
+    `broken` is the exception's text if the expectation could not be evaluated.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def suite(asset: str, checks: Sequence[Check]) -> ExpectationSuite:
-    """The suite of one asset. Each expectation's `meta` holds the check's name."""
+    """Return the suite of one asset. Each expectation's `meta` holds the check's name."""
     os.environ.setdefault(_NO_ANALYTICS, "false")
     from great_expectations import ExpectationSuite
 
@@ -61,7 +61,7 @@ def _expectation(check: Check) -> Expectation:
 
 
 def outcomes(result: Mapping[str, Any]) -> list[Outcome]:
-    """Of an `ExpectationSuiteValidationResult` as JSON: bad data and a broken check are told apart."""
+    """Read an `ExpectationSuiteValidationResult` as JSON; unexpected rows and a check that failed to run are kept apart."""
     found = []
     for one in result["results"]:
         broken = _exception(one.get("exception_info") or {})
@@ -74,7 +74,7 @@ def outcomes(result: Mapping[str, Any]) -> list[Outcome]:
 
 
 def _exception(info: Mapping[str, Any]) -> str | None:
-    """Great Expectations gives one, or one per metric that failed."""
+    """Return the message of an exception, if there is one; Great Expectations gives one, or one per metric that failed."""
     given = [info] if "raised_exception" in info else [each for each in info.values() if isinstance(each, Mapping)]
     for each in given:
         if each.get("raised_exception"):
@@ -90,31 +90,31 @@ def finding(
     *,
     may_be_empty: bool = False,
 ) -> Finding:
-    """The verdict of one expectation. `examples` are some unexpected rows, as JSON can hold them.
+    """Return the finding on one expectation. `examples` are some unexpected rows, as JSON types.
 
-    `may_be_empty`: that there is no row says that all is well, as with dead letters.
+    `may_be_empty`: a table without rows is a good sign, as with dead letters.
     """
     evidence: dict[str, Any] = {"expectation": check.name, "rows": outcome.rows}
     if outcome.broken is not None:
-        message = f"the check itself broke, nothing is said of the data: {outcome.broken}; run the audit again"
+        message = f"the check itself failed, so nothing is known of the data: {outcome.broken}; run the audit again"
         return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, message, {**evidence, "broken": True})
     if outcome.passed:
         if not outcome.rows and not may_be_empty:
-            return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"nothing to look at: {check.says}", evidence)
+            return Finding(check.name, Verdict.NOT_ENOUGH_EVIDENCE, f"no rows to check: {check.says}", evidence)
         return Finding(check.name, Verdict.OK, check.says, evidence)
     verdict = Verdict.WARNING if check.is_warning else Verdict.FAILED
-    message = f"{outcome.unexpected_rows} times not so: {check.says}; {_first(examples)}{check.remedy}"
+    message = f"{outcome.unexpected_rows} rows break this expectation: {check.says}; {_first(examples)}{check.remedy}"
     return Finding(
         check.name, verdict, message, {**evidence, "unexpected": outcome.unexpected_rows, "examples": list(examples)}
     )
 
 
 NOT_COMPUTED = "not_computed"
-"""In the evidence of a finding about what an audit can never say of this topology; it does not change what all comes to."""
+"""Marks, in its evidence, a finding that an audit can never check for this topology; it does not count in the verdict."""
 
 
 def overall(findings: Sequence[Finding]) -> Verdict:
-    """What an audit comes to."""
+    """Return the verdict of an audit."""
     return worst([found for found in findings if not found.evidence.get(NOT_COMPUTED)])
 
 
