@@ -36,7 +36,7 @@ class Alarm(AirflowFailException):
 class AlertOnFailure:
     """The failure callback of a task: raises an alert when the task has failed for good.
 
-    Airflow calls it once, in the task's worker, or in the DAG processor if the worker died. It is not called when a person
+    Airflow calls it once, in the task's worker, or in the DAG processor if the worker died. There is no alert when a person
     marks a task or a run as failed. `what` is the alert to raise, unless the task ended with an `Alarm`. If `application_id`
     is None, the application is taken from the task's arguments or parameters.
     """
