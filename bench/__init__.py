@@ -1,1 +1,1 @@
-"""Benchmarks against Kafka Streams. Not shipped: `python bench/run.py --help`."""
+"""Benchmarks against Kafka Streams. They are not part of the package; see `python bench/run.py --help`."""

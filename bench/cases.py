@@ -1,4 +1,4 @@
-"""What is measured: each case is a shape of input and a commit interval, the same for both sides."""
+"""The cases of the benchmark: each is a shape of input and a commit interval, the same for both sides."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PARTITIONS = 4
 INPUT_TOPIC = "pulse-events"
 OUTPUT_TOPIC = "pulse-counts"
 
-# For every client of the harness: a new broker's "coordinator load in progress" is no news to the reader.
+# For every client of the benchmark: "coordinator load in progress" is normal on a new broker and is not logged.
 QUIET = {"log_level": 3}
 
 
 @dataclass(frozen=True)
 class Case:
-    """`keys` patients, each with one event per `interval_ms` of event time, `events` in all."""
+    """A case with `keys` patients, each with one event per `interval_ms` of event time, and `events` events in total."""
 
     name: str
     about: str
@@ -30,17 +30,17 @@ class Case:
 
     @property
     def span_ms(self) -> int:
-        """Event time from the first event to the last, rounded up to whole windows."""
+        """The event time from the first event to the last in milliseconds, rounded up to whole windows."""
         return self.windows * WINDOW_MS
 
     @property
     def windows(self) -> int:
-        """Number of windows that hold events."""
+        """The number of windows that contain events."""
         last_ms = (self.events - 1) * self.interval_ms // self.keys
         return last_ms // WINDOW_MS + 1
 
     def sized(self, events: int | None) -> Case:
-        """The same case with another number of events; itself where `events` is None."""
+        """Return this case with another number of events, or unchanged if `events` is None."""
         return self if events is None else replace(self, events=events)
 
 

@@ -1,4 +1,4 @@
-"""The whole benchmark from options to report; `bench/run.py` starts it."""
+"""The command of the benchmark, from its options to the report. `bench/run.py` starts it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ console = Console()
 
 
 def main(
-    cases: Annotated[str, typer.Option(help="names with commas: " + ", ".join(CASES))] = "hot,wide",
-    alternations: Annotated[int, typer.Option(min=1, help="runs of each side, in turn")] = 3,
-    events: Annotated[int | None, typer.Option(min=1, help="events per case, instead of the case's own")] = None,
-    sides: Annotated[str, typer.Option(help="in the order of running")] = f"{report.OURS},{report.PEER}",
+    cases: Annotated[str, typer.Option(help="names separated by commas: " + ", ".join(CASES))] = "hot,wide",
+    alternations: Annotated[int, typer.Option(min=1, help="number of runs of each side, alternating")] = 3,
+    events: Annotated[int | None, typer.Option(min=1, help="events per case instead of the default")] = None,
+    sides: Annotated[str, typer.Option(help="sides to run, in this order")] = f"{report.OURS},{report.PEER}",
     heap: Annotated[str, typer.Option(help="JVM heap of each side")] = "2g",
-    tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, repeated")] = None,
-    peer_config: Annotated[list[str] | None, typer.Option(help="`name=value` for Kafka Streams, repeated")] = None,
-    write_docs: Annotated[bool, typer.Option(help="put table and plot into docs/benchmarks.md")] = False,
+    tidemark_setting: Annotated[list[str] | None, typer.Option(help="`name=value`, may be repeated")] = None,
+    peer_config: Annotated[
+        list[str] | None, typer.Option(help="`name=value` for Kafka Streams, may be repeated")
+    ] = None,
+    write_docs: Annotated[bool, typer.Option(help="write table and plot to docs/benchmarks.md")] = False,
 ) -> None:
-    """Measure, verify and report; exit code 1 when any output is wrong."""
+    """Measure, verify and report. The exit code is 1 if any output is wrong."""
     settings = Settings.load()
     chosen = [_named(CASES, name).sized(events) for name in cases.split(",")]
     available: dict[str, Side] = {
@@ -54,7 +56,7 @@ def main(
     folder = RESULTS / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)
     results: list[Result] = []
-    # Brokers and sides carry the mark, so that nothing of a benchmark that is killed goes on running.
+    # Brokers and sides carry the mark, so that they can be ended when the benchmark is killed.
     os.environ[processes.MARK] = mark = uuid.uuid4().hex
     with processes.guarded(mark):
         for case in chosen:
@@ -66,7 +68,7 @@ def main(
 
 
 def _run(side: Side, case: Case, start_ms: int, alternation: int, settings: Settings) -> Result:
-    """One run under a progress bar, and one line about it."""
+    """Measure one run under a progress bar and print one line about it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     name = f"{case.name} {alternation + 1} {side.name}"
     with Bars(*columns, console=console, transient=True, refresh_per_second=2) as bars:
@@ -100,7 +102,7 @@ def _finish(folder: Path, results: list[Result], cases: list[Case], settings: Se
         )
     console.print(f"results: {folder.relative_to(ROOT)}/", highlight=False, soft_wrap=True)
     agree = all(report.agree(results, case.name) for case in cases)
-    # The last line is read by scripts.
+    # Scripts read the last line.
     print(" ".join(["bench:", *(_last_words(results, case) for case in cases), f"outputs_equal={str(agree).lower()}"]))
     if not agree:
         raise typer.Exit(ExitCode.FAILED)

@@ -1,4 +1,4 @@
-"""The one error of a benchmark."""
+"""The error of a benchmark."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from tidemark.errors import TidemarkError
 
 
 class BenchFailed(TidemarkError):
-    """A side did not start, did not finish or gave wrong output; there is no number to report."""
+    """A side did not start, did not finish, or wrote wrong output, so there is no result to report."""

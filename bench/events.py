@@ -1,4 +1,4 @@
-"""The input, made column by column: every field has a fixed width, so a block of records is one matrix of bytes."""
+"""Generates the input column by column: every field has a fixed width, so a block of records is one matrix of bytes."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive records, in event time order."""
+    """Consecutive records in the order of event time."""
 
     keys: list[bytes]
     values: list[bytes]
 
 
 def base_ms(now_ms: int, case: Case) -> int:
-    """Start of the first window: recent (brokers delete by age of the timestamp), yet all events in the past."""
+    """Return the start of the first window in epoch milliseconds.
+
+    It is recent, because brokers delete records by the age of their timestamp, but all events lie in the past.
+    """
     return (now_ms - case.span_ms - 10 * WINDOW_MS) // WINDOW_MS * WINDOW_MS
 
 
 def blocks(case: Case, start_ms: int, begin: int = 0, size: int = 100_000) -> Iterator[Block]:
-    """Yield the records of `case` from number `begin` on; the same `start_ms` gives the same bytes."""
+    """Yield the records of `case` from number `begin` on. The same `start_ms` gives the same bytes."""
     for first in range(begin, case.events, size):
         yield _block(case, start_ms, np.arange(first, min(first + size, case.events), dtype=np.int64))
 
 
 def expected_counts(case: Case) -> Integers:
-    """Events per window (rows) and key (columns), counted from the event numbers, without any stream processor."""
+    """Return the events per window (rows) and key (columns), computed from the event numbers without a stream processor."""
     counts = np.zeros(case.windows * case.keys, dtype=np.int64)
     for first in range(0, case.events, 1_000_000):
         number = np.arange(first, min(first + 1_000_000, case.events), dtype=np.int64)
@@ -54,7 +57,7 @@ def expected_counts(case: Case) -> Integers:
 
 
 def _offset_ms(case: Case, number: Integers) -> Integers:
-    """Event time of the events, counted from the start of the first window."""
+    """Return the event times in milliseconds since the start of the first window."""
     return number * case.interval_ms // case.keys
 
 
@@ -82,6 +85,6 @@ def _digits(column: Integers, width: int) -> npt.NDArray[np.uint8]:
 
 
 def _rows(matrix: npt.NDArray[np.uint8]) -> list[bytes]:
-    """One `bytes` per row; rows end in a printable character, so numpy's stripping of zero bytes changes nothing."""
+    """Return one `bytes` per row. Rows end in a printable character, so numpy's stripping of zero bytes changes nothing."""
     rows: list[bytes] = np.ascontiguousarray(matrix).view(f"S{matrix.shape[1]}").ravel().tolist()
     return rows

@@ -1,4 +1,4 @@
-"""Fills the source topic before anything is measured."""
+"""Creates the topics and fills the source topic before anything is measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 60.0
 
 
 def create_topics(bootstrap: str, *more: str) -> None:
-    """Create source, sink and `more`; what else a side needs it makes itself."""
+    """Create the source topic, the sink topic and `more`. Each side creates its other topics itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     topics = [NewTopic(name, PARTITIONS, 1) for name in (INPUT_TOPIC, OUTPUT_TOPIC, *more)]
     for created in admin.create_topics(topics, request_timeout=_TIMEOUT_S).values():
@@ -22,9 +22,9 @@ def create_topics(bootstrap: str, *more: str) -> None:
 
 
 def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
-    """Write the events of `case` from number `begin` on, each key's in order; blocks until the broker has them.
+    """Write the events of `case` from number `begin` on, those of each key in order. Blocks until the broker has them.
 
-    Raises `BenchFailed` when the topic then holds another number of records.
+    Raises `BenchFailed` if the topic then holds another number of records.
     """
     producer = Producer(
         {
@@ -52,7 +52,7 @@ def produce(bootstrap: str, case: Case, start_ms: int, begin: int = 0) -> None:
 
 
 def end_offsets(bootstrap: str, topic: str) -> list[int]:
-    """The end offset of each partition of `topic`, open transactions and markers included."""
+    """Return the end offset of each partition of `topic`, open transactions and transaction markers included."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "bench-offsets", "isolation.level": "read_uncommitted", **QUIET}
     )

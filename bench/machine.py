@@ -1,4 +1,4 @@
-"""What a reader must know of the machine to judge the numbers."""
+"""Describes the machine and the versions, which a reader needs to judge the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def machine(settings: Settings) -> dict[str, Any]:
-    """Date, processor, memory and the versions that ran."""
+    """Return the date, the processor, the memory and the versions that ran."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     streams = next((jar.stem for jar in jars.ensure("bench", settings) if "kafka-streams-" in jar.name), "")
     cpuinfo = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""One run: a fresh broker, the input in full, one side, and a verdict on its output."""
+"""One run of the benchmark: a new broker, the complete input, one side, and a verdict on its output."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from tidemark.settings import Settings
 _LOG_TAIL_LINES = 15
 _SHORTEST_INTERVALS = 2
 _BROKER_HEAP = "1g"
-# Kafka's default. With the embedded broker's 0, the peer's first thread gets every task, then hands half of them over.
+# Kafka's default. With the embedded broker's 0, the first thread of Kafka Streams gets every task and then gives half of them
+# to the second thread.
 _BROKER = {"group.initial.rebalance.delay.ms": "3000"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """All that is kept of one run."""
+    """The result of one run."""
 
     case: str
     side: str
@@ -42,7 +43,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a run tells a person where it is."""
+    """Callbacks that show the progress of a run to a person."""
 
     phase: Callable[[str], None]
     committed: Callable[[int], None]
@@ -51,9 +52,9 @@ class Progress:
 def measure(
     side: Side, case: Case, start_ms: int, alternation: int, folder: Path, settings: Settings, progress: Progress
 ) -> Result:
-    """Measure `side` on `case`; `folder` is made, and removed again unless the run fails.
+    """Measure `side` on `case`. `folder` is created, and removed again unless the run fails.
 
-    Blocks until the output is verified. Raises `BenchFailed` naming the run and the end of the side's log.
+    Blocks until the output is verified. Raises `BenchFailed`, which names the run and has the end of the side's log.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -63,7 +64,7 @@ def measure(
         progress.phase("producing")
         create_topics(broker.bootstrap)
         produce(broker.bootstrap, case, start_ms)
-        # The broker's unwritten pages would otherwise compete with whichever side runs.
+        # Otherwise the broker would write its dirty pages to disk while the side runs.
         os.sync()
         command = side.command(case, broker.bootstrap, folder)
         progress.phase("running")

@@ -1,4 +1,4 @@
-"""Reads what a side wrote, as any read_committed consumer would, and compares it with the independent count."""
+"""Reads the output of a side with a read_committed consumer and compares it with an independent count."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BATCH = 100_000
 
 @dataclass(frozen=True)
 class Verdict:
-    """How the last value per key and window compares with the expected one; `digest` is of all of them."""
+    """The comparison of the last value per key and window with the expected one. `digest` covers all values."""
 
     records: int
     window_keys: int
@@ -43,12 +43,12 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether nothing is missing, wrong or more than expected."""
+        """Whether nothing is missing, wrong or unexpected."""
         return not (self.missing or self.wrong or self.unexpected)
 
 
 class LastCounts:
-    """The last count per window (rows) and key (columns); 0 where there was none."""
+    """Collects the last count per window (rows) and key (columns). It is 0 if there was none."""
 
     def __init__(self, case: Case, start_ms: int) -> None:
         self._case = case
@@ -58,14 +58,14 @@ class LastCounts:
         self.unexpected = 0
 
     def add(self, keys: list[bytes | None], values: list[bytes]) -> None:
-        """Take records of one partition or several, each partition's in its order."""
+        """Add records of one or more partitions, those of each partition in the order of their offsets."""
         try:
             table = pyarrow.json.read_json(BytesIO(b"\n".join(values)), parse_options=_PARSING)
             patient = table["patient_id"].combine_chunks()
             key = pc.utf8_slice_codeunits(patient, 1).cast(pa.int64()).fill_null(-1).to_numpy()
             same_key = pc.equal(pa.array(keys, pa.binary()), patient.cast(pa.binary())).fill_null(False)
         except pa.ArrowInvalid as error:
-            raise BenchFailed(f"{OUTPUT_TOPIC} holds what no side should write: {error}") from None
+            raise BenchFailed(f"{OUTPUT_TOPIC} has a record that no side should write: {error}") from None
         self.records += len(values)
         start, end, pulses = (table[name].fill_null(-1).to_numpy() for name in ("window_start", "window_end", "pulses"))
         window, into_window_ms = np.divmod(start - self._start_ms, WINDOW_MS)
@@ -75,12 +75,12 @@ class LastCounts:
         self._keep_last(window[legal] * self._case.keys + key[legal], pulses[legal])
 
     def _keep_last(self, place: Integers, pulses: Integers) -> None:
-        """Of several values for one place, the last stands (numpy leaves their order open, so it is decided here)."""
+        """Keep the last of several values for one place. (Assigned directly, numpy would not define which one is kept.)"""
         places, from_end = np.unique(place[::-1], return_index=True)
         self.counts.ravel()[places] = pulses[::-1][from_end]
 
     def verdict(self, expected: Integers) -> Verdict:
-        """Compare with `expected`, of the same shape."""
+        """Compare the counts with `expected`, which has the same shape."""
         return Verdict(
             records=self.records,
             window_keys=int(np.count_nonzero(self.counts)),
@@ -92,10 +92,10 @@ class LastCounts:
 
 
 def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
-    """Read the whole output topic and judge it; blocks until its end, as it is now.
+    """Read the whole output topic up to its current end and compare it with the expected counts. Blocks.
 
-    A commit returns before its markers are everywhere, so the first end that a read_committed reader sees may hide records.
-    Raises `BenchFailed` when the topic stops giving records before its end.
+    The end is the read_uncommitted one: a commit returns before its markers are on every partition, so the end that a
+    read_committed reader sees first may hide records. Raises `BenchFailed` if no more records arrive before that end.
     """
     last = LastCounts(case, start_ms)
     consumer = Consumer(
@@ -122,7 +122,7 @@ def verify(bootstrap: str, case: Case, start_ms: int) -> Verdict:
                 last.add([m.key() for m in records], [m.value() for m in records])
             silent = 0 if messages else silent + 1
             if silent == _PATIENCE:
-                raise BenchFailed(f"{OUTPUT_TOPIC} gave nothing for {_PATIENCE} s after {last.records} records")
+                raise BenchFailed(f"{OUTPUT_TOPIC} returned nothing for {_PATIENCE} s after {last.records} records")
     finally:
         consumer.close()
     return last.verdict(expected_counts(case))

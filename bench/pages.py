@@ -1,4 +1,4 @@
-"""Puts measured results into the documentation, between two marks."""
+"""Writes measured results to a page of the documentation, between two marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _END = "<!-- results: end -->"
 
 
 def publish(page: Path, summary: Path, picture: Path, about: str) -> None:
-    """Replace the results of a page and its picture, `images/<page>.png`. Raises `BenchFailed` when the marks are gone."""
+    """Replace the results of a page and its picture, `images/<page>.png`. Raises `BenchFailed` if the marks are missing."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not (begin and end):

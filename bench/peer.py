@@ -1,4 +1,4 @@
-"""The Kafka Streams peer: compiled once per change of its source, run as one Java process."""
+"""The Kafka Streams program (the *peer*): compiled once per change of its source, run as one Java process."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ APPLICATION_ID = "streams-peer"
 
 
 def compiler() -> Path | None:
-    """The compiler of the Java that everything runs on; None where that is a JRE alone."""
+    """Return the compiler of the Java that runs everything, or None if that is only a JRE."""
     javac = java.find().home / "bin" / "javac"
     return javac if javac.exists() else None
 
 
 def compile_peer(jars: list[Path]) -> Path:
-    """Compile the peer against `jars` unless that was done before; returns the folder of classes.
+    """Compile the peer against `jars`, unless that was done before, and return the folder of classes.
 
-    Raises `BenchFailed` with the compiler's words, or when there is no compiler.
+    Raises `BenchFailed` with the compiler's messages, or if there is no compiler.
     """
     javac = compiler()
     if javac is None:
         raise BenchFailed(
-            f"{java.find().home} has no compiler; install a JDK, 17 or later (Debian: openjdk-17-jdk-headless)"
+            f"{java.find().home} has no compiler; install a JDK of version 17 or later (Debian: openjdk-17-jdk-headless)"
         )
     fingerprint = hashlib.sha256(_SOURCE.read_bytes() + classpath(jars).encode()).hexdigest()[:16]
     classes = _BUILD / fingerprint
@@ -49,12 +49,12 @@ def compile_peer(jars: list[Path]) -> Path:
 
 
 def classpath(entries: list[Path]) -> str:
-    """Java's notation of a list of jars and folders."""
+    """Return a list of jars and folders as a Java class path."""
     return os.pathsep.join(str(entry) for entry in entries)
 
 
 def properties(case: Case, bootstrap: str, state_dir: Path, threads: int, overrides: dict[str, str]) -> str:
-    """The peer's configuration file. What is not named here has Kafka Streams' default; `overrides` win."""
+    """Return the peer's configuration file. Settings not named here have Kafka Streams' defaults; `overrides` win."""
     values = {
         "application.id": APPLICATION_ID,
         "bootstrap.servers": bootstrap,

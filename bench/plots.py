@@ -1,4 +1,4 @@
-"""Pictures of a set of runs: committed events over time, and the medians."""
+"""Plots of a set of runs: committed events over time, and the median rates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BARS = ("steady", "from first commit", "with warm-up")
 
 
 def plot(path: Path, results: list[Result], cases: list[Case]) -> None:
-    """Write one PNG with a line of two pictures per case."""
+    """Write one PNG with a row of two plots per case."""
     figure, axes = plt.subplots(len(cases), 2, figsize=(12, 4.2 * len(cases)), squeeze=False, layout="constrained")
     for (lines, bars), case in zip(axes, cases, strict=True):
         _progress(lines, results, case)
@@ -30,7 +30,7 @@ def plot(path: Path, results: list[Result], cases: list[Case]) -> None:
 
 
 def _progress(axes: Axes, results: list[Result], case: Case) -> None:
-    """One stepped line per run; a line that climbs faster is a faster side."""
+    """Draw one stepped line per run. A steeper line is a faster side."""
     labelled: set[str] = set()
     for result in (result for result in results if result.case == case.name):
         seconds = [sample.seconds for sample in result.samples]

@@ -1,7 +1,8 @@
-"""What a record costs in both forms of a processor: `python -m bench.processors`. No Kafka, no Spark; RocksDB below.
+"""Measures the cost of a record in both forms of a processor: `python -m bench.processors`.
 
-Each form adds a batch's amounts to a sum per key, in one store, and emits the sums. The record form emits one row per
-record, the Arrow form one per key. The time is the operator's alone, batch after batch over a store that is committed.
+It uses RocksDB, but neither Kafka nor Spark. Each form adds the amounts of a batch to a sum per key in one store and emits
+the sums: the record form one row per record, the Arrow form one row per key. Only the time of the operator is measured, batch
+after batch, and the store is committed after each batch.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ByBatch(ArrowProcessor):
 
 
 def a_batch(keys: int, seed: int) -> Rows:
-    """`RECORDS` rows over `keys` keys."""
+    """Return `RECORDS` rows over `keys` keys."""
     chosen = np.random.default_rng(seed).integers(0, keys, RECORDS)
     columns = [
         pa.array([f"key-{key:07d}" for key in chosen]),
@@ -69,7 +70,7 @@ def a_batch(keys: int, seed: int) -> Rows:
 
 
 def microseconds_per_record(processor: str, is_batched: bool, keys: int, folder: Path) -> float:
-    """Median over the batches after the first, which warms up."""
+    """Return the median microseconds per record over all batches but the first, which is the warm-up."""
     operator = ProcessOperator(
         Process("bench", ("in",), COLUMNS, (STORE,), f"{__name__}:{processor}", is_batched, False), 0
     )

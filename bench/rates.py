@@ -1,4 +1,4 @@
-"""From samples of committed offsets to rates: pure, the same for both sides."""
+"""Computes rates from samples of committed offsets, in the same way for both sides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WARM_UP_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Sample:
-    """Committed source records, summed over partitions, `seconds` after the process was started."""
+    """The committed source records, summed over partitions, `seconds` after the process was started."""
 
     seconds: float
     committed: int
@@ -18,7 +18,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Rates:
-    """Events per second. `steady` and `from_first_commit` are None where the run was too short to have a slope."""
+    """Rates in events per second. `steady` and `from_first_commit` are None if the run was too short to have a slope."""
 
     total_seconds: float
     first_commit_seconds: float
@@ -29,17 +29,17 @@ class Rates:
 
 
 def commits(samples: list[Sample]) -> list[Sample]:
-    """The samples at which the committed offsets had moved."""
+    """Return the samples in which the committed offsets had moved."""
     moved = [after for before, after in pairwise(samples) if after.committed > before.committed]
     return samples[:1] + moved if samples and samples[0].committed > 0 else moved
 
 
 def rates(samples: list[Sample], events: int, shortest_s: float) -> Rates:
-    """Rates of one run over `samples` in order of time.
+    """Return the rates of one run from its `samples`, which are in the order of time.
 
-    Steady is the slope from the commit at or after a quarter of the events to the commit of the last event. A slope over
-    less than `shortest_s` is none: two commits of one batch follow each other faster than any side computes.
-    Raises `ValueError` when the samples never reach `events`.
+    The steady rate is the slope from the commit at or after a quarter of the events to the commit of the last event. A slope
+    over less than `shortest_s` is None, because the two commits of one batch follow each other faster than any side computes.
+    Raises `ValueError` if the samples never reach `events`.
     """
     seen = commits(samples)
     last = next((sample for sample in seen if sample.committed >= events), None)

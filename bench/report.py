@@ -1,4 +1,4 @@
-"""Medians and ratios of a set of runs, as a terminal table, as Markdown and as JSON."""
+"""The report on a set of runs: medians and ratios, as a terminal table, as Markdown and as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEER = "kafka-streams"
 
 @dataclass(frozen=True)
 class Row:
-    """One measure of one case: each side's runs in order, their medians, and ours over the peer's."""
+    """One measure of one case: the values of each side's runs in order, their medians, and the ratio of the medians."""
 
     case: str
     measure: str
@@ -30,12 +30,12 @@ class Row:
 
     @property
     def medians(self) -> tuple[float | None, float | None]:
-        """Ours, the peer's."""
+        """The medians of Tidemark and of the peer."""
         return (median(self.ours) if self.ours else None), (median(self.peer) if self.peer else None)
 
     @property
     def ratio(self) -> float | None:
-        """Ours over the peer's; None unless both sides have a value."""
+        """The median of Tidemark divided by that of the peer, or None unless both sides have a value."""
         ours, peer = self.medians
         return ours / peer if ours is not None and peer else None
 
@@ -45,7 +45,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
     ("from first commit", "k events/s", lambda r: _thousands(r.rates.from_first_commit)),
     ("with warm-up", "k events/s", lambda r: _thousands(r.rates.with_warm_up)),
     ("until first commit", "s", lambda r: r.rates.first_commit_seconds),
-    ("in all", "s", lambda r: r.rates.total_seconds),
+    ("total", "s", lambda r: r.rates.total_seconds),
     ("CPU", "s", lambda r: r.usage.cpu_seconds),
     ("peak memory", "GB", lambda r: r.usage.peak_rss_bytes / 1e9),
     ("output records", "k", lambda r: r.verdict.records / 1e3),
@@ -53,7 +53,7 @@ _MEASURES: tuple[tuple[str, str, Callable[[Result], float | None]], ...] = (
 
 
 def rows(results: list[Result], case: str) -> list[Row]:
-    """Every measure of `case`."""
+    """Return every measure of `case`."""
     return [
         Row(case, name, unit, _values(results, case, OURS, read), _values(results, case, PEER, read))
         for name, unit, read in _MEASURES
@@ -61,18 +61,18 @@ def rows(results: list[Result], case: str) -> list[Row]:
 
 
 def steady_ratio(results: list[Result], case: str) -> float | None:
-    """The number that the case's target is about."""
+    """Return the ratio of the steady rates, which is compared with the case's target."""
     return rows(results, case)[0].ratio
 
 
 def agree(results: list[Result], case: str) -> bool:
-    """Whether every run of `case`, of both sides, ended with right and equal output."""
+    """Return whether every run of `case`, of both sides, ended with correct and equal output."""
     verdicts = [result.verdict for result in results if result.case == case]
     return all(verdict.right for verdict in verdicts) and len({verdict.digest for verdict in verdicts}) <= 1
 
 
 def terminal_table(results: list[Result], cases: list[Case]) -> Table:
-    """All cases in one table."""
+    """Return a table of all cases for the terminal."""
     table = Table(title="medians (and each run)")
     for heading in ("case", "measure", "unit", OURS, PEER, "ratio"):
         table.add_column(heading, justify="left" if heading in {"case", "measure", "unit"} else "right")
@@ -83,11 +83,11 @@ def terminal_table(results: list[Result], cases: list[Case]) -> Table:
 
 
 def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) -> str:
-    """The same as a page section."""
+    """Return the results of all cases as a section of a Markdown page."""
     lines = [f"Measured {machine['when']} on {machine['cores']} cores ({machine['cpu']}), {machine['memory_gb']} GB,"]
     lines += [f"broker included; {machine['java']}; Kafka {machine['kafka']}, pyspark {machine['pyspark']}.", ""]
     for case in cases:
-        outcome = "right and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
+        outcome = "correct and equal" if agree(results, case.name) else "NOT EQUAL, or wrong"
         lines += [f"### {case.name}: {case.about}", "", f"{case.events:,} events; output of all runs: {outcome}.", ""]
         lines += [f"| measure | unit | {OURS} | {PEER} | ratio |", "|---|---|---|---|---|"]
         lines += ["| " + " | ".join(_cells(row)[1:]) + " |" for row in rows(results, case.name)]
@@ -96,7 +96,7 @@ def markdown(results: list[Result], cases: list[Case], machine: dict[str, Any]) 
 
 
 def write_json(path: Path, results: list[Result], cases: list[Case], machine: dict[str, Any]) -> None:
-    """Everything, samples included, so that a plot can be made again."""
+    """Write all results with their samples, so that a plot can be made again."""
     content = {
         "machine": machine,
         "cases": [asdict(case) for case in cases],

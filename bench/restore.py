@@ -1,10 +1,10 @@
-"""A lost state, brought back from each source, beside Kafka Streams with as large a changelog.
+"""Measures the restore of a lost state from each source, and that of Kafka Streams with a changelog of the same size.
 
     python bench/restore.py --keys 1000000,10000000
 
-Each restore is a real start of a real process, timed from its start to RUNNING. What the restore takes of that is the time
-less that of a start with the state in place; of Tidemark, whose log says it, only the time in RESTORING is compared, as Spark's
-own start differs from run to run. Input goes on arriving while nothing runs; at the end all outputs are compared with an
+Each restore is a real start of a real process, timed from its start to RUNNING. The time of the restore is that time minus
+the time of a start with the state in place. For Tidemark only the time in RESTORING is compared, which its log has, because
+Spark's own start differs from run to run. More input arrives while nothing runs. At the end all outputs are compared with an
 independent count.
 """
 
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated
 
 if __name__ == "__main__":
-    # Run by its path, from any folder and without PYTHONPATH.
+    # So that it runs by its path, from any folder and without PYTHONPATH.
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root / "include"), str(root)]
 
@@ -61,9 +61,10 @@ console = Console()
 
 @dataclass(frozen=True)
 class Measured:
-    """One start. `restore_s` is the part of `running_s` that the restore took; sizes are of the state folder.
+    """The measurements of one start. `restore_s` is the part of `running_s` that the restore took.
 
-    `size` is how many keys were asked for, `keys` how many there are, with those that have come since.
+    `size` is the requested number of keys; `keys` is the actual number, with those that have arrived since. `state_mb` is the
+    size of the state folder.
     """
 
     side: str
@@ -77,12 +78,12 @@ class Measured:
 
     @property
     def keys_per_s(self) -> float:
-        """Rate of the restore itself."""
+        """The rate of the restore alone."""
         return self.keys / self.restore_s if self.restore_s > 0 else 0.0
 
 
 class Subject:
-    """One application on the broker: its input so far, its state folder, its starts."""
+    """An application on the broker, with its input so far, its state folder and the number of its starts."""
 
     def __init__(
         self, side: TidemarkSide | StreamsSide, bootstrap: str, folder: Path, case: Case, start_ms: int
@@ -94,7 +95,10 @@ class Subject:
         folder.mkdir(parents=True)
 
     def start(self, prepare: Callable[[], None] = lambda: None) -> tuple[float, float, Usage]:
-        """Start, wait for RUNNING, work everything off, stop; seconds until RUNNING, and of those in RESTORING."""
+        """Start the application, wait for RUNNING, let it process all input, and stop it.
+
+        Returns the seconds until RUNNING, how many of them were in RESTORING, and the resources used.
+        """
         self.starts += 1
         self._left_alone()
         prepare()
@@ -106,13 +110,13 @@ class Subject:
         return seconds, _restoring_s(log), run.usage
 
     def _left_alone(self) -> None:
-        """Until the group is empty: a member that is remembered would make one start wait and another not."""
+        """Wait until the group is empty: a start waits for the session of an old member, which would distort the time."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
         settings = Settings.load(bootstrap_servers=self.bootstrap)
         deadline = time.monotonic() + _RUNNING_S
         while members(settings, admin, self.side.group):
             if time.monotonic() > deadline:
-                raise BenchFailed(f"group {self.side.group} does not get empty")
+                raise BenchFailed(f"group {self.side.group} still has members")
             time.sleep(0.5)
 
     def _until_running(self, started: Started, log: Path) -> float:
@@ -131,17 +135,17 @@ class Subject:
         return said.get("pid") == pid and said.get("state") == "RUNNING"
 
     def lose(self) -> None:
-        """The disk is gone."""
+        """Remove the state, as if the disk were lost."""
         shutil.rmtree(self.state)
 
     def tidemark(self, *arguments: str) -> Command:
-        """A command of Tidemark's on this application."""
+        """Return a `tidemark` command that uses this application's settings."""
         made = self.side.command(self.case, self.bootstrap, self.folder)
         location = {"TIDEMARK_SAVEPOINT_LOCATION": str(self.folder / "savepoints")}
         return Command([sys.executable, "-m", "tidemark.cli.main", *arguments], {**made.environment, **location})
 
     def run(self, *arguments: str) -> None:
-        """Run a command of Tidemark's to its end. Raises `BenchFailed` with what it said."""
+        """Run a `tidemark` command until it ends. Raises `BenchFailed` with its output."""
         command = self.tidemark(*arguments)
         done = subprocess.run(
             command.arguments, env={**os.environ, **command.environment}, capture_output=True, text=True, check=False
@@ -151,7 +155,7 @@ class Subject:
 
 
 class Restores:
-    """All restores of one size on one broker."""
+    """Measures all restores of one size on one broker."""
 
     def __init__(self, keys: int, folder: Path, settings: Settings) -> None:
         self.keys, self.folder, self.settings = keys, folder, settings
@@ -159,11 +163,11 @@ class Restores:
         self._in_place_s = 0.0
 
     def run(self) -> list[Measured]:
-        """Blocks for minutes. Raises `BenchFailed` when an output is wrong or a side ends."""
+        """Run all restores. Blocks for minutes. Raises `BenchFailed` if an output is wrong or a side ends."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         whole = CASES["wide"].sized(self.keys)
-        # Later events fall into later windows; room for one slice per start.
+        # Events that arrive later fall into later windows, so there must be time for one slice of them per start.
         start_ms = base_ms(int(time.time() * 1000), whole.sized(self.keys + 20 * _ARRIVING)) - WINDOW_MS
         jar_files = jars.ensure("kafka", self.settings)
         with EmbeddedBroker(self.folder / "broker", jar_files, overrides=_BROKER, heap="1g") as broker:
@@ -177,7 +181,7 @@ class Restores:
     def _streams(self, bootstrap: str, whole: Case, start_ms: int) -> None:
         side = StreamsSide(self.settings, overrides={"bench.output": _OUTPUT_OF_STREAMS})
         subject = Subject(side, bootstrap, self.folder / "streams", whole, start_ms)
-        self._said("kafka-streams", "making the state")
+        self._said("kafka-streams", "building the state")
         subject.start()
         in_place, _, usage = subject.start()
         self._add(subject, "state in place", in_place, 0.0, usage)
@@ -188,7 +192,7 @@ class Restores:
         location = {"savepoint_location": str(self.folder / "tidemark" / "savepoints")}
         side = TidemarkSide(self.settings, overrides=location)
         subject = Subject(side, bootstrap, self.folder / "tidemark", whole, start_ms)
-        self._said("tidemark", "making the state")
+        self._said("tidemark", "building the state")
         subject.start()
         running_s, self._in_place_s, usage = subject.start()
         self._add(subject, "state in place", running_s, self._in_place_s, usage)
@@ -220,10 +224,10 @@ class Restores:
         subject.start()
         verdict = verify(bootstrap, subject.case, start_ms)
         if not verdict.right:
-            raise BenchFailed(f"after the restores {verdict.missing} counts are missing and {verdict.wrong} wrong")
+            raise BenchFailed(f"after the restores {verdict.missing} counts are missing and {verdict.wrong} are wrong")
 
     def _arrive(self, subject: Subject) -> None:
-        """More input while nothing runs."""
+        """Produce more input while nothing runs."""
         before = subject.case.events
         subject.case = subject.case.sized(before + _ARRIVING)
         produce(subject.bootstrap, subject.case, subject.start_ms, before)
@@ -243,7 +247,7 @@ class Restores:
 
 
 def _restoring_s(log: Path) -> float:
-    """Between the log's RESTORING and RUNNING; 0 where the log has none, as the peer's."""
+    """Return the seconds between RESTORING and RUNNING in a log, or 0 if it does not have both (as that of the peer)."""
     stamps = dict(
         re.findall(r"^(\S+ \S+) INFO .* state: .* to=(RESTORING|RUNNING)$", log.read_text(errors="replace"), re.M)
     )
@@ -255,7 +259,7 @@ def _restoring_s(log: Path) -> float:
 
 
 class _LevelStandby:
-    """Context: a standby process that has caught up."""
+    """A context in which a standby process runs that has caught up."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -267,7 +271,7 @@ class _LevelStandby:
         path = standby_file_path(self._subject.folder / "var", self._subject.side.group, 0)
         while (read_run_file(path) or {}).get("state") != "RUNNING":
             if started.process.poll() is not None or time.monotonic() > deadline:
-                raise BenchFailed(f"the standby is not level; see {self._subject.folder / 'standby.log'}")
+                raise BenchFailed(f"the standby has not caught up; see {self._subject.folder / 'standby.log'}")
             time.sleep(0.2)
 
     def __exit__(self, *error: object) -> None:
@@ -275,10 +279,10 @@ class _LevelStandby:
 
 
 def main(
-    keys: Annotated[str, typer.Option(help="window-keys, with commas")] = "1000000,10000000",
-    write_docs: Annotated[bool, typer.Option(help="put table and plot into docs/restore.md")] = False,
+    keys: Annotated[str, typer.Option(help="numbers of window-keys, separated by commas")] = "1000000,10000000",
+    write_docs: Annotated[bool, typer.Option(help="write table and plot to docs/restore.md")] = False,
 ) -> None:
-    """Measure every source of state; exit code 1 when an output is wrong."""
+    """Measure a restore from every source of state. The exit code is 1 if an output is wrong."""
     settings = Settings.load()
     folder = ROOT / "bench" / "results" / datetime.now(UTC).strftime("restore-%Y%m%d-%H%M%S")
     folder.mkdir(parents=True)

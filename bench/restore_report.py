@@ -1,4 +1,4 @@
-"""What the restores took, as a terminal table, as Markdown and as a picture."""
+"""The report on restores, as a terminal table, as Markdown and as a plot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _cells(result: Measured, results: list[Measured]) -> list[str]:
 
 
 def table(results: list[Measured]) -> Table:
-    """For a terminal."""
+    """Return the results as a table for the terminal."""
     made = Table(*_HEADINGS)
     for result in results:
         made.add_row(*_cells(result, results))
@@ -48,7 +48,7 @@ def table(results: list[Measured]) -> Table:
 
 
 def markdown(results: list[Measured], facts: dict[str, Any]) -> str:
-    """For the docs."""
+    """Return the results as Markdown for the documentation."""
     lines = [
         f"Measured {facts['when']} on {facts['cores']} cores ({facts['cpu']}), {facts['memory_gb']} GB,",
         f"broker included; {facts['java']}; Kafka {facts['kafka']}, pyspark {facts['pyspark']}.",
@@ -61,7 +61,7 @@ def markdown(results: list[Measured], facts: dict[str, Any]) -> str:
 
 
 def picture(path: Path, results: list[Measured]) -> None:
-    """One bar per source and size."""
+    """Write a plot with one bar per source and size."""
     sizes = sorted({r.size for r in results})
     figure, axes = plt.subplots(1, len(sizes), figsize=(6 * len(sizes), 4), squeeze=False, layout="constrained")
     for axis, size in zip(axes[0], sizes, strict=True):

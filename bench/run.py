@@ -1,4 +1,4 @@
-"""Tidemark against Kafka Streams on the same input: `python bench/run.py --cases hot,wide`."""
+"""Compares Tidemark with Kafka Streams on the same input: `python bench/run.py --cases hot,wide`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Run by its path, from any folder and without PYTHONPATH.
+    # So that it runs by its path, from any folder and without PYTHONPATH.
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root / "include"), str(root)]
     import typer

@@ -1,4 +1,4 @@
-"""The two sides: each is one command, started with a fresh state folder, watched only from outside."""
+"""The two sides of the comparison: each is one command, started with an empty state folder and watched from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STOP_S = 40.0
 
 @dataclass(frozen=True)
 class Command:
-    """What to execute, with which environment on top of this process's."""
+    """A command, and the variables that are added to the environment of this process."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -34,19 +34,19 @@ class Side(Protocol):
 
     @property
     def name(self) -> str:
-        """What tables and plots call it."""
+        """The name in tables and plots."""
 
     @property
     def group(self) -> str:
-        """The consumer group whose committed offsets say how far it is."""
+        """The consumer group. Its committed offsets show the progress."""
 
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """The command for one run, with its state under `folder`."""
+        """Return the command for one run, with its state under `folder`."""
 
 
 @dataclass(frozen=True)
 class StreamsSide:
-    """Kafka Streams, exactly_once_v2, RocksDB and record cache as they come."""
+    """Kafka Streams with exactly_once_v2. RocksDB and the record cache have their defaults."""
 
     settings: Settings
     heap: str = "2g"
@@ -56,7 +56,7 @@ class StreamsSide:
     group: str = peer.APPLICATION_ID
 
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """Compile if needed and write the configuration."""
+        """Return the command, after compiling the program if needed and writing its configuration."""
         libraries = jars.ensure("bench", self.settings)
         classes = peer.compile_peer(libraries)
         configuration = folder / "peer.properties"
@@ -70,7 +70,7 @@ class StreamsSide:
 
 @dataclass(frozen=True)
 class TidemarkSide:
-    """One real instance of `bench/topologies/pulse_counting.py`; the driver starts its own JVM, without spark-submit."""
+    """A real instance of `bench/topologies/pulse_counting.py`. The driver starts its own JVM, without spark-submit."""
 
     settings: Settings
     heap: str = "2g"
@@ -79,7 +79,7 @@ class TidemarkSide:
     group: str = "pulse-counting"
 
     def command(self, case: Case, bootstrap: str, folder: Path) -> Command:
-        """The instance's command, its settings in the environment."""
+        """Return the instance's command, with its settings in the environment."""
         root = project_root()
         settings = Settings.load(
             bootstrap_servers=bootstrap,
@@ -109,7 +109,7 @@ class TidemarkSide:
 
 @dataclass(frozen=True)
 class Started:
-    """A running side."""
+    """A running side. `started` is `time.monotonic()` at the start of the process."""
 
     process: subprocess.Popen[bytes]
     started: float
@@ -117,7 +117,7 @@ class Started:
 
 @contextmanager
 def running(command: Command, log: Path) -> Iterator[Started]:
-    """Start `command` in a session of its own and stop exactly that session at the end."""
+    """Start `command` in its own session, and stop exactly that session at the end of the block."""
     with log.open("wb") as output:
         started = time.monotonic()
         process = subprocess.Popen(
@@ -135,7 +135,7 @@ def running(command: Command, log: Path) -> Iterator[Started]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the process alone, which ends its children in order; then SIGKILL to what is left of its session."""
+    """Send SIGTERM to the process, which ends its children in order. Then kill what is left of its session."""
     process.terminate()
     try:
         process.wait(_STOP_S)

@@ -1,4 +1,4 @@
-"""Watches a running side from outside: its group's committed offsets, and what its processes use."""
+"""Watches a running side from outside: the committed offsets of its group, and the resources of its processes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TIMEOUT_S = 10.0
 
 @dataclass
 class Usage:
-    """Peak resident bytes and CPU seconds of a process and its children."""
+    """The peak resident bytes and the CPU seconds of a process and its children."""
 
     peak_rss_bytes: int = 0
     cpu_seconds: float = 0.0
 
     def take(self, pid: int) -> None:
-        """Measure now; a process that ended since keeps what was seen of it."""
+        """Measure now. If the process has ended, the values stay as they are."""
         try:
             root = psutil.Process(pid)
             processes = [root, *root.children(recursive=True)]
@@ -43,7 +43,7 @@ class Usage:
 
 @dataclass
 class Run:
-    """What was seen of one side from the start of its process to the commit of the last event."""
+    """The observations of one side from the start of its process to the commit of the last event."""
 
     samples: list[Sample] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -52,9 +52,10 @@ class Run:
 class CommittedOffsets:
     """Reads the source offsets that a group has committed, without joining it.
 
-    A consumer asks, as the admin client of librdkafka 2.16 crashes when the group's coordinator is not ready
-    (https://github.com/confluentinc/confluent-kafka-javascript/issues/374). It reads uncommitted, or it would wait for
-    open transactions; what a transaction has not committed yet does not show either way.
+    It uses a consumer, because the admin client of librdkafka 2.16 crashes if the group's coordinator is not ready
+    (https://github.com/confluentinc/confluent-kafka-javascript/issues/374). The consumer is read_uncommitted, because
+    otherwise it would wait for open transactions; offsets that a transaction has not committed yet are not visible in either
+    mode.
     """
 
     def __init__(self, bootstrap: str, group: str, topic: str = INPUT_TOPIC, partitions: int = PARTITIONS) -> None:
@@ -69,7 +70,7 @@ class CommittedOffsets:
         self._partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
 
     def total(self) -> int:
-        """Sum over the partitions; 0 while the group or its coordinator does not exist yet."""
+        """Return the sum over the partitions, or 0 while the group or its coordinator does not exist yet."""
         try:
             committed = self._consumer.committed(self._partitions, timeout=_TIMEOUT_S)
         except KafkaException:
@@ -77,7 +78,7 @@ class CommittedOffsets:
         return sum(max(0, partition.offset) for partition in committed)
 
     def close(self) -> None:
-        """Close the connection; the group is not touched."""
+        """Close the connection. This does not change the group."""
         self._consumer.close()
 
 
@@ -88,9 +89,9 @@ def watch(
     events: int,
     progress: Callable[[int], None],
 ) -> Run:
-    """Sample until all `events` are committed; `started` is `time.monotonic()` at the start of `process`.
+    """Take samples until all `events` are committed. `started` is `time.monotonic()` at the start of `process`.
 
-    Blocks. Raises `BenchFailed` when the process ends before, or commits nothing for three minutes.
+    Blocks. Raises `BenchFailed` if the process ends before that, or commits nothing for three minutes.
     """
     run = Run()
     tick = Event()

@@ -1,4 +1,4 @@
-"""`changelog_repair`: what a right copy of a store holds is written to its changelog, or to a new one."""
+"""`changelog_repair`: write the contents of a correct copy of a store to its changelog, or to a new changelog."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from tidemark_airflow.change_dag import change_dag
 
 RUNBOOK = """\
 ### What it does
-For a changelog that was deleted, made again, truncated, or written to by somebody else. Shows which copy of each store says
-what is right. Approved, it stops all instances, compares, and writes the keys that differ to the changelog, or the whole store
-to a new one, and compares again. The stream DAG relaunches.
+Repairs a changelog that was deleted, created again, truncated, or written to by another program. The plan names the copy of
+each store that is taken as correct. After the approval, the DAG stops all instances, compares each copy with its changelog,
+writes the keys that differ (or the whole store to a new changelog), and compares again. Then the stream's DAG starts the
+instances again.
 
 ### When it fails
-| task | do |
+| task | what to do |
 |---|---|
-| preflight | nothing was stopped: another instance, restore or hold is named; end that first |
-| plan | it is refused, nothing was stopped: no copy is level, or the last drill suspects it; choose a source, `source` \
-computes the stores again |
-| approval | nobody who may approve it did so within the hour: trigger it again |
-| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
-| change | trigger it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
-| relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
-| drain | what is committed stays: `tidemark lag <name>`, the log of the instance |
-| report | the run did not end as somebody chose: its page has the time line and the failure |
-docs/restore.md says how a changelog is judged.
+| preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
+| plan | The plan is refused; nothing was stopped. No copy is up to date, or the last drill found a fault in it. Choose \
+another source; `source` computes the stores again. |
+| approval | The plan was not approved within the hour. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| change | Trigger the DAG again: it finds what was committed, or starts from the beginning. The stream runs again \
+meanwhile. |
+| relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |
+| drain | What is committed stays. See `tidemark lag <name>` and the instance's log. |
+| report | The run did not end as requested. Its page has the time line and the failure. |
+docs/restore.md explains how a changelog is judged.
 """
 
 dag = change_dag(
     "changelog_repair",
-    description="Changelogs that were lost or tampered with, written from a right copy, after an approval",
+    description="Writes lost or damaged changelogs again from a correct copy, after an approval",
     runbook=RUNBOOK,
     params={
         "stores": Param(
@@ -37,14 +39,15 @@ dag = change_dag(
             type="array",
             items={"type": "string"},
             title="Stores",
-            description="One per line; empty: those whose changelog is damaged, or differed in the last drill.",
+            description="One per line. Empty: all stores whose changelog is damaged or differed in the last drill.",
         ),
         "source": Param(
             "best",
             type="string",
             enum=["best", "local", "standby", "savepoint", "source"],
             title="Source",
-            description="What is right. best: a copy that is level and that no drill suspects; source: computed again.",
+            description="The copy to take as correct. best: an up-to-date copy in which no drill found a fault; "
+            "source: compute the stores again.",
         ),
     },
 )

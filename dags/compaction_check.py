@@ -1,4 +1,7 @@
-"""`compaction_check`: are changelogs short enough to be read fast? Sets what the topology asks for, if told to and approved."""
+"""`compaction_check`: checks whether changelogs are compacted well enough to be read fast.
+
+On request, and after an approval, it also sets topic settings to what the topology asks for.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +21,26 @@ if TYPE_CHECKING:
 
 RUNBOOK = """\
 ### What it does
-Reads the newest part of each changelog and counts records that another of their key supersedes; estimates what a restore takes
-now and after compaction; names the setting that holds the cleaner up. The dirty ratio is a lower bound from that scan, exact
-with the parameter *log folder*.
+Reads the newest part of each changelog and counts the records that a later record of the same key supersedes. Estimates how
+long a restore takes now and after compaction, and names the setting that delays the log cleaner. The dirty ratio is a lower
+bound from this scan; with the parameter *log folder* it is exact.
 
 ### When it fails
-| message | do |
+| message | what to do |
 |---|---|
-| never compacted | `tidemark topics plan <name>`, then run this DAG with **apply** |
-| look for the cleaner in the broker's log | a cleaner thread has died: restart that broker |
+| never compacted | Run `tidemark topics plan <name>`, then this DAG with **apply**. |
+| look for the cleaner in the broker's log | A cleaner thread has died. Restart that broker. |
 
-A warning names settings. Where the topology asks for them, run this DAG with **apply**: what would be set waits under
-*Required actions* until somebody approves it (one of `oncall_approvers`, where any are named); no answer in an hour means no.
-Else put them into the topology first (`topic_config=`, or `profile="aggressive_compaction"`). *Skipped*: an open transaction
-hides the rest, see `lag_check`. The run fails where the check does, whatever was set behind it.
-docs/checks.md has every verdict.
+A warning names settings. If the topology asks for them, run this DAG with **apply**: the changes wait under *Required
+actions* until a person approves them (one of `oncall_approvers`, if any are set). No answer within an hour means no.
+Otherwise put the settings into the topology first (`topic_config=`, or `profile="aggressive_compaction"`). *Skipped* means
+that an open transaction hides the rest of the topic; see `lag_check`. The run fails if the check fails, whatever was set
+after it. docs/checks.md lists every verdict.
 """
 
 
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """A verdict per changelog."""
+    """Return one verdict per changelog."""
     from pathlib import Path
 
     from tidemark.checks.compaction_sampling import CompactionLook, check_compaction
@@ -50,7 +53,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
 dag = check_dag(
     "compaction",
     judge,
-    description="Verdicts on how compacted changelogs are; sets topic settings after an approval",
+    description="Judges how well changelogs are compacted; sets topic settings after an approval",
     runbook=RUNBOOK,
     schedule="37 */6 * * *",
     timeout=timedelta(hours=3),
@@ -66,13 +69,14 @@ dag = check_dag(
             "",
             type="string",
             title="Log folder",
-            description="A broker's log folder on the worker's machine, for the cleaner's exact position; empty: an estimate.",
+            description="A broker's log folder on the worker's machine, which holds the cleaner's exact position. "
+            "Empty: the position is estimated.",
         ),
         "apply": Param(
             False,
             type="boolean",
             title="Apply",
-            description="Set what the topology asks for on topics that differ from it, after somebody has approved it.",
+            description="Set what the topology asks for on topics that differ from it, after a person has approved it.",
         ),
     },
 )
@@ -81,16 +85,16 @@ with dag:
 
     @task(trigger_rule="all_done")
     def differences(**context: Any) -> list[dict[str, str]]:
-        """What `tidemark topics apply` would set; skipped where nobody asked for it, or nothing differs."""
+        """List what `tidemark topics apply` would set. Skipped if `apply` is off or nothing differs."""
         if not context["params"]["apply"]:
-            raise AirflowSkipException("not asked to: the parameter apply is off")
+            raise AirflowSkipException("no topic is changed: the parameter apply is off")
         from dataclasses import asdict
 
         from tidemark_airflow.topic_settings import topic_settings_of
 
         found = topic_settings_of(context).plan()
         if not found:
-            raise AirflowSkipException("every topic is as its topology asks for")
+            raise AirflowSkipException("every topic has the settings that its topology asks for")
         return [asdict(change) for change in found]
 
     approval = PlanApprovalOperator(
@@ -102,7 +106,7 @@ with dag:
 
     @task
     def set_topics(**context: Any) -> int:
-        """Set what was approved, and nothing else."""
+        """Set what was approved and nothing else."""
         from tidemark.errors import StartRefused
         from tidemark_airflow.topic_settings import topic_settings_of
 
@@ -113,7 +117,7 @@ with dag:
 
     @task
     def done() -> None:
-        """Failed or skipped where the check was: the run ends as it did, though topics were set or nothing was asked for."""
+        """Give the run the result of the check: failed or skipped if the check was, whatever the other tasks did."""
 
     judged, found = dag.get_task("compaction"), differences()
     topics_set = set_topics()

@@ -1,4 +1,4 @@
-"""`durability_check`: what of each application is lost, or stands still, when brokers go?"""
+"""`durability_check`: checks what each application would lose, and what would stop, if brokers fail."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ if TYPE_CHECKING:
 
 RUNBOOK = """\
 ### What it does
-Looks at every topic an application stands on, Kafka's own among them: leaders, replicas in sync, eligible leaders,
-`min.insync.replicas`, unclean elections; at the settings of the transaction log; at `acks` that the topology states and running
-instances have. Says what is lost if one broker, or all, go.
+Checks every topic that an application needs, Kafka's own topics included: leaders, in-sync replicas, eligible leaders,
+`min.insync.replicas` and unclean elections. Also checks the settings of the transaction log, and `acks` as the topology
+declares it and as running instances use it. Reports what is lost if one broker fails, or all of them.
 
 ### When it fails
-| message | do |
+| message | what to do |
 |---|---|
-| have no leader | start the broker that is named. Do **not** force another to lead: what it lacks is lost |
-| writes are refused | start the broker that is named, or read in its log why it does not follow; the stream waits meanwhile |
-| do not wait for that | the instances run an earlier topology: pause the DAG until they are gone, then unpause it |
-| unclean.leader.election.enable=true | the command in the message, at once |
+| have no leader | Start the broker that is named. Do **not** force another one to lead: what it lacks would be lost. |
+| writes are refused | Start the broker that is named, or read in its log why it does not follow. The stream waits \
+meanwhile. |
+| do not wait for that | The instances run an earlier topology. Pause the DAG until they have ended, then unpause it. |
+| unclean.leader.election.enable=true | Run the command in the message at once. |
 | one replica, though there are more brokers | `tidemark kafka reassign-partitions --reassignment-json-file FILE --execute` |
 
-For topics to come, set `replication_factor`. One broker by design: what follows from that alone is a warning. *Skipped*: no
-instance runs on this machine, so its `acks` is not known, and nothing worse was found. docs/checks.md has every verdict.
+For topics that will be created later, set `replication_factor`. With a single broker by design, what follows from that alone
+is only a warning. *Skipped* means that no instance runs on this machine, so its `acks` is unknown, and that nothing worse was
+found. docs/checks.md lists every verdict.
 """
 
 
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """A verdict per topic and per kind of accident."""
+    """Return one verdict per topic and per kind of failure."""
     from tidemark.checks.durability_sampling import check_durability
     from tidemark.settings import Settings
     from tidemark.topology.load import load
@@ -42,7 +44,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
 dag = check_dag(
     "durability",
     judge,
-    description="Verdicts on replicas, leaders and what the loss of brokers would cost",
+    description="Judges replicas and leaders, and what the loss of brokers would cost",
     runbook=RUNBOOK,
     schedule="7 * * * *",
 )

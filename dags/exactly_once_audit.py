@@ -1,4 +1,4 @@
-"""`exactly_once_audit`: in what each application did since last time, is nothing lost, doubled, wrong or hanging?"""
+"""`exactly_once_audit`: checks that no application has lost, doubled or miscalculated anything since the last audit."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, 
 
 RUNBOOK = """\
 ### What it does
-For each application: takes the commit records since the audit before, reads source, sinks, changelogs and dead letters of those
-batches with a Spark job on one core, computes the results again from the source, and runs the expectations of docs/audit.md.
+For each application: takes the commit records since the last audit; reads the sources, sinks, changelogs and dead letters of
+those batches with a Spark job on one core; computes the results again from the sources; and checks the expectations of
+docs/audit.md.
 
 ### When it fails
-| expectation | do |
+| expectation | what to do |
 |---|---|
-| ranges…, batches…, stream_time_never… | another writer uses this group or transactional id: stop it |
-| outputs_are_not_lost | `tidemark rewind <name> --to TIME`, to before the batch in the message |
-| changelogs…, every_update…, the_last_value…, finals… | `tidemark restore plan <name>`, `run`; or the rewind above |
-| outputs_are_not_doubled, no_update…, one_final…, updates… | a foreign writer: look at the quarantined coordinates |
-| no_transaction_hangs | `tidemark check lag <name>` prints the command that aborts it |
-| else | the remedy in the message |
+| ranges…, batches…, stream_time_never… | Another writer uses this group or transactional id. Stop it. |
+| outputs_are_not_lost | Run `tidemark rewind <name> --to TIME`, with a time before the batch in the message. |
+| changelogs…, every_update…, the_last_value…, finals… | `tidemark restore plan <name>`, `run`; or the rewind above. |
+| outputs_are_not_doubled, no_update…, one_final…, updates… | Another program writes here. See the quarantined rows. |
+| no_transaction_hangs | `tidemark check lag <name>` prints the command that aborts the transaction. |
+| any other | Do what the message says. |
 
-Unexpected rows lie in `var/audit/<app>/quarantine/` with topic, partition and offset; the page in `var/audit/<app>/pages/`. A
-range that was audited is not read again; `tidemark audit <name> --whole` does. *Skipped*: no new batch, or a check that broke.
+Unexpected rows are in `var/audit/<app>/quarantine/` with topic, partition and offset; the page is in
+`var/audit/<app>/pages/`. A range that was audited is not read again, except by `tidemark audit <name> --whole`. *Skipped*
+means that there was no new batch, or that a check itself broke.
 """
 
 with operations_dag(
     "exactly_once_audit",
-    description="Each application's batches since the last audit, against an independent recomputation",
+    description="Compares each application's batches since the last audit with an independent recomputation",
     runbook=RUNBOOK,
     schedule="*/15 * * * *",
     tags=["check"],
@@ -45,7 +47,7 @@ with operations_dag(
             type="integer",
             minimum=1,
             title="Batches",
-            description="How many batches of each task one run looks at; what is left is for the next run.",
+            description="How many batches of each task one run checks. The next run continues with the rest.",
         ),
     },
     pool=MAINTENANCE_POOL,
@@ -54,12 +56,12 @@ with operations_dag(
 
     @task
     def topologies(params: dict[str, Any] | None = None) -> list[str]:
-        """The applications to look at."""
+        """Return the topologies to audit."""
         return chosen(params or {})
 
     @task(map_index_template="{{ task.op_kwargs['topology'] }}")
     def audit(topology: str, params: dict[str, Any] | None = None) -> str:
-        """Run the Spark job, write the verdicts into their history."""
+        """Run the Spark job and write the verdicts to their history."""
         from tidemark.quality.job import run_audit
         from tidemark.quality.suites import NOT_COMPUTED
 

@@ -1,4 +1,4 @@
-"""`history_cleanup`: what is kept of the past for some time only."""
+"""`history_cleanup`: removes history, reports and logs that are older than the settings allow."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag
 
 RUNBOOK = """\
 ### What it does
-`plan` says in its log what is older than the settings allow: rows of events, verdicts and audited ranges (`facts_kept_days`),
-pages, quarantined rows and lineage of audits (`pages_kept_days`), logs of instances and tasks, and Airflow's records of runs
-(`logs_kept_days`, by `airflow db clean`). `remove` removes that. With **Dry run** nothing is removed.
+`plan` lists in its log what is older than the settings allow: rows of events, verdicts and audited ranges
+(`facts_kept_days`); pages, quarantined rows and lineage of audits (`pages_kept_days`); logs of instances and tasks, and
+Airflow's records of runs (`logs_kept_days`, by `airflow db clean`). `remove` removes them. With **Dry run** nothing is
+removed.
 
 Never removed: state, savepoints, topics, drills, reports of restores and changes, the newest audited range of each task, and
-what Airflow knows of the DAGs of streams, whose runs last as long as the streams.
+Airflow's records of the streams' DAGs, because a run of such a DAG lasts as long as its stream.
 
 ### When it fails
-*The database of facts does not answer*: start it, or set `facts_url`. *airflow db clean ended with …*: the last line it said is
-in the message, all of them in the log; nothing else depends on it.
+*The database of facts does not answer*: start it, or set `facts_url`. *airflow db clean ended with …*: the message has the
+last line that the command printed, the log has all of them. Nothing else depends on this command.
 """
 
 with operations_dag(
@@ -31,7 +32,7 @@ with operations_dag(
     runbook=RUNBOOK,
     schedule="47 4 * * *",
     params={
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Only say what would be removed."),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Only list what would be removed."),
     },
     pool=MAINTENANCE_POOL,
     priority=MAINTENANCE_PRIORITY,
@@ -41,16 +42,16 @@ with operations_dag(
 
     @task
     def plan() -> list[str]:
-        """Say which rows, files and runs are older than the settings allow."""
+        """List the rows, files and runs that are older than the settings allow."""
         from tidemark_airflow import cleanup
 
         return cleanup.plan()
 
     @task
     def remove(params: dict[str, Any] | None = None) -> None:
-        """Remove what is too old."""
+        """Remove what `plan` listed."""
         if (params or {})["dry_run"]:
-            raise AirflowSkipException("asked only to say what would be removed")
+            raise AirflowSkipException("dry run: nothing is removed")
         from tidemark_airflow import cleanup
 
         cleanup.remove()

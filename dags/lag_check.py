@@ -1,4 +1,4 @@
-"""`lag_check`: is each application level with its sources, or coming nearer?"""
+"""`lag_check`: checks whether each application keeps up with its sources or is catching up."""
 
 from __future__ import annotations
 
@@ -12,26 +12,29 @@ if TYPE_CHECKING:
 
 RUNBOOK = """\
 ### What it does
-Takes a sample of every source partition (low watermark, last stable offset, end, committed offset), keeps it in the
-database of facts, and judges the samples of the last 30 minutes. Asks which open transactions hold readers back.
+Takes a sample of every source partition (low watermark, last stable offset, end offset, committed offset), stores it in the
+database of facts, and judges the samples of the last 30 minutes. Also lists the open transactions that hold readers back.
 
 ### When it fails
-| message | do |
+| message | what to do |
 |---|---|
-| stopped | nobody reads the partition: unpause `stream__<name>`, or start an instance |
-| stalled | `tidemark status`, the log of the instance; clear or unpause `stream__<name>`, then `tidemark check lag <name>` |
-| below the low watermark | raise the `retention.ms` of the source; to go on without the deleted: the command in the message |
-| committed offset is lost | start an instance: it goes on from its last commit record, which the message names |
-| beyond the end | the source topic was made anew: bring it back, or give the topology another application id |
-| open transaction | end the producer that is named, or run the command in the message |
+| stopped | Nothing reads the partition. Unpause `stream__<name>`, or start an instance. |
+| stalled | See `tidemark status` and the instance's log. Clear or unpause `stream__<name>`, then run \
+`tidemark check lag <name>`. |
+| below the low watermark | Raise `retention.ms` of the source. To continue without the deleted records, run the command in \
+the message. |
+| committed offset is lost | Start an instance: it continues from its last commit record, which the message names. |
+| beyond the end | The source topic was created again. Bring the old one back, or give the topology another application id. |
+| open transaction | End the producer that is named, or run the command in the message. |
 
-*Skipped* means that too few samples exist: it is run again in five minutes; or the database of facts was away. A warning (falls
-behind, went back) leaves the task green; it is in the log and in `tidemark check lag <name> --history`. docs/checks.md has all.
+*Skipped* means that there are too few samples, in which case the next run is in five minutes, or that the database of facts
+was not available. A warning (falls behind, went back) leaves the task green; it is in the log and in
+`tidemark check lag <name> --history`. docs/checks.md lists every verdict.
 """
 
 
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """One look, and the verdict over those kept."""
+    """Take one sample and judge it with the stored ones."""
     from tidemark.checks.lag_sampling import check_lag
     from tidemark.settings import Settings
     from tidemark.topology.load import load
@@ -42,7 +45,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
 dag = check_dag(
     "lag",
     judge,
-    description="Verdicts on lag, open transactions and deleted input of every application",
+    description="Judges lag, open transactions and deleted input of every application",
     runbook=RUNBOOK,
     schedule="*/5 * * * *",
 )

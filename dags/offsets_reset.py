@@ -1,4 +1,4 @@
-"""`offsets_reset`: an application reads again, or passes over, with its state emptied or kept."""
+"""`offsets_reset`: move an application's offsets back or forward, and empty or keep its state."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from tidemark_airflow.change_dag import change_dag
 
 RUNBOOK = """\
 ### What it does
-Shows partition by partition what moving the offsets means. Approved, it stops all instances and commits offsets, commit
-records and what becomes of the state in one transaction. The stream DAG relaunches.
+The plan shows for each partition what the new offsets mean. After the approval, the DAG stops all instances and commits
+offsets, commit records and the changed state in one transaction. Then the stream's DAG starts the instances again.
 
 ### When it fails
-| task | do |
+| task | what to do |
 |---|---|
-| preflight | nothing was stopped: another instance, restore or hold is named; end that first |
-| plan | it is refused, nothing was stopped: the message says which offset is not there, or what contradicts it |
-| approval | nobody who may approve it did so within the hour: trigger it again |
-| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
-| change | tried again by itself, it finds what was committed. Failed for good, the stream was relaunched meanwhile: before \
-another run, which is another reset, read `tidemark lag <name>` and a dry run |
-| relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
-| drain | what is committed stays: `tidemark lag <name>`, the log of the instance |
-| report | the run did not end as somebody chose: its page has the time line and the failure |
-docs/offsets.md says what each choice means.
+| preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
+| plan | The plan is refused; nothing was stopped. The message names the offset that does not exist, or the contradiction. |
+| approval | The plan was not approved within the hour. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| change | A retry of the task finds what was committed. If it failed for good, the stream runs again meanwhile, and another \
+run would be another reset: read `tidemark lag <name>` and a dry run before you trigger one. |
+| relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |
+| drain | What is committed stays. See `tidemark lag <name>` and the instance's log. |
+| report | The run did not end as requested. Its page has the time line and the failure. |
+docs/offsets.md explains each choice.
 """
 
 dag = change_dag(
     "offsets_reset",
-    description="Moves an application's offsets with its state and commit records, after an approval",
+    description="Moves an application's offsets together with its state and commit records, after an approval",
     runbook=RUNBOOK,
     params={
         "to": Param(
@@ -36,27 +36,27 @@ dag = change_dag(
             type="string",
             enum=["earliest", "latest", "time", "offsets"],
             title="To",
-            description="Where every source partition goes.",
+            description="The new offset of every source partition.",
         ),
         "time": Param(
             "",
             type="string",
             title="Time",
-            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m before the run was asked for.",
+            description="For time: 2026-08-01T12:00:00Z, epoch milliseconds, or -10m (before the run was triggered).",
         ),
         "offsets": Param(
             [],
             type="array",
             items={"type": "string"},
             title="Offsets",
-            description="For offsets: TOPIC:PARTITION=OFFSET, one per line, of every partition.",
+            description="For offsets: TOPIC:PARTITION=OFFSET, one line for each partition.",
         ),
         "state": Param(
             "empty",
             type="string",
             enum=["empty", "keep"],
             title="State",
-            description="empty: every store begins anew. keep: what is read again counts twice.",
+            description="empty: every store starts empty. keep: records that are read again count twice.",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""`rescale`: another number of tasks, with the state of each key where its records go."""
+"""`rescale`: change the number of tasks, and move the state of each key to the task that gets its records."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from tidemark_airflow.change_dag import change_dag
 
 RUNBOOK = """\
 ### What it does
-Shows what another number of tasks moves. Approved, it stops all instances, sends the sources through topics with as many
-partitions, moves every key's state to the task that owns it, and commits all in one transaction. The stream DAG relaunches.
-Needed, too, when a stream is refused as its source has got more partitions.
+The plan shows what the new number of tasks moves. After the approval, the DAG stops all instances, routes the sources through
+repartition topics with that number of partitions, moves the state of every key to the task that owns it, and commits all of
+it in one transaction. Then the stream's DAG starts the instances again. A rescale is also needed when a stream refuses to
+start because a source has got more partitions.
 
 ### When it fails
-| task | do |
+| task | what to do |
 |---|---|
-| preflight | nothing was stopped: another instance, restore or hold is named; end that first |
-| plan | it is refused, nothing was stopped: the message says which store or expression stands against it |
-| approval | nobody who may approve it did so within the hour: trigger it again |
-| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
-| change | run it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
-| relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
-| drain | what is committed stays: `tidemark lag <name>`, the log of the instance |
-| report | the run did not end as somebody chose: its page has the time line and the failure |
-docs/rescale.md says what it means for the outputs.
+| preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
+| plan | The plan is refused; nothing was stopped. The message names the store or expression that cannot be rescaled. |
+| approval | The plan was not approved within the hour. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| change | Run it again: it finds what was committed, or starts from the beginning. The stream runs again meanwhile. |
+| relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |
+| drain | What is committed stays. See `tidemark lag <name>` and the instance's log. |
+| report | The run did not end as requested. Its page has the time line and the failure. |
+docs/rescale.md explains what a rescale means for the outputs.
 """
 
 dag = change_dag(
     "rescale",
-    description="Another number of tasks with the state of each key, after an approval",
+    description="Changes the number of tasks and moves the state of each key, after an approval",
     runbook=RUNBOOK,
     params={
         "tasks": Param(

@@ -1,4 +1,4 @@
-"""DAGs of restore drills: one drill a week of each application that is asked for, and an alert when the last is too old."""
+"""`restore_drill` runs a weekly drill of each application; `drill_age_check` fails if the last passing one is too old."""
 
 from __future__ import annotations
 
@@ -16,33 +16,34 @@ if TYPE_CHECKING:
     from tidemark.checks.verdict import Finding
 
 _DRILL_RUNBOOK = """\
-Takes a savepoint of each running application, rebuilds all of its tasks elsewhere from the changelogs, and from an older
-savepoint and the changelogs' tails, and compares every key. Then the rebuilt tasks follow the changelogs for some batches, and
-are compared with a second savepoint. The stream runs on; nothing of it is touched.
+Takes a savepoint of each running application. Rebuilds all of its tasks in another folder, once from the changelogs alone and
+once from an older savepoint and the changelogs' tails, and compares every key. Then the rebuilt tasks follow the changelogs
+for some batches and are compared with a second savepoint. The stream keeps running and is not changed.
 
 - *Success*: nothing to do. RTO, RPO, keys, bytes and rates are in the log and in `tidemark drill NAME --history`.
-- *Skipped*, not enough evidence: the log says what lacked. No input came to follow, nothing (or not everything) could be
-  compared as a changelog has lost its beginning, or `min.compaction.lag.ms` of a changelog is shorter than the drill takes.
-- *Failed*, keys differ: the first are named. `tidemark savepoint take NAME` and keep it; do **not** restore from the changelog
-  alone; find out who wrote to it.
-- *Failed*, cannot be rebuilt: a restore would fail the same way.
-- *Skipped*, nothing to rebuild: it has never run, or no savepoint holds any of its stores.
+- *Skipped*, not enough evidence: the log says what was missing. No new input arrived to follow; or nothing (or not
+  everything) could be compared because a changelog has lost its beginning; or `min.compaction.lag.ms` of a changelog is
+  shorter than the drill.
+- *Failed*, keys differ: the message names the first ones. Run `tidemark savepoint take NAME` and keep the savepoint. Do
+  **not** restore from the changelog alone. Find out which program wrote to it.
+- *Failed*, cannot be rebuilt: a restore would fail in the same way.
+- *Skipped*, nothing to rebuild: the application has never run, or no savepoint holds any of its stores.
 
-`docs/drill.md` says more.
+`docs/drill.md` explains more.
 """
 
 _AGE_RUNBOOK = """\
 ### What it does
-Looks into the history of restore drills for the last one that passed, of each application.
+Looks up the last restore drill that each application passed, in the history of drills.
 
 ### When it fails
-The last passing drill is older than allowed, or none ever passed. Trigger `restore_drill` for the application, and read why the
-last ones did not pass: `tidemark drill <name> --history --json`.
+The last passing drill is older than allowed, or no drill has ever passed. Trigger `restore_drill` for the application, and
+read why the last drills did not pass: `tidemark drill <name> --history --json`.
 """
 
 
 def judge_age(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """Whether the last drill that passed is young enough."""
+    """Judge the age of the last drill that passed."""
     from tidemark_airflow.drills import judge_age as judged
 
     return judged(topology, float(params["max_age_days"]))
@@ -60,14 +61,14 @@ with operations_dag(
             type="integer",
             minimum=0,
             title="Batches to follow",
-            description="How many batches the rebuilt tasks follow before they are compared once more.",
+            description="How many batches the rebuilt tasks follow before they are compared again.",
         ),
         "follow_timeout_s": Param(
             120,
             type="integer",
             minimum=1,
             title="Longest wait for batches (seconds)",
-            description="With fewer batches by then the verdict is: not enough evidence.",
+            description="If fewer batches have arrived by then, the verdict is: not enough evidence.",
         ),
     },
     tags=["drill"],
@@ -79,13 +80,13 @@ with operations_dag(
 
     @task(task_id="topologies")
     def drilled(params: dict[str, Any] | None = None) -> list[str]:
-        """The applications to drill."""
+        """Return the topologies to drill."""
         return chosen(params or {})
 
-    # One at a time: a drill takes room on the disk.
+    # One at a time, because a drill takes disk space.
     @task(task_id="drill", max_active_tis_per_dagrun=1, map_index_template="{{ task.op_kwargs['topology'] }}")
     def drill(topology: str, **context: Any) -> str:
-        """Drill one application; fails with the first keys that differ. Its XCom `figures` has those of each store."""
+        """Drill one application. Fails with the first keys that differ; the XCom `figures` has the figures of each store."""
         from tidemark_airflow.drills import drill_and_conclude
 
         given = context["params"]

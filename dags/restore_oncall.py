@@ -1,4 +1,4 @@
-"""`restore_oncall`: a restore as on-call runs it, with a plan that a person approves."""
+"""`restore_oncall`: the restore that an on-call engineer runs, from a plan that a person approves."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from tidemark_airflow.operations import case_params, operations_dag
 
 RUNBOOK = """\
 ### At three in the morning
-1. `tidemark status`. If an instance runs and says RESTORING, it is rebuilding its state by itself: wait.
-2. Trigger this DAG with **dry run** on. Read the task `plan`: what is rebuilt from where, for how long the application stands.
-3. Trigger it with dry run off, and say why. The plan waits under *Required actions* for somebody who may approve it. No answer
-   in time means no. The answer is for this plan alone: where another topology is deployed by then, nothing is stopped.
-4. After the approval everything is done by itself: the instances are stopped under a hold (the stream's own DAG waits), the
-   state is built beside the old one, every key is compared with its changelog, the new state is swapped in, the instances come
-   back, and the lag is watched until what waited is committed.
+1. Run `tidemark status`. If an instance runs with the state RESTORING, it is rebuilding its state by itself: wait.
+2. Trigger this DAG with **dry run** on. Read the task `plan`: what is rebuilt, from where, and how long the application
+   stops.
+3. Trigger it with dry run off and a reason. The plan waits under *Required actions* for a person who may approve it. No
+   answer in time means no. The answer is valid for this plan only: if another topology is deployed by then, nothing is
+   stopped.
+4. After the approval the rest runs without you. The instances are stopped under a *hold*, which makes the stream's own DAG
+   wait. The state is built beside the old one, every key is compared with its changelog, and the new state is put in place.
+   The instances start again, and the lag is watched until everything that waited is committed.
 5. The task `report` names the page with the time line, RTO, RPO, and who approved.
 
 ### When it fails
-Up to the swap it rolls back by itself: the old state folders are put back, the hold is released, the instances come back.
-`report` says what failed. Once the new state is in place it is kept, also when the instances are late: a person is needed for
-them alone, and whatever is cleared and run again changes nothing. A rewind that is committed cannot be rolled back: clear the
-task `fence` with all behind it, which finishes it.
+Before the task `swap` is done, the DAG rolls back by itself: it puts the old state folders back, releases the hold, and waits
+for the instances to start. `report` says what failed. Once the new state is in place it is kept, also if the instances start
+late: then a person must look after the instances, and clearing tasks changes nothing more. A committed rewind cannot be
+rolled back: clear the task `fence` and all tasks after it, which completes the rewind.
 
-`report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. An application that
-stays held (`var/instances/<application>.hold.json`) although nothing works on it: clear the task `release`.
+If `report` says that a person is needed: `tidemark restore status NAME`, `tidemark restore rollback NAME`. If an application
+stays held (`var/instances/<application>.hold.json`) although nothing works on it, clear the task `release`.
 
-No instance ran before: this DAG starts none. Unpause `stream__<name>`. `docs/oncall.md` says more.
+If no instance ran before, this DAG starts none. Unpause `stream__<name>`. `docs/oncall.md` explains more.
 """
 
 _SETTINGS = Settings.load()
-# Until somebody has answered, and from then on as long as a stream may stand still.
+# The time for the answer, plus the longest time for which a stream may be stopped.
 _ALLOWED = timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms) + timedelta(seconds=_SETTINGS.rto_s)
 _DEADLINE = _ALLOWED if _SETTINGS.rto_s > 0 else None
 
@@ -46,30 +48,30 @@ with operations_dag(
     runbook=RUNBOOK,
     schedule=None,
     params=case_params(
-        dry_run="Only make and show the plan: nobody is asked and nothing is changed.",
-        relaunch_timeout="If they are not back by then, the run fails; the state that was restored stays.",
+        dry_run="Only make and show the plan. No approval is requested and nothing is changed.",
+        relaunch_timeout="If they do not run by then, the DAG run fails; the restored state stays.",
         own={
             "source": Param(
                 "fastest",
                 type="string",
                 enum=["fastest", "local", "standby", "savepoint", "changelog", "source"],
                 title="Source of state",
-                description="Where the state is to come from. The fastest one that will do is chosen unless you know better.",
+                description="Where to restore the state from. fastest: the fastest source that can restore all of it.",
             ),
             "tasks": Param(
                 [],
                 type="array",
                 items={"type": "string", "pattern": r"^\d+_\d+$"},
                 title="Tasks",
-                description="Restore only these, such as `0_1`; none named is all of them. A rewind takes all.",
+                description="Restore only these, such as `0_1`. Empty: all of them. A rewind always covers all.",
             ),
             "stores": Param(
                 [],
                 type="array",
                 items={"type": "string", "minLength": 1},
                 title="Stores",
-                description="Restore only these, in the tasks above; everything else of these tasks stays as it is. "
-                "None named is all of them. A rewind takes all.",
+                description="Restore only these, in the tasks above; the other stores of these tasks stay unchanged. "
+                "Empty: all of them. A rewind always covers all.",
             ),
             "target": Param(
                 "latest",
@@ -89,14 +91,14 @@ with operations_dag(
 
     @task(**RETRIES)
     def preflight(**context: Any) -> None:
-        """Can it be done at all?"""
+        """Check whether the restore is possible."""
         from tidemark_airflow import oncall
 
         oncall.preflight(context)
 
     @task(**RETRIES)
     def plan(**context: Any) -> str:
-        """What would be done, and what it touches."""
+        """Make the plan: what would be done, and what it affects."""
         from tidemark_airflow import oncall
 
         return oncall.plan(context)
@@ -109,28 +111,28 @@ with operations_dag(
 
     @task(**RETRIES)
     def restore(**context: Any) -> None:
-        """Build the state beside the old one, and compare every key with its changelog."""
+        """Build the state beside the old one and compare every key with its changelog."""
         from tidemark_airflow import oncall
 
         oncall.restore(context)
 
     @task(**RETRIES)
     def verify(**context: Any) -> None:
-        """Is every store there, equal, and where Kafka stands?"""
+        """Check that every store is there, is equal to its changelog, and matches the committed offsets."""
         from tidemark_airflow import oncall
 
         oncall.verify(context)
 
     @task(**RETRIES)
     def swap(**context: Any) -> None:
-        """Put the new state in place; the old one is kept aside."""
+        """Put the new state in place and keep the old one aside."""
         from tidemark_airflow import oncall
 
         oncall.swap(context)
 
     @task(trigger_rule="one_failed", **RETRIES)
     def roll_back(**context: Any) -> None:
-        """Bring the old state back, unless the new one is in place."""
+        """Put the old state back, unless the new one is in place."""
         from tidemark_airflow import oncall
 
         oncall.roll_back(context)
@@ -138,6 +140,6 @@ with operations_dag(
     steps = [fence(), restore(), verify(), swap()]
     relaunched, rolled_back, released, reported = relaunch(), roll_back(), release(), report()
     chain(preflight(), plan(), unless_dry_run(), approval, *steps, relaunched, drain(), reported)
-    # What fails after the swap is no fault of the state, which is kept.
+    # A failure after the swap is no fault of the restored state, so that state is kept.
     steps >> rolled_back >> released >> reported
     relaunched >> released

@@ -1,4 +1,4 @@
-"""`retention_check`: is state kept as long as its windows need, and no longer?"""
+"""`retention_check`: checks that state is kept as long as its windows need, and no longer."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ if TYPE_CHECKING:
 
 RUNBOOK = """\
 ### What it does
-Compares each store's retention with what its windows need (size and grace) and with its changelog's settings; looks at the
-segments on this machine's disk and at the beginning of each changelog for windows past retention, by the time in their keys.
+Compares each store's retention with what its windows need (size and grace) and with the settings of its changelog. Looks for
+windows past their retention in the segments on this machine's disk and at the beginning of each changelog, by the time in the
+keys.
 
 ### When it fails
-| message | do |
+| message | what to do |
 |---|---|
-| windows are dropped while records may still come | raise `retention=` in the topology |
+| windows are dropped while records may still come | Raise `retention=` in the topology. |
 | a restore lacks windows that are still live | `tidemark topics plan <name>`, then `tidemark topics apply <name>` |
-| a restore loses keys | the same; for a table's own topic the command in the message |
+| a restore loses keys | The same. For a table's own source topic, run the command in the message. |
 
-Warnings leave the task green: a changelog that has lost its beginning (take a savepoint), expired segments on disk (does the
-task commit?), a broker that does not delete (its log). *Skipped*: nothing has been committed yet. docs/checks.md has every
-verdict.
+Warnings leave the task green: a changelog has lost its beginning (take a savepoint), expired segments are on disk (check
+whether the task commits), a broker does not delete (read its log). *Skipped* means that nothing has been committed yet.
+docs/checks.md lists every verdict.
 """
 
 
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
-    """A verdict per store; and a sample of the stores' sizes for `tidemark stores --history`."""
+    """Return one verdict per store. Also record the stores' sizes for `tidemark stores --history`."""
     from tidemark.checks.retention_sampling import check_retention
     from tidemark.settings import Settings
     from tidemark.store_growth import sample_stores
@@ -43,7 +44,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
 dag = check_dag(
     "retention",
     judge,
-    description="Verdicts on how long state is kept, on disk and in the changelogs",
+    description="Judges how long state is kept, on disk and in the changelogs",
     runbook=RUNBOOK,
     schedule="17 */6 * * *",
 )

@@ -1,4 +1,4 @@
-"""`savepoint`: a copy of every store elsewhere, read back, and old ones let go."""
+"""`savepoint`: copies every store to the savepoint location, reads the copy back, and removes old savepoints."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, operations
 RUNBOOK = """\
 ### What it does
 Takes a savepoint of each application without stopping its stream, reads every file of it back and compares checksums, then
-removes the oldest beyond the number that is kept. What was taken is only counted on once it was verified: with a fault in the
-new one nothing is removed.
+removes the oldest savepoints beyond the number to keep. If the new savepoint has a fault, nothing is removed.
 
 ### When it fails
-| task | do |
+| task | what to do |
 |---|---|
-| take | the message names the instance and the reason; `tidemark savepoint take <name>` tries again |
-| verify | remove the file that the message names: the next savepoint copies it anew; see `tidemark savepoint list <name>` |
-| expire | the location cannot be written: see the setting `savepoint_location` |
+| take | The message names the instance and the reason. `tidemark savepoint take <name>` tries again. |
+| verify | Remove the file that the message names; the next savepoint copies it again. See `tidemark savepoint list <name>`. |
+| expire | The location cannot be written to. See the setting `savepoint_location`. |
 
-*Skipped*: the application has never run. docs/savepoints.md says what a savepoint is for.
+*Skipped* means that the application has never run. docs/savepoints.md explains what a savepoint is for.
 """
 
 with operations_dag(
@@ -38,14 +37,14 @@ with operations_dag(
             type=["null", "integer"],
             minimum=1,
             title="Savepoints to keep",
-            description="How many whole savepoints stay; none given: the setting savepoints_kept.",
+            description="How many complete savepoints to keep. Empty: the setting savepoints_kept.",
         ),
         "max_age": Param(
             "",
             type="string",
             pattern="^(\\d+(ms|s|m|h|d))?$",
             title="Longest age",
-            description="Such as 36h or 7d: older savepoints go, too. Empty: none goes by its age.",
+            description="Such as 36h or 7d: older savepoints are removed, too. Empty: none is removed by its age.",
         ),
     },
     tags=["savepoint"],
@@ -57,26 +56,26 @@ with operations_dag(
 
     @task
     def topologies(params: dict[str, Any] | None = None) -> list[str]:
-        """The applications to save."""
+        """Return the topologies to take savepoints of."""
         return chosen(params or {})
 
     @task
     def take(topology: str) -> str:
-        """Take one; the id goes on."""
+        """Take a savepoint and return its id."""
         from tidemark_airflow import savepoints
 
         return savepoints.take(topology)
 
     @task
     def verify(topology: str, savepoint_id: str) -> str:
-        """Read it back."""
+        """Read the savepoint back and return its id."""
         from tidemark_airflow import savepoints
 
         return savepoints.verify(topology, savepoint_id)
 
     @task
     def expire(topology: str, params: dict[str, Any] | None = None) -> int:
-        """Let old ones go, now that there is a new one."""
+        """Remove old savepoints, now that the new one is verified."""
         from tidemark_airflow import savepoints
 
         asked = params or {}
@@ -84,7 +83,7 @@ with operations_dag(
 
     @task_group
     def saved(topology: str) -> None:
-        """One application."""
+        """The tasks of one application."""
         verify(topology, take(topology)) >> expire(topology)
 
     saved.expand(topology=topologies())

@@ -1,4 +1,4 @@
-"""`stream_pauses`: pausing the DAG of a stream stops it."""
+"""`stream_pauses`: stops the streams whose DAG is paused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _streams() -> Mapping[str, str]:
         try:
             found[f"stream__{name}"] = load(name).application_id
         except InvalidTopology as error:
-            log.warning("topology %s is left alone: %s", name, error)
+            log.warning("topology %s cannot be loaded, so a pause does not stop its stream: %s", name, error)
     return found
 
 

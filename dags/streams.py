@@ -1,4 +1,4 @@
-"""One DAG per topology: `stream__<name>` keeps it running. Add a module to `include/topologies/` to get another."""
+"""One DAG per topology: `stream__<name>` keeps it running. Each module in `include/topologies/` gets one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tidemark_airflow.dag import stream_dag, unloadable_dag
 for _name in names():
     try:
         _dag = stream_dag(_name, load(_name))
-    except Exception as _error:  # noqa: BLE001 - a topology is anybody's code, and the others must still show
+    except Exception as _error:  # noqa: BLE001 - a topology is user code, and the others must still appear
         _dag = unloadable_dag(_name, _error)
     globals()[_dag.dag_id] = _dag

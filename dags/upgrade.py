@@ -1,4 +1,4 @@
-"""`upgrade`: from the version of a topology that ran to the one that is deployed, with the state that carries over."""
+"""`upgrade`: move an application from the topology version that ran to the deployed one, and keep its state."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from tidemark_airflow.change_dag import change_dag
 
 RUNBOOK = """\
 ### What it does
-Compares the deployed topology with what the application's state was written by, and shows what becomes of each store.
-Approved, it stops all instances, writes what changes its form anew, and commits state, offsets and commit records in one
-transaction. The stream DAG relaunches.
+Compares the deployed topology with the version that wrote the application's state, and shows what happens to each store.
+After the approval, the DAG stops all instances, rewrites the stores whose layout changes, and commits state, offsets and
+commit records in one transaction. Then the stream's DAG starts the instances again.
 
 ### When it fails
-| task | do |
+| task | what to do |
 |---|---|
-| preflight | nothing was stopped: another instance, restore or hold is named; end that first |
-| plan | it is refused, nothing was stopped: the message names each store and what to declare, or to change back |
-| approval | nobody who may approve it did so within the hour: trigger it again |
-| fence | nothing was stopped: this plan was not approved, or another topology was deployed since: trigger it again |
-| change | run it again: what was committed is found, else it begins anew; the stream was relaunched meanwhile |
-| relaunch | what is committed stays: the log of the instance says why it does not come; then unpause `stream__<name>` |
-| drain | what is committed stays: `tidemark lag <name>`, the log of the instance |
-| report | the run did not end as somebody chose: its page has the time line and the failure |
-docs/upgrade.md has every case.
+| preflight | Nothing was stopped. The message names another instance, restore or hold; end that first. |
+| plan | The plan is refused; nothing was stopped. The message names each store and what to declare or to change back. |
+| approval | The plan was not approved within the hour. Trigger the DAG again. |
+| fence | Nothing was stopped. This plan was not approved, or another topology was deployed after it. Trigger the DAG again. |
+| change | Run it again: it finds what was committed, or starts from the beginning. The stream runs again meanwhile. |
+| relaunch | What is committed stays. Read in the instance's log why it does not start; then unpause `stream__<name>`. |
+| drain | What is committed stays. See `tidemark lag <name>` and the instance's log. |
+| report | The run did not end as requested. Its page has the time line and the failure. |
+docs/upgrade.md lists every case.
 """
 
 
 def texts(title: str, description: str) -> Param:
-    """A list of declarations, empty by itself."""
+    """Return a list parameter that is empty by default."""
     return Param([], type="array", items={"type": "string"}, title=title, description=description)
 
 
 dag = change_dag(
     "upgrade",
-    description="Another version of a topology with the state that carries over, after an approval",
+    description="Moves an application to another version of its topology with its state, after an approval",
     runbook=RUNBOOK,
     params={
-        "rename": texts("Renamed stores", "OLD=NEW, one per line: the store has another name."),
-        "drop": texts("Dropped", "STORE or STORE.FIELD of the old version, one per line: its contents are given up."),
+        "rename": texts("Renamed stores", "OLD=NEW, one per line: the store has a new name."),
+        "drop": texts("Dropped", "STORE or STORE.FIELD of the old version, one per line: its contents are discarded."),
         "add": texts(
             "New fields",
-            "STORE.FIELD or STORE.FIELD=JSON, one per line; keys that exist get null, or that.",
+            "STORE.FIELD or STORE.FIELD=JSON, one per line. Existing keys get null, or the given value.",
         ),
     },
 )

@@ -1,4 +1,4 @@
-"""What Airflow looks up by name while it reads a DAG from its database; the package beside this holds all of it."""
+"""The Airflow plugin: registers the classes that Airflow looks up by name when it reads a DAG from its database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidemark_airflow.alerting import SinceCreated
 
 
 class TidemarkPlugin(AirflowPlugin):
-    """Without it, no DAG with a deadline of Tidemark's can be loaded."""
+    """Registers the deadline reference of Tidemark. Without it, Airflow cannot load a DAG that has such a deadline."""
 
     name = "tidemark"
     deadline_references = (SinceCreated,)

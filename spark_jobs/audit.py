@@ -1,8 +1,8 @@
-"""One audit of one application: `audit.py --topology NAME --report FILE [--batches N] [--whole]`.
+"""Runs one audit of one application: `audit.py --topology NAME --report FILE [--batches N] [--whole]`.
 
-Prints how far it is, an `AuditProgress` a line, and ends with its caller. Writes the report as JSON to FILE, unexpected rows to
-`quarantine/`, and pages, all under `<var_dir>/audit/<app>/`. Ends with `ExitCode`: 0 whatever the verdict is, 10 if the brokers
-did not answer, 1 anything else.
+It prints its progress, one `AuditProgress` per line, and ends when its caller ends. It writes the report as JSON to FILE, and
+unexpected rows and pages to `<var_dir>/audit/<app>/`. Its exit codes are those of `ExitCode`: 0 whatever the verdict is, 10
+if the brokers did not answer, 1 for any other error.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
 
 _SHOWN_AUDITS = 50
-# Java's optimising compiler takes more time than it saves below some millions of records, each query being a new program.
+# Below some millions of records, Java's optimising compiler takes more time than it saves, because each query is new code.
 _JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def main(arguments: list[str]) -> ExitCode:
-    """Audit, and write what was found."""
+    """Run the audit, write the report, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
     parser.add_argument("--report", required=True, type=Path, help="file to write the report to, as JSON")
-    parser.add_argument("--batches", type=int, default=None, help="of each task, at most")
-    parser.add_argument("--whole", action="store_true", help="all that the commits topic holds, not only what is new")
+    parser.add_argument("--batches", type=int, default=None, help="how many batches of each task at most")
+    parser.add_argument(
+        "--whole", action="store_true", help="audit everything in the commits topic, not only new batches"
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for noisy in ("py4j", "great_expectations"):
@@ -65,11 +67,11 @@ def main(arguments: list[str]) -> ExitCode:
 
 def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     settings = Settings.load()
-    # One core of this machine: the others belong to the stream, and a cluster does not see the folder that it works in.
+    # One core of this machine: the others belong to the stream, and a cluster cannot access the audit's work folder.
     settings = settings.model_copy(update={"spark_master": "local[1]", "spark_driver_host": "127.0.0.1"})
     conf = {"spark.driver.extraJavaOptions": _JAVA_OPTIONS, **settings.spark_extra_conf}
     settings = settings.model_copy(update={"spark_extra_conf": conf})
-    # It takes seconds, in which Spark starts and reads.
+    # The import takes seconds, so it runs while Spark starts and reads.
     threading.Thread(target=importlib.import_module, args=("great_expectations",)).start()
     plan = load(name).plan()
     facts = FactsDatabase(settings)
@@ -113,7 +115,7 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
 
 
 def _quarantine(report: AuditReport, folder: Path) -> Path | None:
-    """Unexpected rows with their coordinates, one JSON object a line; None where there are none."""
+    """Write unexpected rows with their coordinates, one JSON object per line. Returns None if there are none."""
     rows = [{"expectation": name, **row} for name, found in report.quarantined.items() for row in found]
     if not rows:
         return None
@@ -124,7 +126,7 @@ def _quarantine(report: AuditReport, folder: Path) -> Path | None:
 
 
 def _openlineage(plan: TopologyPlan, report: AuditReport, settings: Settings, folder: Path) -> Path:
-    """The audit as a run event of OpenLineage, for whoever collects those."""
+    """Write the audit as a run event of OpenLineage."""
     broker = settings.bootstrap_servers.split(",")[0]
     said = report.topics, report.findings, report.quarantined
     folder.mkdir(parents=True, exist_ok=True)

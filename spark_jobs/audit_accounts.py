@@ -1,4 +1,4 @@
-"""The tables of an audit that count: commit records, ends, places, records per batch, dead letters (docs/audit.md)."""
+"""The audit's tables of commit records, ends, placement, record counts and dead letters (docs/audit.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COUNTED = ("records", "rows", "filtered_rows", "bad_rows")
 
 @dataclass(frozen=True)
 class Accounts:
-    """Makes the tables. `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away."""
+    """Creates the tables. `compacted_before_ms`: per changelog, records committed earlier may have been compacted away."""
 
     road: Road
     plan: TopologyPlan
@@ -38,26 +38,26 @@ class Accounts:
     compacted_before_ms: dict[str, int]
 
     def commits(self) -> DataFrame:
-        """A row per commit record and source."""
+        """Return one row per commit record and source."""
         rows = [row for run in self.road.cut.ranges.values() for row in commit_rows(run)]
         names = [column.split()[0] for column in _COMMITS.split(", ")]
         return self._table("commit_rows", ((*(row[name] for name in names),) for row in rows), _COMMITS)
 
     def ends(self) -> DataFrame:
-        """A row per partition of sinks, changelogs, dead letters and commit records."""
+        """Return one row per partition of sinks, changelogs, dead letters and commit records."""
         ends = self.road.cut.ends
         rows = ((e.partition.topic, e.partition.partition, e.committed_end, e.end, e.waited_ms) for e in ends)
         return self._table("end_rows", rows, _ENDS)
 
     def placement(self) -> DataFrame:
-        """A row per record whose key says where it lies."""
+        """Return one row per record whose partition depends on its key."""
         return self._sql(
             f"SELECT role, topic, partition, offset, CAST(key AS STRING) AS k, home FROM {self.road.records} "
             "WHERE home IS NOT NULL AND key IS NOT NULL"
         )
 
     def counts(self) -> DataFrame:
-        """A row per batch and topic that it writes: what the commit record says, and what there is."""
+        """Return one row per batch and topic to which it writes: the commit record's count, and the count in the topic."""
         claims = []
         for run in self.road.cut.ranges.values():
             for record in run.computed:
@@ -71,7 +71,7 @@ class Accounts:
         claimed = self.road.views.rows("claims", claims, _CLAIMS)
         return self._sql(
             f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, "
-            # Nothing says to which task a record without a key belongs.
+            # The task of a record without a key is unknown.
             "c.is_compacted OR n.topic IS NOT NULL AS is_compacted, "
             f"f.first_partition, f.first_offset FROM {claimed} c LEFT JOIN (SELECT topic, p, batch, count(1) AS found, "
             f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.road.records} "
@@ -82,7 +82,7 @@ class Accounts:
         )
 
     def accounts(self) -> DataFrame:
-        """A row per batch: what the commit record says of its records, and what they are."""
+        """Return one row per batch: the figures of its commit record, and the same computed from its records."""
         parts = []
         for subtopology in self.plan.subtopologies:
             columns, joins = self._truth(subtopology)
@@ -94,14 +94,14 @@ class Accounts:
         return self._sql(" UNION ALL ".join(parts))
 
     def _truth(self, subtopology: SubTopology) -> tuple[str, str]:
-        """Columns and join of what the records of a batch are; nulls where the source is not whole."""
+        """Return the columns and the join of the computed figures. They are null if a source is not complete."""
         if not all(self.road.is_whole(source.topic) for source in subtopology.sources):
             return ", ".join(f"CAST(NULL AS BIGINT) AS truth_{name}" for name in (*_COUNTED, "stream_time_ms")), ""
         roads = []
         seen: set[int] = set()
         for number, branch in enumerate(subtopology.branches):
             account = truth.account_sql(branch, self.road.reaching(subtopology, number))
-            # Every branch of a source meets all of its bad records, which count once.
+            # Every branch of a source gets all of its bad records, which must count once.
             once = "0 * " if branch.source in seen else ""
             seen.add(branch.source)
             roads.append(
@@ -121,7 +121,7 @@ class Accounts:
         return ", ".join(columns), f"LEFT JOIN {view} t ON t.p = b.p AND t.batch = b.batch"
 
     def _keyless(self, subtopology: SubTopology, source: int) -> str:
-        """The records of a source that are dead letters for want of a key, each once."""
+        """Return the SQL of the records of a source that are dead letters because they have no key, each once."""
         return " UNION ".join(
             f"SELECT __p, __offset, __batch FROM {self.road.reaching(subtopology, number)} WHERE __keyless"
             for number, branch in enumerate(subtopology.branches)
@@ -141,7 +141,7 @@ class Accounts:
         return "coalesce(l.late_rows, 0) AS truth_late_rows", joins
 
     def letters(self) -> DataFrame:
-        """A row per bad record and dead letter of the cut; `letter_offset` is null for a bad record without one."""
+        """Return one row per bad record or dead letter of the cut. `letter_offset` is null if a bad record has none."""
         sources = [
             (subtopology, number, source.topic)
             for subtopology in self.plan.subtopologies
@@ -158,8 +158,8 @@ class Accounts:
         )
         bad = bad or "SELECT '' AS topic, 0 AS partition, 0L AS offset, 0L AS batch WHERE false"
         known = ", ".join(literal(topic) for _, _, topic in sources) or "''"
-        # A letter belongs to the cut if its record does, or if it names none at all. Those of processed records come besides,
-        # and what a replay says of itself.
+        # A dead letter belongs to the cut if its record does, or if it names no record. Those of processed records, and the
+        # records that a replay writes about itself, are left out.
         besides = ", ".join(map(literal, (*OF_PROCESSED_RECORDS, REPLAYED)))
         letters = (
             f"SELECT l.*, row_number() OVER (PARTITION BY l.topic, l.partition, l.offset ORDER BY letter_offset) AS copies "
@@ -177,7 +177,10 @@ class Accounts:
         )
 
     def contract(self, contract: Contract) -> DataFrame:
-        """A row per record of a topic with a contract, which must be read; deletions and bad records are left out."""
+        """Return one row per record of a topic with a contract, without deletions and bad records.
+
+        The topic must be one that the audit reads.
+        """
         if contract.is_source:
             columns = ", ".join(quoted(column.name) for column in contract.columns)
             judged = self.road.judged(contract.subtopology, contract.topic)

@@ -1,4 +1,4 @@
-"""To which task and batch a record belongs, and writing that down. Runs in Spark's Python workers, so it imports little."""
+"""Finds the task and batch of each record and writes both to files. Runs in Spark's Python workers, so it imports little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from tidemark.partitioning import partitions_of
 
 Batches = Mapping[tuple[str, int, int], tuple[list[int], list[int], list[int]]]
-"""By (topic, partition, task's partition): starts, ends and numbers of its batches, in order."""
+"""The batches by (topic, partition, partition of the task): their start offsets, end offsets and numbers, in order."""
 
 _GIVEN = ("topic", "partition", "offset", "ts_ms", "key", "value", "of_topic", "of_partition", "of_offset", "of_reason")
 _REPEATED = ["role", "topic", "key"]
@@ -27,10 +27,11 @@ _Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TopicRole:
-    """What a topic is to the audit.
+    """The role of a topic in the audit, and how the task of its records is found.
 
-    A record's task is `own` (the number of its partition) or the partition that murmur2 of its key, less `suffix_bytes`,
-    gives among `tasks`. Where `placed`, that key says in which of `placed` partitions it must lie.
+    If `own`, the task of a record is the number of its partition. Otherwise it is murmur2 of the record's key, without the
+    last `suffix_bytes`, over `tasks` tasks. If `placed` is set, the record must be in the partition that murmur2 of that key
+    gives over `placed` partitions.
     """
 
     role: str
@@ -42,7 +43,7 @@ class TopicRole:
 
 
 class Attribution:
-    """Arrow batches as Kafka gave them in; with role, task, batch and home out, as `audit_reading` names the columns."""
+    """Adds role, task, batch and home to Arrow batches of Kafka records. `audit_reading` describes the columns."""
 
     def __init__(self, roles: Mapping[str, TopicRole], batches: Batches) -> None:
         self._roles = dict(roles)
@@ -78,7 +79,7 @@ class Attribution:
                 chosen = (partitions == partition) & (tasks == task)
                 numbers[chosen] = self._numbers(topic, int(partition), int(task), offsets[chosen])
         if not role.own:
-            # A record without a key may be any task's.
+            # A record without a key may belong to any task.
             numbers[rows.column("key").is_null().to_numpy(zero_copy_only=False)] = -1
         count = len(rows)
         columns = {
@@ -103,9 +104,9 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Recorder:
-    """Writes what `attribution` makes of Arrow batches to a file of `folder`, and gives the number of its records.
+    """Writes the results of `attribution` to a file in `folder`, and yields the number of its records.
 
-    A task that runs again writes the same file again; until it is whole it has another name.
+    A Spark task that runs again writes the same file again. The file has another name until it is complete.
     """
 
     attribution: Attribution

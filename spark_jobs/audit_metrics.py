@@ -1,4 +1,4 @@
-"""What Spark computes for the audit's own expectation. Importing this module makes it known to Great Expectations."""
+"""The Spark metric of the audit's own expectation. Importing this module registers it with Great Expectations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidemark.quality.rows_where import COUNT
 
 
 class RowsWhereCount(TableMetricProvider):
-    """How many rows meet a condition: an aggregate, so that all of one table are computed together."""
+    """Counts the rows that meet a condition. It is an aggregate, so all conditions of a table are computed in one pass."""
 
     metric_name = COUNT
     value_keys = ("condition",)

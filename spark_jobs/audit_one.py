@@ -1,4 +1,4 @@
-"""One audit at work: reads its cut, makes each table, has it validated, and keeps what the next audit goes on from."""
+"""Runs one audit: reads its cut, creates and validates each table, and stores the results from which the next continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _COMPACTION_MARGIN_MS = 60_000
 
 @dataclass(frozen=True)
 class _Asset:
-    """One table, and what is expected of it."""
+    """A table of the audit, and its expectations."""
 
     name: str
     frame: DataFrame
@@ -61,7 +61,7 @@ class _Asset:
 
 @dataclass
 class OneAudit:
-    """One audit at work. `folder` is the application's; `docs` a folder for Data Docs."""
+    """One audit of one application. `folder` is the application's folder, `docs` a folder for Data Docs."""
 
     spark: SparkSession
     settings: Settings
@@ -83,7 +83,7 @@ class OneAudit:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Sizes the session; takes away what was read, whatever happens."""
+        """Configure the session for the size of the cut, and always remove the read records at the end of the block."""
         try:
             with sized(self.spark, self.reading.offsets):
                 yield
@@ -105,7 +105,7 @@ class OneAudit:
         return self.folder / "work" / self.audit_id
 
     def findings(self) -> tuple[list[Finding], dict[str, Sequence[Mapping[str, Any]]], dict[str, TopicRead]]:
-        """Every expectation's verdict, unexpected rows, and what was read of each topic."""
+        """Return the verdict of every expectation, the unexpected rows, and what was read from each topic."""
         spark, settings, reading = self.spark, self.settings, self.reading
         reader = Reader(spark, settings, settings.audit_records_at_once, Pace(settings.audit_time_share))
         self._work.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class OneAudit:
         bases = self._bases = Bases(road, reader, self._carried, before, self._work, compacted, self.tell)
         known = {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
         results = self._results = Results(road, found, known, compacted)
-        log.info("what the runs go on from, in %.1f s", time.monotonic() - started)
+        log.info("found the results from which the runs continue in %.1f s", time.monotonic() - started)
         validator = Validator(self.audit_id, self.docs)
         validating = time.monotonic()
         findings: list[Finding] = []
@@ -136,13 +136,13 @@ class OneAudit:
         findings += untold(reading, thin, found.not_derived, bases.without, contracts(self.plan))
         findings += passed(self.cut.passed_over)
         if not self.cut.ranges:
-            findings.append(Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch since the audit before"))
+            findings.append(Finding("batches", Verdict.NOT_ENOUGH_EVIDENCE, "no new batch since the last audit"))
         validator.build_docs()
         read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
         return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
 
     def _assets(self, accounts: Accounts, results: Results) -> Iterator[_Asset]:
-        """Every asset in order; its table is made when it is asked for, as some stand on one before."""
+        """Yield every asset in order. Its table is created only then, because some tables use previous ones."""
         if self.cut.ranges:
             whole = any(accounts.road.is_whole(topic) for topic in accounts.road.reading.roles)
             yield self._asset("commits", accounts.commits())
@@ -174,7 +174,7 @@ class OneAudit:
             yield _Asset(contract.asset, accounts.contract(contract), contract.checks, may_be_empty=True, rows=rows)
 
     def _compacted_before(self, reading: Reading) -> dict[str, int]:
-        """By topic: what was committed before may have been compacted or deleted."""
+        """Return, by topic, the time before which committed records may have been compacted or deleted."""
         settings = self.settings
         admin = AdminClient(librdkafka_config(settings))
         topics = [topic for topic, role in reading.roles.items() if role.role != DLQ]
@@ -188,7 +188,7 @@ class OneAudit:
         return found
 
     def _kept_from(self, reading: Reading, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:
-        """Of compacted sources, the first offset of each partition that is too young to have been compacted."""
+        """Return, per partition of compacted sources, the first offset that is too young to have been compacted."""
         ends = EndOffsets(AdminClient(librdkafka_config(self.settings)), self.settings.broker_timeout_ms / 1000)
         found = {}
         for topic, before_ms in compacted_before_ms.items():
@@ -197,7 +197,7 @@ class OneAudit:
         return found
 
     def remember(self, time_ms: int, records: int, seconds: float, verdict: Verdict) -> None:
-        """Write the results that the next audit goes on from, then the ranges; take away what nothing needs any more."""
+        """Write the results from which the next audit continues, then the ranges, and remove what is no longer needed."""
         if not self.cut.ranges or self._results is None or self._bases is None:
             return
         compacted = self._compacted_before(self.reading)

@@ -1,4 +1,4 @@
-"""How an audit leaves time to others: it works in turns, and rests behind each."""
+"""The pace of an audit: it works in turns and pauses after each, so that other processes get processor time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tidemark.local.processes import cpu_seconds
 
 @dataclass(frozen=True)
 class Pace:
-    """Turns of work that take at most `share` of one core's time, counted over the turn and the rest behind it.
+    """Limits work to the share `share` of one core's time, counted over each turn and the pause after it.
 
-    What counts is the time that a turn had a core, not how long it took: where others want all cores, the waiting for one
-    is rest enough. With a share of 1 there is none.
+    Only the time in which a turn had a core counts, not how long it took: time spent waiting for a busy core is a pause, too.
+    With a share of 1 there are no pauses.
     """
 
     share: float
@@ -25,7 +25,7 @@ class Pace:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """One turn; rests at its end for as long as `share` asks. Blocks."""
+        """Run one turn and pause at its end for as long as `share` requires. Blocks."""
         began_s, used_s = self.now_s(), self.used_s()
         yield
         if self.share < 1:

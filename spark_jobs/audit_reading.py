@@ -1,24 +1,22 @@
-"""Reading the cut of an audit from Kafka once, into Parquet: each record with the task and the batch that it belongs to.
+"""Reads the cut of an audit from Kafka once, into Parquet: each record with its task and its batch.
 
-Spark reads Kafka, and its Python workers write the files: column by column, as the records come, and not row by row.
+Spark reads Kafka, and its Python workers write the files column by column, not row by row. Parts are read one after the
+other, at the audit's pace. The written columns are:
 
-Parts are read one after the other, at the audit's pace.
-Columns of what is written:
-
-    role       STRING   source, sink, changelog or dlq
-    topic      STRING   and
-    partition  INT      and
-    offset     BIGINT   where the record lies
-    ts_ms      BIGINT   its Kafka timestamp, epoch milliseconds
-    key, value BINARY
-    of_topic   STRING   and
-    of_partition INT    and
-    of_offset  BIGINT   of which record a dead letter says that it is, and
-    of_reason  STRING   why
-    sub        INT      sub-topology, and
-    p          INT      partition of the task that it belongs to, and
-    batch      BIGINT   its batch; null where no batch of the cut has it
-    home       INT      the partition where murmur2 of the key puts it; null where that is not asked for
+    role         STRING   source, sink, changelog or dlq
+    topic        STRING   topic of the record
+    partition    INT      partition of the record
+    offset       BIGINT   offset of the record
+    ts_ms        BIGINT   its Kafka timestamp, epoch milliseconds
+    key, value   BINARY
+    of_topic     STRING   topic, partition and offset
+    of_partition INT        of the original record
+    of_offset    BIGINT     of a dead letter
+    of_reason    STRING   reason of a dead letter
+    sub          INT      sub-topology of its task
+    p            INT      partition of its task
+    batch        BIGINT   its batch; null if it belongs to no batch of the cut
+    home         INT      the partition that murmur2 of the key gives; null if that is not checked
 """
 
 from __future__ import annotations
@@ -52,35 +50,35 @@ _SCHEMA = (
     "role STRING, topic STRING, partition INT, offset BIGINT, ts_ms BIGINT, key BINARY, value BINARY, "
     "of_topic STRING, of_partition INT, of_offset BIGINT, of_reason STRING, sub INT, p INT, batch BIGINT, home INT"
 )
-# Headers themselves must not be handed to Python: Spark measures what it hands over after each row, and nested columns take
-# time in proportion to the rows before.
+# The headers themselves must not be passed to Python: Spark measures the batch after each row, and for nested columns that
+# takes time in proportion to the rows before.
 _COLUMNS = ("topic", "partition", "offset", "unix_millis(timestamp) AS ts_ms", "key", "value")
 _HEADERS = {"topic": "STRING", "partition": "INT", "offset": "BIGINT", "reason": "STRING"}
 _READ_OPTIONS = {
     "includeHeaders": "true",
-    # Behind the last record there is a marker, and a reader asks the broker once more before it knows.
+    # After the last record there is a transaction marker, for which the reader sends one more request to the broker.
     "kafka.fetch.max.wait.ms": "20",
 }
 
 
 @dataclass(frozen=True)
 class Reading:
-    """All that is read: `spans` by partition, and the batches that lie in them."""
+    """What an audit reads: the offset `spans` by partition, and the batches in them."""
 
     roles: Mapping[str, TopicRole]
     spans: Mapping[TopicPartition, Span]
     batches: Batches = field(repr=False)
     lost: frozenset[str]
-    """Topics of which the beginning has been deleted."""
+    """The topics whose beginning has been deleted."""
 
     @property
     def offsets(self) -> int:
-        """Offsets in all spans, markers and gaps among them."""
+        """The number of offsets in all spans, including markers and gaps."""
         return sum(end - start for start, end in self.spans.values())
 
 
 def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
-    """What the cut asks to read. Repartition topics are purged, so they are left out."""
+    """Return what must be read for a cut. Repartition topics are left out, because they are purged."""
     roles = {
         topic: role
         for subtopology in plan.subtopologies
@@ -146,7 +144,7 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
 
 
 def parts_of(spans: Mapping[TopicPartition, Span], most_offsets: int) -> Iterator[dict[TopicPartition, Span]]:
-    """Spans in parts of about `most_offsets`, all partitions moving on together."""
+    """Split spans into parts of about `most_offsets` offsets. All partitions advance together."""
     total = sum(end - start for start, end in spans.values())
     count = max(1, -(-total // most_offsets))
     for number in range(count):
@@ -162,7 +160,7 @@ def parts_of(spans: Mapping[TopicPartition, Span], most_offsets: int) -> Iterato
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads with one Spark session, `most_offsets` in a turn."""
+    """Reads with one Spark session, `most_offsets` offsets per turn."""
 
     spark: SparkSession
     settings: Settings
@@ -170,7 +168,7 @@ class Reader:
     pace: Pace
 
     def read(self, reading: Reading, folder: Path, tell: Tell) -> DataFrame:
-        """Read everything into `folder`, which workers must see too, and tell how far that is. Blocks."""
+        """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks."""
         attribution = Attribution(reading.roles, reading.batches)
         folder.mkdir(parents=True)
         begun, done = time.monotonic(), 0
@@ -183,14 +181,15 @@ class Reader:
         return self.spark.read.schema(_SCHEMA).parquet(folder.as_uri())
 
     def kafka(self, spans: Mapping[TopicPartition, Span]) -> DataFrame:
-        """Records as Spark's Kafka source gives them, read_committed."""
+        """Return the records of some spans from Spark's Kafka source, read_committed."""
         starts, ends = ({p: span[i] for p, span in spans.items()} for i in (0, 1))
         frame = read_between(self.spark, self.settings, starts, ends, _READ_OPTIONS)
         return frame.selectExpr(*_COLUMNS, *(header_sql(name, kind) for name, kind in _HEADERS.items()))
 
 
 def header_sql(name: str, kind: str) -> str:
-    """What a dead letter's header says, as `of_<name>`; null where it has none."""
-    # A record may bring headers of these names; the letter's own are behind them. There is no -1 to get of an empty array.
+    """Return the SQL of a dead letter's header as the column `of_<name>`, which is null if there is no such header."""
+    # The original record may have headers of these names; those of the dead letter come after them. An empty array has no
+    # element -1, hence try_element_at.
     value = f"CAST(try_element_at(filter(headers, h -> h.key = 'tidemark.{name}'), -1).value AS STRING)"
     return f"CAST({value} AS {kind}) AS of_{name}"

@@ -1,4 +1,4 @@
-"""The tables of an audit that compare: every result that a batch emitted or logged with the audit's own (docs/audit.md)."""
+"""The audit's tables that compare the results of each batch with the audit's own results (docs/audit.md)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _RELATIVE = "1e-9D"
 
 @dataclass
 class Results:
-    """Makes the tables. `bases` are, by the name of a `Derived`, what its run goes on from: p, k, ws, s0, …
+    """Creates the tables. `bases` has, by the name of a `Derived`, the results from which its run continues: p, k, ws, s0, …
 
-    `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away.
+    `compacted_before_ms`: per changelog, records committed earlier may have been compacted away.
     """
 
     road: Road
@@ -42,23 +42,22 @@ class Results:
         return [d for d in self.found.derived if d.name in self.bases]
 
     def results(self) -> DataFrame:
-        """A row per result: what was expected of a batch, and what is in the topic."""
+        """Return one row per result: the value expected from a batch, and the value in the topic."""
         parts = [part for d in self.derived for part in self._compared(d)]
         spark = self.road.views.spark
         return spark.sql(" UNION ALL ".join(parts)) if parts else spark.createDataFrame([], _RESULTS)
 
     def lasts(self) -> DataFrame:
-        """A row per topic, key and window that changed: its last value in the cut, and what that should be.
+        """Return one row per changed topic, key and window: its last value in the cut, and the expected last value.
 
-        Made of the view `results`. Mostly the last record is that of the last batch that touched the key; where it is not,
-        the two are looked for.
+        Uses the view `results`. Usually the last record is that of the last batch with the key; otherwise both are looked up.
         """
         return self.road.views.spark.sql(lasts_sql(self.road.views.name("results")))
 
     def updates(self) -> DataFrame:
-        """A row per record of a topic of updates: whether it takes back what the one before it of its key said.
+        """Return one row per record of a topic of updates, with whether it reverts the previous record of its key.
 
-        Made of the view `results`.
+        Uses the view `results`.
         """
         return self.road.views.spark.sql(
             "SELECT topic, partition, offset, k, window_start, batch, is_back "
@@ -66,11 +65,11 @@ class Results:
         )
 
     def release_partials(self) -> None:
-        """Results are there."""
+        """Free the partial results, once the results are computed."""
         self.road.views.release(self.road.in_time(d) for d in self.derived)
 
     def state(self, d: Derived) -> DataFrame:
-        """What the next audit goes on from. After `results`."""
+        """Return the results from which the next audit continues. Call this after `results`."""
         last = [
             (run.task.partition, run.records[-1].stream_times.of(d.aggregation.store.name))
             for run in self.road.cut.ranges.values()
@@ -92,7 +91,7 @@ class Results:
         return parts
 
     def _there(self, d: Derived, role: str) -> list[tuple[str, str]]:
-        """Topic and view of what was emitted, or logged."""
+        """Return topic and view of the emitted and logged results."""
         add = self.road.views.add
         if role == FINAL:
             return [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.road.records))) for t in d.final_sinks]
@@ -109,7 +108,7 @@ class Results:
             there, own = f"f.{_result(aggregate.name)}", f"e.{_result(aggregate.name)}"
             if aggregate.number is Number.DOUBLE:
                 if is_sink:
-                    # JSON has no NaN and no infinities; they are written as null.
+                    # JSON has no NaN and no infinities, so they are written as null.
                     own = f"IF(isnan({own}) OR abs({own}) = double('Infinity'), NULL, {own})"
                 near = f"abs({there} - {own}) <= {_RELATIVE} * greatest(abs({there}), abs({own}))"
                 equal.append(f"coalesce({there} <=> {own} OR {near}, false)")
@@ -119,7 +118,7 @@ class Results:
         structs = {side: ", ".join(f"'{name}', {side}.{_result(name)}" for name in names) for side in ("f", "e")}
         old_ms = self.compacted_before_ms.get(topic, 0)
         batches = self.road.batches_of(d.subtopology)
-        # What agrees needs no text; making it takes longer than comparing.
+        # Equal values are not converted to text, because that takes longer than comparing them.
         return f"""
 SELECT topic, role, task, partition, offset, k, window_start, batch, is_copy, is_expected, is_newest_found,
     is_newest_expected, IF(is_told AND offset IS NOT NULL, IF(is_deleted, 'deleted', to_json(f)), NULL) AS found,
@@ -139,7 +138,10 @@ LEFT JOIN {batches} b ON b.p = coalesce(e.p, f.p) AND b.batch = coalesce(e.batch
 
 
 def in_order_sql(d: Derived, view: str) -> str:
-    """Records of a topic beside those of the same key before and behind them. One order serves all of it, and the join."""
+    """Return the SQL of a topic's records, compared with the previous and next ones of the same key.
+
+    All of it, and the join, use one sort order.
+    """
     of_key = "OVER (PARTITION BY p, k, ws ORDER BY batch, offset)"
     back = [f"{_result(name)} < lag({_result(name)}) {of_key}" for name in d.rising]
     back += [f"{_result(name)} > lag({_result(name)}) {of_key}" for name in d.falling]
@@ -152,7 +154,10 @@ def in_order_sql(d: Derived, view: str) -> str:
 
 
 def lasts_sql(results: str) -> str:
-    """The last values of `results`. What compaction took away because of a record behind the cut is left out."""
+    """Return the SQL of the last values of `results`.
+
+    Values are left out that compaction removed because of a record after the cut.
+    """
     columns = "topic, task, k, window_start, partition, offset, found, expected"
     rows = f"SELECT * FROM {results} WHERE role = '{UPDATE}'"
     same = "f.topic = t.topic AND f.task = t.task AND f.k = t.k AND f.window_start = t.window_start"

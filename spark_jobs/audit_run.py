@@ -1,4 +1,4 @@
-"""One audit of one application: cut, read, compute, validate, remember."""
+"""The audit of an application: cut, read, compute, validate, and remember the audited ranges."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)
 
-# A transaction ends within its time-out, or the broker ends it; its looking takes some seconds.
+# A transaction ends within its time-out, or the broker ends it; the broker checks only every few seconds.
 _HANGING_GRACE_MS = 15_000
 
 
 @dataclass(frozen=True)
 class AuditReport:
-    """What an audit says. `ranges` are the batches by task; nothing was there to audit where there are none."""
+    """The report of an audit. `ranges` are the audited batches by task; it is empty if there was nothing to audit."""
 
     application_id: str
     audit_id: str
@@ -54,21 +54,21 @@ class AuditReport:
 
     @property
     def records(self) -> int:
-        """How many were read, of all topics."""
+        """The number of records that were read from all topics."""
         return sum(read.records for read in self.topics.values())
 
     @property
     def verdict(self) -> Verdict:
-        """What all of it comes to."""
+        """The verdict over all findings."""
         return overall(self.findings)
 
 
 @dataclass
 class Audit:
-    """Audits one application after the other with one Spark session.
+    """Audits applications one after the other with one Spark session.
 
-    `most_batches` bounds one audit, per task. `docs`: a folder for Great Expectations' Data Docs. `tell` is told how far an
-    audit is.
+    `most_batches` limits the batches of each task in one audit. `docs` is a folder for Great Expectations' Data Docs. `tell`
+    is called with the progress of an audit.
     """
 
     spark: SparkSession
@@ -80,19 +80,19 @@ class Audit:
 
     def __post_init__(self) -> None:
         context = self.spark.sparkContext
-        # Workers import what the driver imports, with the driver's Python.
+        # Workers need the driver's import path and its Python.
         context.environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
         context.pythonExec = sys.executable
 
     def run(self, plan: TopologyPlan, *, whole: bool = False, stalled_ms: int | None = None) -> AuditReport:
-        """Audit what came since the audit before; `whole`: everything that the commits topic still holds. Blocks.
+        """Audit the batches since the last audit, or with `whole` all batches in the commits topic. Blocks.
 
-        Raises `OutcomeUnknown` when the brokers do not answer, `FactsUnavailable`.
+        Raises `OutcomeUnknown` if the brokers do not answer, and `FactsUnavailable`.
         """
         started = time.monotonic()
         now_ms = wall_clock_ms()
         settings = self.settings
-        # With the names of changelogs and routes that an upgrade or a rescale left.
+        # Use the present names of changelogs and routes, which an upgrade or a rescale may have changed.
         plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
         audit_id = f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%S}-{now_ms % 1000:03d}"
         before = {} if whole else audited_until(self.facts, plan.application_id)

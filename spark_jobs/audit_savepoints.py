@@ -1,4 +1,4 @@
-"""A savepoint of a store beside its changelog folded: every key that a batch of the cut wrote (docs/audit.md)."""
+"""Compares the savepoint of a store with its folded changelog, for every key that a batch of the cut wrote (docs/audit.md)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100_000
 _SCHEMA = pa.schema([("topic", pa.string()), ("p", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
 _MARKERS = "topic STRING, p INT, batch BIGINT, live_from_ms BIGINT, time_at INT"
-# Where the time that decides a key's segment ends, counted from the key's end.
+# The position, counted in bytes from the end of a key, of the time that decides the key's segment.
 _TIME_AT = {StoreKind.WINDOW: 8, StoreKind.SESSION: 16}
 
 
 @dataclass(frozen=True)
 class Saved:
-    """The stores of the newest savepoint whose batch lies in the cut, as `folder` holds them for Spark."""
+    """The stores of the newest savepoint whose batch is in the cut, copied to `folder` for Spark."""
 
     road: Road
     plan: TopologyPlan
@@ -41,9 +41,9 @@ class Saved:
     folder: Path
 
     def table(self) -> DataFrame | None:
-        """A row per key that the cut's changelogs wrote up to the savepoint; None where no savepoint lies in the cut.
+        """Return one row per key that the cut's changelogs wrote up to the savepoint, or None if none is in the cut. Blocks.
 
-        Blocks. A savepoint that cannot be read is left out, with a line in the log: `tidemark savepoint verify` says more.
+        A savepoint that cannot be read is left out, with a line in the log; `tidemark savepoint verify` shows the cause.
         """
         markers = []
         for task in self.road.cut.ranges:
@@ -91,7 +91,7 @@ class Saved:
 
     def _marker(self, task: TaskId, spec: StoreSpec, copy: StateCopy) -> tuple[str, int, int, int, int]:
         segment = first_live_segment(spec, copy.marker.stream_time_ms)
-        # What has expired from the store may still be in its changelog.
+        # Windows that have expired in the store may still be in its changelog.
         live_from_ms = 0 if segment is None or spec.segment_ms is None else segment * spec.segment_ms
         topic = changelog_of(self.plan.application_id, spec)
         return topic, task.partition, copy.marker.batch, live_from_ms, _TIME_AT.get(spec.kind, 0)

@@ -1,4 +1,4 @@
-"""Spark's settings for one audit, by how much it reads."""
+"""Spark's settings for one audit, depending on how much it reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _OFFSETS_PER_PARTITION = 1_000_000
 
 
 def sized(spark: SparkSession, offsets: int) -> AbstractContextManager[None]:
-    """The session as it should be to audit so many offsets; as it was afterwards."""
+    """Configure the session for an audit of `offsets` offsets inside the block, and restore it afterwards."""
     return configured(
         spark,
         {
             "spark.sql.shuffle.partitions": str(max(1, -(-offsets // _OFFSETS_PER_PARTITION))),
-            # Records and results are ordered by key once; that order serves the joins by key and batch too.
+            # Records and results are partitioned by key once; the joins by key and batch then need no other shuffle.
             "spark.sql.requireAllClusterKeysForCoPartition": "false",
-            # Looking for the best compression of each column takes as long as computing it.
+            # Finding the best compression of a column takes as long as computing the column.
             "spark.sql.inMemoryColumnarStorage.compressed": "false",
         },
     )

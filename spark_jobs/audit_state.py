@@ -1,4 +1,4 @@
-"""The results that a run of batches goes on from: those of the audit before, or what the changelog held there."""
+"""Finds the results from which a run of batches continues: those of the last audit, or the changelog at that point."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from tidemark.quality.ranges import Base, TaskRange
 
 
 def state_schema(d: Derived) -> str:
-    """Of carried results: task, key, window and what is kept of each aggregate."""
+    """Return the schema of carried results: task, key, window, and the kept fields of each aggregate."""
     return ", ".join(["p INT", "k STRING", "ws BIGINT", *truth.kept_columns(d.aggregation)])
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Results of past audits, as Parquet in `<folder>/<audit id>/<aggregation>`."""
+    """The stored results of past audits, as Parquet in `<folder>/<audit id>/<aggregation>`."""
 
     spark: SparkSession
     folder: Path
 
     def read(self, audit_id: str, d: Derived) -> DataFrame | None:
-        """What an audit left, None where it is gone."""
+        """Return the results of an audit, or None if they no longer exist."""
         path = self._path(audit_id, d)
         return self.spark.read.schema(state_schema(d)).parquet(path.as_uri()) if path.exists() else None
 
     def write(self, audit_id: str, d: Derived, frame: DataFrame) -> None:
-        """Keep the results of an audit. Blocks."""
+        """Store the results of an audit. Blocks."""
         frame.coalesce(1).write.mode("overwrite").parquet(self._path(audit_id, d).as_uri())
 
     def keep_only(self, audit_ids: Collection[str]) -> None:
-        """Take away what other audits left."""
+        """Remove the results of all other audits."""
         for state in self.folder.glob("*"):
             if state.name not in audit_ids:
                 shutil.rmtree(state, ignore_errors=True)
@@ -50,9 +50,9 @@ class Carried:
 
 
 def no_fold(run: TaskRange, changelog: str | None, compacted_before_ms: Mapping[str, int]) -> str | None:
-    """Why a changelog does not tell what its store held where a run begins; None where it does.
+    """Return why a changelog does not show the contents of its store at the beginning of a run, or None if it does.
 
-    A value that is written later lets compaction take the one before it, once that is old enough.
+    When a later value is written, compaction may remove the previous one once that is old enough.
     """
     if changelog is None:
         return "its store has no changelog (logging=False), and no audit carried results over"
@@ -64,10 +64,10 @@ def no_fold(run: TaskRange, changelog: str | None, compacted_before_ms: Mapping[
 
 @dataclass
 class Bases:
-    """Finds what each aggregation goes on from. `before` names, by task, the audit that carried results over.
+    """Finds the results from which each aggregation continues. `before` names, by task, the audit that stored results.
 
-    `compacted_before_ms`: by changelog, what was committed earlier may have been compacted away. `without` says, by sink and
-    changelog, why there is nothing to go on from.
+    `compacted_before_ms`: per changelog, records committed earlier may have been compacted away. `without` collects, by sink
+    and changelog, why there are no results to continue from.
     """
 
     road: Road
@@ -80,7 +80,7 @@ class Bases:
     without: dict[str, str] = field(default_factory=dict)
 
     def of(self, d: Derived) -> DataFrame | None:
-        """Rows of `state_schema`; None where the aggregation has no new batch, or cannot be computed again. Blocks."""
+        """Return rows of `state_schema`, or None if there is no new batch or it cannot be computed again. Blocks."""
         runs = self._runs(d)
         if not runs or not self.road.is_whole(d.subtopology.sources[d.branch.source].topic):
             return None
@@ -96,15 +96,15 @@ class Bases:
             why = no_fold(run, d.changelog, self.compacted_before_ms)
             if d.changelog is None or why is not None:
                 topics = [*d.update_sinks, *d.final_sinks, *([d.changelog] if d.changelog else [])]
-                self.without |= dict.fromkeys(topics, f"task {task} has nothing to go on from: {why}")
+                self.without |= dict.fromkeys(topics, f"task {task} has no results to continue from: {why}")
                 return None
             logged |= self._span(d.changelog, task, run.base_until.get(d.changelog, {}).get(task.partition, 0))
         return base.unionByName(self._folded(d, d.changelog, logged, "base")) if logged and d.changelog else base
 
     def ahead(self, d: Derived, compacted_before_ms: Mapping[str, int]) -> DataFrame | None:
-        """What the next audit can go on from though this one could not: the changelog where the cut ends. Blocks.
+        """Return results for the next audit if this one had none: the folded changelog at the end of the cut. Blocks.
 
-        None where compaction may have taken from that too, or where there is no changelog.
+        Returns None if compaction may have removed records there, too, or if there is no changelog.
         """
         runs = self._runs(d)
         moment_ms = compacted_before_ms.get(d.changelog or "", 0)
@@ -126,7 +126,7 @@ class Bases:
         return {place: (start, end)} if start < end else {}
 
     def _folded(self, d: Derived, changelog: str, spans: Mapping[TopicPartition, Span], name: str) -> DataFrame:
-        """The last value per key of a changelog; deleted keys are gone."""
+        """Return the last value per key of a changelog, without deleted keys."""
         roles = {changelog: self.road.reading.roles[changelog]}
         records = self.reader.read(Reading(roles, spans, {}, frozenset()), self.work / f"{name}_{d.name}", self.tell)
         view = self.road.views.add(f"whole_{name}_{d.name}", records)

@@ -1,17 +1,17 @@
-"""The audit's own results of an aggregation, from the declaration and the source's records alone, as plain Spark SQL.
+"""The audit's own results of an aggregation, as plain Spark SQL, from only the declaration and the source's records.
 
-Nothing here is the stream's own plan: JSON goes through `from_json` only, windows are Spark's `window()`, and partial
-results are added up by window functions over the batches of the commit records (rule 13). `quoted` and `literal` are the
-only words in common.
+Nothing here is the stream's own plan: JSON is parsed only with `from_json`, windows are Spark's `window()`, and partial
+results are added up with window functions over the batches of the commit records (see invariant: recomputation follows commit
+records). The only shared functions are `quoted` and `literal`.
 
 The results of one aggregation have the columns
 
-    p INT, k STRING, ws BIGINT      task, key and window start, -1 where there are no windows
-    batch BIGINT                    -1 in rows of what the run goes on from
+    p INT, k STRING, ws BIGINT      task, key and window start, which is -1 without windows
+    batch BIGINT                    -1 in the rows from which the run continues
     rows BIGINT, ts BIGINT          records of this batch and key, and the newest timestamp among them
-    s<i>, c<i>                      what is kept of aggregate i: its value, and for a mean the count
+    s<i>, c<i>                      the kept fields of aggregate i: its value, and for a mean the count
     r_<name>                        the result as the stream emits it
-    is_newest BOOLEAN               whether no later batch of the run touches this key
+    is_newest BOOLEAN               whether no later batch of the run changes this key
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from tidemark.topology.plan import (
 NO_WINDOW = -1
 _KEPT = ("__p", "__offset", "__batch", "__bad", "__in", "__k", "__ts", "__deletes")
 _RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
-# Of a key that ends in a window's start, eight bytes big-endian.
+# The parts of a key that ends in a window's start, eight bytes big-endian.
 _KEY_BEFORE_WINDOW = "substring(key, 1, length(key) - 8)"
 _KEY_WINDOW_START = "CAST(conv(hex(substring(key, length(key) - 7, 8)), 16, -10) AS BIGINT)"
 _NUMBER = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 
 
 def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str:
-    """Every record of a source that a batch holds, parsed; `__bad` where it belongs among the dead letters.
+    """Return the SQL of every record of a source in the batches, parsed, with `__bad` if it must be a dead letter.
 
-    Without the columns that `placed_sql` can tell of it: this table is kept.
+    The columns that `placed_sql` can add are left out, because this table is kept in memory.
     """
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt')"
@@ -71,14 +71,18 @@ FROM {records} WHERE role = 'source' AND topic = {literal(source.topic)} AND bat
 
 
 def placed_sql(source: Source, judged: str) -> str:
-    """The same with `_topic`, `_partition` and `_offset`, which expressions may name. A source's task has its partition."""
+    """Return the same SQL with `_topic`, `_partition` and `_offset`, which expressions may use.
+
+    For a source, the partition is that of the task.
+    """
     return f"SELECT *, {literal(source.topic)} AS _topic, __p AS _partition, __offset AS _offset FROM {judged}"
 
 
 def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) -> str:
-    """What reaches the end of a branch (`__in`); bad and filtered records stay as rows, so that they can be counted.
+    """Return the SQL of the records of a branch, with `__in` for those that reach its end.
 
-    `__keyless`: a dead letter, as it has no key and something that the branch leads to needs one.
+    Bad and filtered records stay as rows, so that they can be counted. `__keyless` marks a dead letter that has no key
+    although a node downstream needs one.
     """
     source = subtopology.sources[branch.source]
     columns = [*map(quoted, (c.name for c in source.schema)), *_RESERVED]
@@ -105,7 +109,7 @@ def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) ->
 
 
 def account_sql(branch: Branch, records: str) -> str:
-    """Per task and batch: records that came in, that a filter took out, that are bad, and the newest timestamp."""
+    """Return the SQL of the counts per task and batch: records at the end, filtered and bad ones, and the newest timestamp."""
     times = "1"
     window = branch.aggregation.window if branch.aggregation else None
     if isinstance(window, Window) and window.advance_ms < window.size_ms:
@@ -113,7 +117,7 @@ def account_sql(branch: Branch, records: str) -> str:
         first = f"greatest(0, __ts - {window.size_ms} + 1)"
         times = f"(__ts div {window.advance_ms} - CAST(ceil({first} / {window.advance_ms}) AS BIGINT) + 1)"
     elif window is not None and not isinstance(window, Window | SessionWindow | SlidingWindow):
-        raise TypeError(f"{window} is no window")
+        raise TypeError(f"{window} is not a known kind of window")
     return (
         f"SELECT __p AS p, __batch AS batch, CAST(sum(CASE WHEN __in THEN {times} ELSE 0 END) AS BIGINT) AS rows, "
         "count_if(NOT __bad AND NOT __in AND NOT __keyless) AS filtered_rows, "
@@ -123,7 +127,7 @@ def account_sql(branch: Branch, records: str) -> str:
 
 
 def partials_sql(aggregation: Aggregation, records: str) -> str:
-    """Partial results per task, batch, key and window."""
+    """Return the SQL of the partial results per task, batch, key and window."""
     window = aggregation.window
     ws, having = f"CAST({NO_WINDOW} AS BIGINT)", ""
     rows = f"SELECT * FROM {records} WHERE __in"
@@ -152,7 +156,7 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
 
 
 def kept_columns(aggregation: Aggregation) -> list[str]:
-    """The names s0, s1, c1, … in order, with their types, as a carried state holds them."""
+    """Return the kept fields s0, s1, c1, … with their types, in the order of a carried state."""
     found = []
     for i, aggregate in enumerate(aggregation.aggregates):
         found.append(f"s{i} {'DOUBLE' if aggregate.fold is Fold.MEAN else _NUMBER[aggregate.number]}")
@@ -162,12 +166,18 @@ def kept_columns(aggregation: Aggregation) -> list[str]:
 
 
 def _closed_after_ms(window: Window) -> int:
-    """Of its start, in stream time. Counted here once more, so that the stream's own notion of it is audited, too."""
+    """Return after how many milliseconds of stream time since its start a window closes.
+
+    Computed here again, so that the stream's own computation is audited, too.
+    """
     return window.size_ms + window.grace_ms
 
 
 def in_time_sql(aggregation: Aggregation, partials: str, batches: str) -> str:
-    """Partial results with `is_late`: whose window had closed when their batch began (rule 3)."""
+    """Return the SQL of the partial results with `is_late`: their window had closed when their batch began.
+
+    See invariant: late rows.
+    """
     late = "false"
     if isinstance(aggregation.window, Window):
         late = f"b.before_ms <> -1 AND t.ws + {_closed_after_ms(aggregation.window)} <= b.before_ms"
@@ -175,7 +185,7 @@ def in_time_sql(aggregation: Aggregation, partials: str, batches: str) -> str:
 
 
 def results_sql(aggregation: Aggregation, in_time: str, base: str) -> str:
-    """Results after each batch that touched a key, and the base itself as batch -1."""
+    """Return the SQL of the results after each batch with a key, and of the base itself as batch -1."""
     kept = [column.split()[0] for column in kept_columns(aggregation)]
     names = ", ".join(kept)
     rows = (
@@ -204,7 +214,7 @@ def _results(aggregation: Aggregation) -> list[str]:
 
 
 def state_sql(aggregation: Aggregation, results: str, ends: str) -> str:
-    """What the next audit goes on from: the newest result of each key, windows left out that nothing can change."""
+    """Return the SQL of the state for the next audit: the newest result of each key, without windows that are closed."""
     names = ", ".join(column.split()[0] for column in kept_columns(aggregation))
     still = ""
     if isinstance(aggregation.window, Window):
@@ -213,7 +223,7 @@ def state_sql(aggregation: Aggregation, results: str, ends: str) -> str:
 
 
 def finals_sql(aggregation: Aggregation, results: str, batches: str) -> str:
-    """The windows that close in the cut, as `results` but with the batch that closes them (suppress)."""
+    """Return the SQL of the windows that close in the cut, like `results` but with the batch that closes them (suppress)."""
     if not isinstance(aggregation.window, Window):
         raise TypeError(f"{aggregation.node} has no windows that close")
     closed = _closed_after_ms(aggregation.window)
@@ -225,7 +235,7 @@ def finals_sql(aggregation: Aggregation, results: str, batches: str) -> str:
 
 
 def changelog_fields_sql(derived: Derived) -> tuple[str, str, list[str]]:
-    """SQL of key, window start and kept fields (s0, …) over a changelog's `key` and `value` (docs/stores.md)."""
+    """Return the SQL of key, window start and kept fields (s0, …) over a changelog's `key` and `value` (docs/stores.md)."""
     aggregation = derived.aggregation
     fields = kept_columns(aggregation)
     mask_bytes = next(width for width in (1, 2, 4, 8) if len(fields) <= 8 * width)
@@ -236,7 +246,7 @@ def changelog_fields_sql(derived: Derived) -> tuple[str, str, list[str]]:
     found = []
     for i, field in enumerate(fields):
         name, kind = field.split()
-        # Behind the mask come eight bytes with the value's timestamp, then the fields.
+        # After the mask come eight bytes with the value's timestamp, then the fields.
         bits = _little_endian(2 + mask_bytes + 8 + 8 * i, 8)
         value = _double(bits) if kind == "DOUBLE" else bits
         found.append(f"CASE WHEN value IS NOT NULL AND ({mask} & {1 << i}) <> 0 THEN {value} END AS {name}")
@@ -250,7 +260,7 @@ def _little_endian(start: int, width: int) -> str:
 
 
 def _double(bits: str) -> str:
-    """The IEEE 754 double with these bits; powers of two are exact."""
+    """Return the SQL of the IEEE 754 double with these bits. Powers of two are exact."""
     exponent = f"(shiftright({bits}, 52) & 2047)"
     fraction = f"({bits} & 4503599627370495)"
     sign = f"(CASE WHEN {bits} < 0 THEN -1D ELSE 1D END)"
@@ -263,7 +273,7 @@ def _double(bits: str) -> str:
 
 
 def changelog_results_sql(derived: Derived, records: str) -> str:
-    """Each record of a changelog, decoded: where it lies, p, k, ws, batch, s0, …, r_<name>, `is_deleted`."""
+    """Return the SQL of each decoded record of a changelog: its coordinates, p, k, ws, batch, s0, …, r_<name>, `is_deleted`."""
     key, ws, fields = changelog_fields_sql(derived)
     return (
         f"SELECT *, {', '.join(_results(derived.aggregation))} FROM (SELECT topic, partition, offset, p, batch, "
@@ -273,12 +283,12 @@ def changelog_results_sql(derived: Derived, records: str) -> str:
 
 
 def sink_results_sql(derived: Derived, topic: str, records: str) -> str:
-    """Each record of a sink behind the aggregation, its JSON read, in the same columns less s0, …"""
+    """Return the SQL of each decoded record of a sink of the aggregation, in the same columns without s0, …"""
     aggregation = derived.aggregation
     schema = ", ".join(f"{quoted(column.name)} {column.type}" for column in aggregation.columns)
     key, ws = "key", "__r.window_start" if aggregation.window is not None else f"CAST({NO_WINDOW} AS BIGINT)"
     if any(sink.windowed_key is not None for sink in derived.subtopology.sinks if sink.topic == topic):
-        # Where key and value name two windows, the record is none of either.
+        # If key and value name two different windows, the record belongs to neither.
         key, ws = _KEY_BEFORE_WINDOW, f"CASE WHEN {_KEY_WINDOW_START} = {ws} THEN {ws} END"
     results = ", ".join(f"__r.{quoted(a.name)} AS {quoted('r_' + a.name)}" for a in aggregation.aggregates)
     return (

@@ -1,4 +1,4 @@
-"""What an audit cannot say of its cut, and why: a finding each, so that nobody believes that it was looked at."""
+"""The findings on what an audit could not check in its cut, and why, so that the report shows these gaps."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _SHORTER = "audit more often than that, or keep it longer"
 def thinned(
     plan: TopologyPlan, cut: Cut, compacted_before_ms: Mapping[str, int], kept_from: Mapping[TopicPartition, int]
 ) -> frozenset[str]:
-    """The sources of which compaction may have taken records that the cut names.
+    """Return the sources from which compaction may have removed records of the cut.
 
-    So where its oldest batch was committed before `compacted_before_ms`, or where its records begin before `kept_from`: the
-    first offset that is too young to be compacted, by partition. The first offset may be a transaction's marker.
+    These are the sources whose oldest batch was committed before `compacted_before_ms`, or whose records begin before
+    `kept_from`, which is, per partition, the first offset that is too young to be compacted. The first offset may be a
+    transaction marker.
     """
     found = set()
     for task, run in cut.ranges.items():
@@ -47,28 +48,33 @@ def untold(
     without_base: Mapping[str, str],
     ruled: Sequence[Contract],
 ) -> list[Finding]:
-    """Every finding of this kind about topics. `without_base`: why, by topic; `ruled` are the topology's contracts."""
+    """Return the findings on topics. `without_base` has reasons by topic; `ruled` are the topology's contracts."""
     roles = reading.roles
     found = [
-        _not_computed(one.topic, f"as {one.reason}", is_counted=one.topic in roles and roles[one.topic].role != SOURCE)
+        _not_computed(
+            one.topic, f"because {one.reason}", is_counted=one.topic in roles and roles[one.topic].role != SOURCE
+        )
         for one in not_derived
     ]
     lost = sorted(topic for topic in reading.lost if roles[topic].role == SOURCE)
     found += [
-        _not_computed(topic, "as its beginning has been deleted from the topic", is_counted=True) for topic in lost
+        _not_computed(topic, "because its beginning has been deleted from the topic", is_counted=True) for topic in lost
     ]
-    why_thin = "as the topic is compacted, and records of its batches are old enough to be gone (min.compaction.lag.ms)"
+    why_thin = (
+        "because the topic is compacted, and records of its batches may be compacted away (min.compaction.lag.ms)"
+    )
     found += [_not_computed(topic, f"{why_thin}; {_SHORTER}", is_counted=True) for topic in sorted(thin)]
-    found += [_not_computed(topic, f"as {why}", is_counted=True) for topic, why in without_base.items()]
+    found += [_not_computed(topic, f"because {why}", is_counted=True) for topic, why in without_base.items()]
     found += [
         _told(
-            topic, f"nobody says that no dead letter is missing, as the topic's beginning has been deleted; {_SHORTER}"
+            topic,
+            f"missing dead letters are not checked, because the topic's beginning has been deleted; {_SHORTER}",
         )
         for topic in sorted(reading.lost)
         if roles[topic].role == DLQ
     ]
     found += [
-        _told(one.asset, "its contract is not looked at, as its records are not read as those of a sink")
+        _told(one.asset, "its contract is not checked, because its records are not read as those of a sink")
         for one in ruled
         if not is_read(one, reading)
     ]
@@ -76,24 +82,24 @@ def untold(
 
 
 def is_read(contract: Contract, reading: Reading) -> bool:
-    """Whether there are records to hold a contract against."""
+    """Return whether the audit reads the records of a contract's topic."""
     role = reading.roles.get(contract.topic)
     return role is not None and role.role == (SOURCE if contract.is_source else SINK)
 
 
 def has_all_letters(reading: Reading) -> bool:
-    """Whether no dead letter of the cut can have expired."""
+    """Return whether no dead letter of the cut can have expired."""
     return not any(reading.roles[topic].role == DLQ for topic in reading.lost)
 
 
 def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
-    """A finding for the batches of each task that were left out. It counts in what the audit comes to."""
+    """Return a finding for the skipped batches of each task. These findings count for the audit's verdict."""
     return [
         Finding(
             f"task {one.task}",
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"batches {one.first_batch} to {one.last_batch} are not audited: {one.reason}; audit before such a change, by "
-            "the topology that wrote them",
+            f"batches {one.first_batch} to {one.last_batch} are not audited: {one.reason}; run an audit before such a "
+            "change, with the topology that wrote them",
             {"first_batch": one.first_batch, "last_batch": one.last_batch},
         )
         for one in left_out
@@ -101,7 +107,7 @@ def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
 
 
 def _not_computed(topic: str, reason: str, *, is_counted: bool) -> Finding:
-    rest = "its records are counted only" if is_counted else "nor are its records read as its own, or counted"
+    rest = "its records are only counted" if is_counted else "its records are not counted either"
     return _told(topic, f"its values are not computed again, {reason}; {rest}")
 
 

@@ -1,4 +1,4 @@
-"""Running the suites with Great Expectations on Spark, and fetching the rows that they do not expect."""
+"""Runs the suites with Great Expectations on Spark, and fetches the unexpected rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _QUARANTINED = 10_000
 
 @dataclass(frozen=True)
 class Validated:
-    """What one asset's suite gave. `quarantined` are unexpected rows by check; `result` is Great Expectations' own.
+    """The result of one asset's suite. `quarantined` has the unexpected rows by check; `result` is Great Expectations' own.
 
-    `rows` is how many were looked at, None where that is not known.
+    `rows` is the number of rows that were checked, or None if it is unknown.
     """
 
     rows: int | None
@@ -33,7 +33,7 @@ class Validated:
 
 
 class Validator:
-    """One Great Expectations context. With `docs`, a folder, it keeps validations there and builds Data Docs."""
+    """A Great Expectations context. With a folder `docs`, it stores validations there and builds Data Docs."""
 
     def __init__(self, run_name: str, docs: Path | None = None) -> None:
         os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
@@ -51,7 +51,7 @@ class Validator:
             self._context.add_data_docs_site("local", _site(docs))
 
     def validate(self, asset: str, frame: DataFrame, checks: Sequence[Check], may_be_empty: bool) -> Validated:
-        """Evaluate the checks of one asset. Blocks; a check that breaks is a finding, never an exception."""
+        """Evaluate the checks of one asset. Blocks. A check that breaks is a finding and raises no exception."""
         import great_expectations as gx
 
         definition = self._source.add_dataframe_asset(asset).add_batch_definition_whole_dataframe("cut")
@@ -79,7 +79,7 @@ class Validator:
         return Validated(rows, findings, quarantined, result)
 
     def build_docs(self) -> None:
-        """Great Expectations' own pages of what was validated."""
+        """Build Great Expectations' own pages about the validations."""
         if self._docs is not None:
             self._context.build_data_docs()
 

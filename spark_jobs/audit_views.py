@@ -1,4 +1,4 @@
-"""Temporary views of one audit, and the road from the source's records to partial results, each made once."""
+"""Temporary views of one audit, and the path from the source's records to partial results. Each view is created once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NODE_BATCHES = f"batch BIGINT, p INT, {_TIMES}"
 
 
 class Rows(Enum):
-    """What a table is like: `FEW` are fetched, `MANY` are computed once and kept, `SCANNED` ones are read from a kept table."""
+    """The kind of a table: `FEW` rows are fetched, `MANY` are computed once and kept, `SCANNED` are read from a kept table."""
 
     FEW = auto()
     MANY = auto()
@@ -34,7 +34,7 @@ class Rows(Enum):
 
 
 class Views:
-    """Named after a token of their own, so that audits in one session do not meet."""
+    """The temporary views of one audit. Their names have a unique token, so audits in one session do not collide."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
@@ -42,11 +42,11 @@ class Views:
         self._made: list[str] = []
 
     def name(self, name: str) -> str:
-        """What a view of that name is called; every sign but letters and digits becomes an underscore."""
+        """Return the full name of a view. Every character except letters and digits becomes an underscore."""
         return f"audit_{self._token}_" + "".join(c if c.isalnum() else "_" for c in name)
 
     def add(self, name: str, made: DataFrame | str, *, keep: bool = False) -> str:
-        """Make a view once; `keep`: its rows are computed once too. Gives its name."""
+        """Create a view if it does not exist, and return its name. With `keep`, its rows are also computed only once."""
         view = self.name(name)
         if view not in self._made:
             frame = self.spark.sql(made) if isinstance(made, str) else made
@@ -55,9 +55,9 @@ class Views:
         return view
 
     def table(self, name: str, made: DataFrame, rows: Rows) -> DataFrame:
-        """A view. A few rows are kept as rows in the plans of its queries.
+        """Create a view and return it. A few rows become part of the plans of its queries.
 
-        So a query on it needs no job, of which Spark's takes tens of milliseconds each.
+        Then a query on it needs no Spark job; each job takes tens of milliseconds.
         """
         if rows is Rows.FEW:
             few = made.limit(_FEW_ROWS + 1).toArrow()
@@ -67,7 +67,7 @@ class Views:
         return self.spark.table(self.add(name, made, keep=rows is not Rows.SCANNED))
 
     def rows(self, name: str, rows: Iterable[tuple[object, ...]], schema: str) -> str:
-        """A view of rows at hand. Spark knows how few they are, and joins with them without a shuffle."""
+        """Create a view of local rows and return its name. Spark knows their number, and joins them without a shuffle."""
         listed = list(rows)
         made = StructType.fromDDL(schema)
         if not listed:
@@ -79,12 +79,12 @@ class Views:
         return self.add(name, self.spark.createDataFrame(pa.table(columns, names=made.names), made))
 
     def release(self, names: Iterable[str]) -> None:
-        """Free what views keep that nothing will read again."""
+        """Free the kept rows of views that are not read again."""
         for name in names:
             self.spark.table(name).unpersist()
 
     def close(self) -> None:
-        """Forget all of them and what they keep."""
+        """Drop all views and free their kept rows."""
         for view in reversed(self._made):
             self.spark.table(view).unpersist()
             self.spark.catalog.dropTempView(view)
@@ -92,9 +92,9 @@ class Views:
 
 
 class Road:
-    """The audit's own way from records to partial results. `records` is the view of what was read.
+    """The audit's own path from records to partial results. `records` is the view of the records that were read.
 
-    `thinned` are the sources of which compaction may have taken records.
+    `thinned` are the sources from which compaction may have removed records.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class Road:
         )
 
     def is_whole(self, topic: str) -> bool:
-        """Whether every record that the cut names is still in this source."""
+        """Return whether every record of the cut is still in this source."""
         role = self.reading.roles.get(topic)
         return role is not None and role.role == SOURCE and topic not in self._gone
 
     def batches_of(self, subtopology: SubTopology) -> str:
-        """The batches of its tasks with the tasks' stream times, as a subquery."""
+        """Return a subquery of the batches of a sub-topology's tasks with the tasks' stream times."""
         return f"(SELECT * FROM {self.batches} WHERE sub = {subtopology.index})"
 
     def batches_at(self, subtopology: SubTopology, store: str) -> str:
-        """The batches of its tasks with the stream times of the node that keeps `store`."""
+        """Return a view of the batches of a sub-topology's tasks with the stream times of the node that keeps `store`."""
         return self.views.rows(
             f"batches_{subtopology.index}_{store}",
             (
@@ -153,26 +153,26 @@ class Road:
         )
 
     def judged(self, subtopology: SubTopology, topic: str) -> str:
-        """Every record of a source, parsed and judged."""
+        """Return a view of every record of a source, parsed and checked."""
         source = next(s for s in subtopology.sources if s.topic == topic)
-        # Accounts, dead letters and results all begin here: parsing takes longest of all.
+        # Kept, because accounts, dead letters and results all use it, and parsing is the slowest step.
         kept = self.views.add(f"judged_{topic}", truth.judged_sql(source, self.records, self._ahead_ms), keep=True)
         self._judged.append(kept)
         return self.views.add(f"placed_{topic}", truth.placed_sql(source, kept))
 
     def release_judged(self) -> None:
-        """No more sources' records are asked for, only what was added up of them."""
+        """Free the parsed records of the sources, once only their sums are needed."""
         self.views.release(self._judged)
 
     def reaching(self, subtopology: SubTopology, number: int) -> str:
-        """What reaches the end of a branch."""
+        """Return a view of the records that reach the end of a branch."""
         branch = subtopology.branches[number]
         judged = self.judged(subtopology, subtopology.sources[branch.source].topic)
         sql = truth.branch_records_sql(subtopology, branch, judged)
         return self.views.add(f"reaching_{subtopology.index}_{number}", sql)
 
     def in_time(self, d: Derived) -> str:
-        """Partial results of an aggregation, with `is_late`."""
+        """Return a view of the partial results of an aggregation, with `is_late`."""
         partials = self.views.add(
             f"partials_{d.name}", truth.partials_sql(d.aggregation, self.reaching(d.subtopology, d.number))
         )

@@ -1,7 +1,7 @@
-"""The source of batches through Spark: a thread per sub-topology, in one of two gears, one batch computed ahead.
+"""The source of batches through Spark: one thread per sub-topology, which computes one batch ahead.
 
-Behind by more than a batch it catches up in bounded reads; level, it is a Structured Streaming query
-(`docs/decisions/0015-two-gears.md`). The task loop sees batches, whichever gear they come from.
+Each thread runs in one of two gears (`docs/decisions/0015-two-gears.md`). A sub-topology that is behind by more than a batch
+catches up in bounded reads; otherwise it is a Structured Streaming query. The task loop does not see a difference.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOLD_CHARACTERS = 500
 class SparkBatchSource:
     """Implements `BatchSource` for instance number `instance`.
 
-    `folder` is the instance's alone; what a killed process left in it is taken away.
+    Only this instance uses `folder`. Files that a killed process left in it are removed.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class SparkBatchSource:
         self._ends = EndOffsets(AdminClient(librdkafka_config(settings)), settings.broker_timeout_ms / 1000)
         self._out: HandOver | None = None
         self._feeders: list[_Feeder] = []
-        # The first query of a JVM takes a second to start: meanwhile the group settles and stores are restored.
+        # The first query of a JVM takes a second to start; meanwhile the group rebalances and stores are restored.
         self._warming_up = threading.Thread(target=self._warm_up, name="warm-up")
         self._warming_up.start()
 
     def _warm_up(self) -> None:
-        """Start and end a query that reads nothing. Whatever fails here fails again, and is told, when it counts."""
+        """Start and end a query that reads nothing. A failure is only logged: the first real query would fail, too."""
         folder = self._folder / "warm-up"
         lead = self._plan.subtopologies[0].lead.topic
         try:
@@ -106,9 +106,9 @@ class SparkBatchSource:
         alive = [feeder.name for feeder in self._feeders if feeder.is_alive()]
         self._feeders.clear()
         if alive:
-            # The next start would share its readers with it.
+            # The next start would use the same readers as that thread.
             raise OutcomeUnknown(
-                f"Spark has not stopped reading within {_STOP_S:.0f} s (thread {alive[0]}); start again"
+                f"failed to stop reading with Spark within {_STOP_S:.0f} s (thread {alive[0]}); start the instance again"
             )
 
     def read_table(
@@ -118,11 +118,11 @@ class SparkBatchSource:
 
 
 def _nothing(_frame: DataFrame, _batch_id: int) -> None:
-    """A handler of no batches."""
+    """A batch handler that does nothing."""
 
 
 def _explained(error: Exception) -> Exception:
-    """What a smaller batch may mend is `BatchTooLarge`."""
+    """Return a `BatchTooLarge` if a smaller batch may help, else the error itself."""
     if not any(words in str(error) for words in _TOO_LARGE):
         return error
     explained = BatchTooLarge(f"Spark cannot compute a batch of this size: {str(error)[:_TOLD_CHARACTERS]}")
@@ -131,7 +131,7 @@ def _explained(error: Exception) -> Exception:
 
 
 class _Feeder(threading.Thread):
-    """Drives one sub-topology from one gear to the other until it is stopped or fails."""
+    """Reads one sub-topology, alternating between the two gears, until it is stopped or fails."""
 
     _numbers = itertools.count()
 
@@ -145,7 +145,7 @@ class _Feeder(threading.Thread):
         starts: Offsets,
         size: BatchSize,
     ) -> None:
-        # Jobs are cancelled by this name, so no other start has it.
+        # Spark jobs are cancelled by this name, so it must be different for every start.
         super().__init__(name=f"sub-topology-{subtopology.index}-{next(self._numbers)}", daemon=True)
         self._spark = spark
         self._catch_up = catch_up
@@ -155,7 +155,7 @@ class _Feeder(threading.Thread):
         self._size = size
 
     def run(self) -> None:
-        """Catch up, go live until overtaken, and so on."""
+        """Alternate between catching up and reading live, which ends when input arrives faster than it is processed."""
         offsets = self._starts
         try:
             self._spark.sparkContext.setJobGroup(self.name, "batches", interruptOnCancel=True)
@@ -164,14 +164,14 @@ class _Feeder(threading.Thread):
                 if not self._out.stopped.is_set():
                     offsets = self._live.run(offsets, self._size)
         except Exception as error:
-            # While stopping, what fails was cancelled.
+            # A failure while stopping comes from the cancellation of the job.
             if not self._out.stopped.is_set():
                 log.exception("thread %s failed", self.name)
                 self._out.fail(_explained(error))
 
     def cancel(self) -> None:
-        """End the Spark job that runs, and those that would follow."""
+        """Cancel the running Spark job of this thread and those that would follow."""
         try:
             self._spark.sparkContext._jsc.sc().cancelJobGroupAndFutureJobs(self.name)
         except (Py4JError, PySparkException, OSError) as error:
-            log.warning("cancelling the jobs of thread %s: %s", self.name, error)
+            log.warning("failed to cancel the Spark jobs of thread %s: %s", self.name, error)

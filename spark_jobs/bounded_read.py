@@ -1,4 +1,4 @@
-"""One sub-topology's records between two offsets of each partition: partial results, dead letters, event times."""
+"""Reads one sub-topology's records between two offsets of each partition: partial results, dead letters, event times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from tidemark.tasks.task import Status
 from tidemark.tasks.update import DeadLetter, Headers
 from tidemark.topology.plan import SubTopology
 
-# Headers cost time per record, and most batches are read without. What such a read has fetched is of no use to the next one.
+# Headers cost time per record, so most batches are read without them. The limits are low because records that such a read has
+# fetched ahead are of no use to the next one.
 _WITH_HEADERS = {
     "includeHeaders": "true",
     "kafka.max.poll.records": "500",
@@ -31,7 +32,7 @@ _WITH_HEADERS = {
 log = logging.getLogger(__name__)
 
 LETTERS_AT_ONCE = 20_000
-"""Of one batch, so that neither memory nor a transaction depends on how many records are bad."""
+"""The most dead letters of one batch. It limits memory and the size of a transaction, however many records are bad."""
 
 _LETTERS_IN_HEAP = 1_000
 
@@ -39,7 +40,7 @@ _numbers = itertools.count()
 
 
 class BoundedReader:
-    """Reads with one Spark session, for one thread at a time; `group` is a consumer group id that nothing else has.
+    """Reads with one Spark session, for one thread at a time. `group` is a consumer group id that nothing else uses.
 
     All methods block for at least one Spark job.
     """
@@ -50,12 +51,12 @@ class BoundedReader:
         self._subtopology = subtopology
         self._group = group
         self._ahead_ms = settings.max_timestamp_ahead_ms
-        # The session's views are everybody's.
+        # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
         self._empty: dict[int, pa.Table] = {}
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
-        """A table per branch, as `spark_jobs.compile` describes them."""
+        """Return one table of partial results per branch, as `spark_jobs.compile` describes them."""
         found: dict[int, pa.Table] = {}
         for number, source in enumerate(self._subtopology.sources):
             branches = [i for i, branch in enumerate(self._subtopology.branches) if branch.source == number]
@@ -74,7 +75,7 @@ class BoundedReader:
         return [found[i] for i in range(len(self._subtopology.branches))]
 
     def _branch_tables(self, frame: DataFrame, branches: list[int]) -> dict[int, pa.Table]:
-        """The tables of branches of one source, by their numbers. Several read Kafka once."""
+        """Return the tables of some branches of one source, by their numbers. Kafka is read only once."""
         frame.createOrReplaceTempView(self._view)
         several = len(branches) > 1
         if several:
@@ -89,16 +90,17 @@ class BoundedReader:
         return branch_sql(self._subtopology, self._subtopology.branches[number], self._view, self._ahead_ms)
 
     def batches(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> Iterator[SourceBatch]:
-        """What lies there, whose `tables` are known, as one batch; as several, read again, where it has too many dead letters.
+        """Yield the records of a range as one batch. `tables` are the partial results of this range.
 
-        Of a batch they are all in memory, and go into one transaction.
+        A range with more than `LETTERS_AT_ONCE` dead letters is read again in several batches, because all dead letters of a
+        batch are in memory and are committed in one transaction.
         """
         bad = bad_records(tables)
         if bad <= LETTERS_AT_ONCE:
             yield self._batch(starts, ends, tables)
             return
         log.warning(
-            "%d bad records at once: subtopology=%d, %d offsets at a time",
+            "%d bad records in one batch, so it is split: subtopology=%d, %d offsets at a time",
             bad,
             self._subtopology.index,
             LETTERS_AT_ONCE,
@@ -114,7 +116,7 @@ class BoundedReader:
         return SourceBatch(self._subtopology.index, starts, ends, tables, letters)
 
     def _dead_letters(self, starts: Offsets, ends: Offsets, bad: int) -> list[DeadLetter]:
-        """The bad records, with their headers, in the order of topic, partition and offset; `bad` is how many there are."""
+        """Return the `bad` bad records with their headers, in the order of topic, partition and offset."""
         spans = {p: (starts[p], end) for p, end in ends.items()}
         is_many = bad > _LETTERS_IN_HEAP
         parts = {"minPartitions": str(-(-sum(b - a for a, b in spans.values()) // _LETTERS_IN_HEAP))} if is_many else {}
@@ -136,12 +138,15 @@ class BoundedReader:
         return sorted(found, key=lambda letter: (letter.topic, letter.partition, letter.offset))
 
     def _rows(self, sql: str, is_many: bool) -> Iterable[Row]:
-        """The rows; of many the driver's heap holds those of one part of the read at a time, each of which takes a job."""
+        """Return the rows of a statement.
+
+        If there are many, they are fetched in parts, with one Spark job per part, so that the driver's heap holds only one.
+        """
         frame = self._spark.sql(sql)
         return frame.toLocalIterator() if is_many else frame.collect()
 
     def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Times:
-        """The event times of all records, by which a task's sources are merged."""
+        """Return the event times of all records of the spans, by which a task merges its sources."""
         statements: list[str] = []
         for number, source in enumerate(self._subtopology.sources):
             own = {p: span for p, span in spans.items() if p.topic == source.topic}
@@ -167,12 +172,12 @@ class BoundedReader:
 
 
 def bad_records(tables: list[pa.Table]) -> int:
-    """How many records partial results count that are dead letters; one that several branches meet counts for each."""
+    """Return the number of dead letters in partial results. A record that reaches several branches counts once for each."""
     bad = pa.array([Status.BAD, Status.NO_KEY], pa.int32())
     found = (table.filter(pc.is_in(table.column("status"), bad)).column("rows") for table in tables)
     return sum(pc.sum(rows).as_py() or 0 for rows in found)
 
 
 def headers_of(given: Iterable[Row] | None) -> Headers:
-    """A record's headers as Spark gives them."""
+    """Convert a record's headers from Spark's form."""
     return tuple((header.key, None if header.value is None else bytes(header.value)) for header in given or ())

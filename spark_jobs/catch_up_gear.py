@@ -1,4 +1,4 @@
-"""The gear for a sub-topology that is behind: bounded reads of slices in which its sources advance together (rule 3)."""
+"""The gear for a sub-topology that is behind: bounded reads of slices (see invariant: sources advance together)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidemark.topology.plan import SubTopology
 
 log = logging.getLogger(__name__)
 
-# What a query of the live gear takes until its first batch, roughly.
+# The approximate time from the start of a live gear's query to its first batch.
 _QUERY_START_S = 1.0
 
 
 class CatchUpGear:
-    """Computes a slice while the task loop works on the one before."""
+    """Reads slice after slice. The next slice is computed while the task loop processes the previous one."""
 
     def __init__(
         self, settings: Settings, subtopology: SubTopology, reader: BoundedReader, ends: EndOffsets, out: HandOver
@@ -32,9 +32,9 @@ class CatchUpGear:
         self._out = out
 
     def run(self, starts: Offsets, size: BatchSize) -> Offsets:
-        """Read on from `starts` until everything unread fits into one batch; returns the next offsets by then.
+        """Read from `starts` until all unread records fit into one batch, and return the next offsets. Blocks.
 
-        Blocks. Raises `OutcomeUnknown` when brokers do not answer, and what Spark raises.
+        Raises `OutcomeUnknown` if brokers do not answer, and the errors that Spark raises.
         """
         slices = Slices(self._subtopology, starts, size.records, self._reader.times)
         places = list(starts)
@@ -53,7 +53,7 @@ class CatchUpGear:
                 continue
             is_done = is_level(unread, planned - before, _QUERY_START_S, size.records)
             if not is_done:
-                # Not a full batch: the next one keeps the commit interval.
+                # The batch was not full, so the next one waits for the commit interval.
                 self._out.stopped.wait(max(0.0, before + self._commit_interval_s - planned))
                 planned, ends = time.monotonic(), self._ends.stable(places)
         return slices.starts

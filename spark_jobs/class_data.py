@@ -1,6 +1,6 @@
-"""Archives the classes of a Spark driver: `class_data.py ARCHIVE`. Reads a topology's topics in both gears, and ends.
+"""Archives the classes of a Spark driver: `class_data.py ARCHIVE`.
 
-The brokers are those of the settings; the topics of the topology are created there.
+It reads the topics of a topology in both gears and ends. It uses the brokers of the settings and creates the topics there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# spark-submit and plain Python alike start this file by its path.
+# So that it runs by its path, with spark-submit and with plain Python.
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
 
 import time
@@ -36,7 +36,7 @@ _WAIT_S = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Work as an instance does, and let the JVM write the archive as it ends."""
+    """Read as an instance does, let the JVM write the archive when it ends, and return the JVM's exit code."""
     keep_files_private()
     end_with_caller()
     (archive,) = arguments
@@ -52,7 +52,8 @@ def main(arguments: list[str]) -> int:
     gateway = spark.sparkContext._gateway
     with tempfile.TemporaryDirectory() as folder:
         source = SparkBatchSource(spark, plan, settings, 0, Path(folder) / "queries")
-        # More than a batch may hold is read in the gear that catches up, what comes then in the live one.
+        # These records are more than a batch may contain, so the catch-up gear reads them; the live gear reads the later
+        # ones.
         _produce(settings, plan.subtopologies[0].lead.topic, _RECORDS)
         source.start(starts, BatchSize(_RECORDS // 4))
         _take(source, _RECORDS)
@@ -71,7 +72,7 @@ def _produce(settings: Settings, topic: str, records: int) -> None:
     now_ms = int(time.time() * 1000)
     for number in range(records):
         value = f'{{"patient_id":"p{number}","beat_ms":{now_ms},"ibi_ms":800,"recording":"r"}}'
-        # One that is not in the usual shape, and one that cannot be read.
+        # One record in an unusual form, and one that cannot be parsed.
         value = {0: value.replace(",", " , "), 1: "{broken"}.get(number, value)
         producer.produce(topic, key=f"p{number}", value=value)
     producer.flush(_WAIT_S)
@@ -84,10 +85,10 @@ def _take(source: SparkBatchSource, records: int) -> None:
         if batch is not None:
             records -= sum(end - batch.starts[place] for place, end in batch.ends.items())
         elif time.monotonic() > deadline:
-            raise OutcomeUnknown("Spark has read nothing for a minute")
+            raise OutcomeUnknown("Spark has read no records for a minute")
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    # The thread that waits for the caller's end holds the standard input, which an orderly exit would close.
+    # The thread that waits for the end of the caller holds the standard input, which a normal exit would try to close.
     os._exit(code)

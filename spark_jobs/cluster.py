@@ -1,4 +1,4 @@
-"""How a driver meets a Spark cluster: the address at which executors reach it, its share, and who may talk to it."""
+"""Spark settings of a driver on a cluster: its address for the executors, its share of the cluster, and its protection."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PROTECTED = {
 
 
 def cluster_conf(settings: Settings) -> dict[str, str]:
-    """Spark's settings of the driver's address and share, and of the protection that leaving loopback takes.
+    """Return Spark's settings for the driver's address, its share, and the protection that is needed beyond loopback.
 
-    Raises `PreflightFailed` where executors elsewhere could not reach the driver, or would reach it unprotected.
+    Raises `PreflightFailed` if executors on other machines could not reach the driver, or would reach it unprotected.
     """
     host = settings.spark_driver_host
     conf = {"spark.driver.host": host, "spark.driver.bindAddress": host}
@@ -33,7 +33,7 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
         elsewhere = [name for name in _hosts(settings.spark_master) if not _is_loopback(name)]
         if elsewhere or not settings.spark_master.startswith("spark://"):
             raise PreflightFailed(
-                f"the driver listens on {host}, where executors of {settings.spark_master} cannot reach it; set "
+                f"the driver listens on {host}, so executors of {settings.spark_master} cannot reach it; set "
                 "`spark_driver_host` (TIDEMARK_SPARK_DRIVER_HOST) to this machine's address in their network"
             )
         return conf | _PROTECTED if has_secret else conf
@@ -41,16 +41,16 @@ def cluster_conf(settings: Settings) -> dict[str, str]:
     given = {**conf, **settings.spark_extra_conf}
     if given["spark.authenticate"] == "true" and not has_secret:
         raise PreflightFailed(
-            f"the driver listens on {host}, beyond loopback: whoever reaches it could run code as this user. Set "
+            f"the driver listens on {host}, which other machines can reach: any of them could run code as this user. Set "
             "TIDEMARK_SPARK_AUTHENTICATE_SECRET to the secret that the cluster's master and workers have "
-            '(`spark.authenticate.secret`), or "spark.authenticate": "false" in `spark_extra_conf` where the network is '
-            "guarded otherwise"
+            '(`spark.authenticate.secret`), or "spark.authenticate": "false" in `spark_extra_conf` if the network is '
+            "protected in another way"
         )
     return conf
 
 
 def _hosts(master: str) -> list[str]:
-    """Of `spark://one:7077,two:7077`."""
+    """Return the host names in an address such as `spark://one:7077,two:7077`."""
     named = master.removeprefix("spark://").split(",")
     return [re.sub(r":\d+$", "", name) for name in named]
 

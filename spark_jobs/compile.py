@@ -1,25 +1,25 @@
-"""A sub-topology's Spark part as SQL text over the view `batch`: parse, judge, filter, select, window, pre-aggregate.
+"""The Spark part of a sub-topology as SQL text over a view: parse, check, filter, select, window, pre-aggregate.
 
-Every statement is the same for every batch, so that Spark compiles its code once. Internal columns begin with `__`.
-A partial result has the columns
+Every statement is the same for every batch, so Spark compiles its code only once. Internal columns begin with `__`. A partial
+result has the columns
 
     p       INT      source partition
     status  INT      `Status`: good, bad, filtered, no key; only good rows of an aggregation have key and window
-    rows    BIGINT   records behind this row
+    rows    BIGINT   number of records in this row
     max_ts  BIGINT   newest timestamp among them, epoch milliseconds
-    k       STRING   key; null in a record without one
+    k       STRING   key; null for a record without one
     w       BIGINT   window start, epoch milliseconds (windowed aggregations)
-    last_offset BIGINT   offset of the last of them (aggregations)
+    last_offset BIGINT   offset of the last record (aggregations)
     <slot>           partial value of each stored field (`slots_of`): BIGINT, DOUBLE, BINARY sketches, or an array
 
-and a path without aggregation has, per record, `record_offset BIGINT`; for its sinks `value STRING` (JSON), null where the
-record has none, and `headers ARRAY<STRUCT<key: STRING, value: BINARY>>`, null where there are none; for the task loop
-`deleted BOOLEAN`, whether the record has no value, and a column `v.<name>` per value. For session and sliding windows w is
-the records' own time: which of them are late, the task must judge for each time alone. For sliding windows, and for lists
-in sessions, a row is of one record: both depend on the order of arrival.
+A path without aggregation has, per record, `record_offset BIGINT`. For its sinks it has `value STRING` (JSON; null if the
+record has no value) and `headers ARRAY<STRUCT<key: STRING, value: BINARY>>` (null if there are none). For the task loop it
+has `deleted BOOLEAN` (whether the record has no value) and a column `v.<name>` per value. For session and sliding windows, w
+is the time of the records, because the task must judge for each time separately whether they are late. For sliding windows,
+and for lists in sessions, each record has its own row, because both depend on the order of arrival.
 
-A record without a value is one whose columns are all null: a filter asks of them, a select leaves them so. Its key and its
-timestamp are those that Kafka has. `keyless` says which branches need a key.
+A record without a value counts as a record in which all columns are null: a filter is evaluated on nulls, and a select leaves
+the columns null. Its key and its timestamp are those of Kafka. The module `keyless` decides which branches need a key.
 """
 
 from __future__ import annotations
@@ -54,32 +54,35 @@ RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
 def read_options(subtopology: SubTopology) -> Mapping[str, str]:
-    """What the Kafka source must be told for it. Headers cost time per record, so they are read only where they go on."""
+    """Return the options of the Kafka source for a sub-topology.
+
+    Headers cost time per record, so they are read only if a sink passes them on.
+    """
     return {"includeHeaders": "true"} if any(branch.sinks for branch in subtopology.branches) else {}
 
 
 def quoted(name: str) -> str:
-    """A column name in backticks."""
+    """Return a column name in backticks."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A string literal."""
+    """Return a text as an SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def judged_sql(
     source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: Mapping[str, str] | None = None
 ) -> str:
-    """Each record parsed and judged (rule 14, row A9), whether it has a key or not.
+    """Return the SQL of each record, parsed and checked, whether it has a key or not (see invariant: impossible timestamps).
 
-    `reads` are the expressions behind it: columns that none of them names may be null. `extra` are more columns of the
-    Kafka source to keep, by the names that they get.
+    `reads` are the expressions that use the result: columns that none of them names may be null. `extra` are additional
+    columns of the Kafka source to keep, by their new names.
     """
     extra = extra or {}
     more = "".join(f", {name}" for name in extra)
-    # Without a value there is nothing to take key and timestamp from. A key that Kafka does not have is none, as the
-    # records of its key lie in any partition.
+    # Without a value, key and timestamp cannot be computed. A record without a Kafka key has no key, because records with
+    # equal computed keys could be in any partition.
     key, timestamp = "_key", "_timestamp"
     if source.key != key:
         key = f"CASE WHEN _key IS NULL OR __deleted THEN _key ELSE CAST(({source.key}) AS STRING) END"
@@ -99,12 +102,12 @@ SELECT __p, __offset, __deleted, __has_key, NOT __deleted AND __unparsable AS __
 
 
 def _parsed_sql(source: Source, view: str, reads: Iterable[str], extra: Mapping[str, str]) -> str:
-    """The schema's columns of each record, and whether it could not be parsed; see `canonical`."""
+    """Return the SQL of the schema's columns of each record, and whether it could not be parsed. See `canonical`."""
     kept = ", ".join(["__p", "__offset", "__deleted", "__has_key", *extra, *RESERVED])
     more = "".join(f", {column} AS {name}" for name, column in extra.items())
     schema = literal(", ".join([*(f"{quoted(c.name)} {c.type}" for c in source.schema), "`__corrupt` STRING"]))
     from_json = f"from_json(__value, {schema}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '__corrupt'))"
-    # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is no JSON.
+    # Spark's parser reads bytes that are not UTF-8 as replacement characters; such a record is not JSON.
     refused = "__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__value)"
     raw = f"""
 SELECT partition AS __p, offset AS __offset, value IS NULL AS __deleted, key IS NOT NULL AS __has_key{more},
@@ -135,7 +138,7 @@ SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
 
 
 def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
-    """The partial results of one branch, or its records where it has no aggregation."""
+    """Return the SQL of the partial results of one branch, or of its records if it has no aggregation."""
     sql = _reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)
     if branch.aggregation is None:
         return _records_sql(sql, branch)
@@ -143,7 +146,7 @@ def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestam
 
 
 def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Every record behind the branch's steps, with its status there."""
+    """Return the SQL of every record after the branch's steps, with its status."""
     source = subtopology.sources[branch.source]
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
@@ -165,7 +168,7 @@ def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_times
         if isinstance(step, Filter):
             key, condition = "__k", f"coalesce(({step.condition}), false)"
         else:
-            # Bytes that were cast to a STRING may be no text; Arrow would refuse the whole batch.
+            # Bytes that were cast to a STRING may not be valid text, for which Arrow would refuse the whole batch.
             key = f"try_validate_utf8({step.key})"
             condition = f"{key} IS NOT NULL"
             if step.keeps_null_keys:
@@ -185,12 +188,15 @@ def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_times
 
 
 def passes_over_null_values(aggregation: Aggregation) -> bool:
-    """KStreamAggregate and KStreamSlidingWindowAggregate skip null values, the other windows' aggregates take them."""
+    """Return whether an aggregation skips null values.
+
+    Kafka Streams' KStreamAggregate and KStreamSlidingWindowAggregate skip them; the aggregates of other windows do not.
+    """
     return aggregation.window is None or isinstance(aggregation.window, SlidingWindow)
 
 
 def _expressions(source: Source, branch: Branch) -> list[str]:
-    """Every expression of a branch; a road that ends in a sink writes all the columns it has."""
+    """Return every expression of a branch. A path that ends in a sink uses all of its columns."""
     found = [e for step in branch.steps for e in (_texts(step))]
     if branch.aggregation is None:
         return [*found, *(column.name for column in source.schema)]
@@ -212,7 +218,7 @@ def _records_sql(sql: str, branch: Branch) -> str:
         selected += [f"CASE WHEN NOT __deleted THEN {struct} END AS value", "__headers AS headers"]
     if branch.enters:
         selected.append("__deleted AS deleted")
-        # The type that the topology was told: Spark takes 0.1 for a DECIMAL.
+        # Cast to the type in the topology, because for Spark 0.1 is a DECIMAL.
         selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted('v.' + c.name)}" for c in branch.columns]
     return f"SELECT {', '.join(selected)} FROM ({sql})"
 
@@ -239,7 +245,7 @@ def _partials_sql(sql: str, aggregation: Aggregation) -> str:
 
 
 def _window_start(window: Window, good: str) -> str:
-    """Starts are aligned to the epoch and never negative, as in Kafka Streams."""
+    """Return the SQL of the window start. Starts are aligned to the epoch and never negative, as in Kafka Streams."""
     aligned = f"__ts - pmod(__ts, {window.advance_ms})"
     if window.advance_ms == window.size_ms:
         return f"CASE WHEN {good} THEN {aligned} END"
@@ -252,7 +258,7 @@ def _window_start(window: Window, good: str) -> str:
 
 
 def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
-    """(slot, SQL) for each stored field, in the order of `slots_of`."""
+    """Return (slot, SQL) for each stored field, in the order of `slots_of`."""
     found: list[tuple[str, str]] = []
     names = iter(slots_of(aggregates))
     for aggregate in aggregates:
@@ -267,7 +273,7 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
         elif aggregate.fold is Fold.QUANTILE:
             found.append((next(names).column, f"kll_sketch_agg_double({of}, {KLL_K})"))
         elif aggregate.fold is Fold.COLLECT:
-            # Records of a task come from one partition, so that their offsets are the order of arrival.
+            # Records of a task come from one partition, so their offsets give the order of arrival.
             offset = f"CASE WHEN ({of}) IS NOT NULL THEN __offset END"
             found.append((next(names).column, f"reverse(max_by({of}, {offset}, {aggregate.argument}))"))
         else:
@@ -277,9 +283,9 @@ def _partials(aggregates: tuple[Aggregate, ...]) -> list[tuple[str, str]]:
 
 
 def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """The records of a batch that are dead letters, as they were read, with the reason; `view` has headers.
+    """Return the SQL of the records of a batch that are dead letters, unchanged, with the reason. `view` has headers.
 
-    A record without a key is one where something needs the key that it reaches, and once.
+    A record without a key is a dead letter, once, if it reaches a node that needs its key.
     """
     of_topic = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     judged = judged_sql(source, of_topic, max_timestamp_ahead_ms, (), _RAW)
@@ -302,9 +308,9 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
 
 
 def times_sql(source: Source, number: int, view: str, max_timestamp_ahead_ms: int) -> str:
-    """The event time of each record of a source, null for dead letters; `number` says which source.
+    """Return the SQL of the event time of each record of a source, which is null for dead letters.
 
-    Columns: `source INT`, `p INT`, `record_offset BIGINT`, `ts BIGINT`.
+    `number` is the number of the source. Columns: `source INT`, `p INT`, `record_offset BIGINT`, `ts BIGINT`.
     """
     judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
     return (

@@ -1,4 +1,4 @@
-"""Records of Kafka through Spark, read_committed: as they come, or once between two offsets."""
+"""Reads Kafka records through Spark, read_committed: as a stream, or once between two offsets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _READ_OPTIONS = {
 
 
 def as_they_come(spark: SparkSession, settings: Settings, options: Mapping[str, str]) -> DataFrame:
-    """A streaming frame; `options` say of what, and from where."""
+    """Return a streaming frame. `options` name the partitions and the offsets to start from."""
     reader = spark.readStream.format("kafka").options(**spark_kafka_options(settings))
     return reader.options(**_READ_OPTIONS).options(**options).load()
 
@@ -32,7 +32,10 @@ def read_between(
     ends: Mapping[TopicPartition, int],
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """What lies from `starts` to before `ends`, both of the same partitions. `options` go before the usual ones."""
+    """Return the records from `starts` up to but excluding `ends`. Both name the same partitions.
+
+    `options` override the usual ones.
+    """
     return (
         spark.read.format("kafka")
         .options(**spark_kafka_options(settings))
@@ -45,17 +48,18 @@ def read_between(
 
 
 def following(group: str) -> dict[str, str]:
-    """Options of bounded reads each of which begins where the one before ended, in one thread.
+    """Return the options for bounded reads in one thread, each of which begins where the previous one ended.
 
-    Under one fixed `group` Spark keeps the consumers and what they have fetched ahead; without, each read makes new ones. The
-    partitions are assigned and nothing is committed, so brokers never see a member or an offset of it.
+    With a fixed `group`, Spark keeps the consumers and the records that they have fetched ahead. Without it, each read
+    creates new consumers. The partitions are assigned and nothing is committed, so brokers see neither a member nor an offset
+    of the group.
     """
-    # Where a range ends in markers of transactions, the consumer waits that long for more.
+    # If a range ends in transaction markers, the consumer waits this long for more records.
     return {"kafka.group.id": group, "kafka.fetch.max.wait.ms": "10"}
 
 
 def assignment(partitions: Iterable[TopicPartition]) -> str:
-    """`{"topic": [0, 1]}`, as the Kafka source takes it."""
+    """Return partitions in the form that Spark's Kafka source expects: `{"topic": [0, 1]}`."""
     found: dict[str, list[int]] = {}
     for partition in sorted(partitions):
         found.setdefault(partition.topic, []).append(partition.partition)
@@ -63,7 +67,7 @@ def assignment(partitions: Iterable[TopicPartition]) -> str:
 
 
 def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
-    """`{"topic": {"0": 23}}`, as the Kafka source takes it."""
+    """Return offsets in the form that Spark's Kafka source expects: `{"topic": {"0": 23}}`."""
     found: dict[str, dict[str, int]] = {}
     for partition, offset in offsets.items():
         found.setdefault(partition.topic, {})[str(partition.partition)] = offset

@@ -1,7 +1,8 @@
-"""The gear for a sub-topology that is level: Structured Streaming, where each batch holds everything that is there.
+"""The gear for a sub-topology that has caught up: Structured Streaming, in which each batch has all available records.
 
-Spark's checkpoint carries nothing from one start to the next: each start has a fresh folder and explicit offsets. Its
-offset log tells the batch's end offsets, which the data cannot (markers and gaps have offsets too).
+Spark's checkpoint carries nothing from one start to the next: each start has a new folder and explicit offsets. The end
+offsets of a batch are read from Spark's offset log, because the records do not show them (markers and gaps have offsets,
+too).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _numbers = itertools.count()
 
 
 class LiveGear:
-    """Runs one query at a time; its checkpoints are in `folder`."""
+    """Runs one streaming query at a time. Its checkpoints are in `folder`."""
 
     def __init__(
         self,
@@ -56,13 +57,13 @@ class LiveGear:
         self._folder = folder
 
     def run(self, starts: Offsets, size: BatchSize) -> Offsets:
-        """Read on from `starts` until more has come than fits into one batch; returns the next offsets by then.
+        """Read from `starts` until more has arrived than fits into one batch, and return the next offsets. Blocks.
 
-        Blocks. Raises `OutcomeUnknown` when the query has ended by itself.
+        Raises `OutcomeUnknown` if the query ends by itself.
         """
         checkpoint = self._folder / f"{self._subtopology.index}-{next(_numbers)}"
         handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, size, checkpoint)
-        # No bound: what does not fit is not even computed.
+        # The read has no limit: a batch that is too large is not computed at all.
         wanted = {
             "assign": assignment(starts),
             "startingOffsets": offsets_json(starts),
@@ -72,25 +73,25 @@ class LiveGear:
             as_they_come(self._spark, self._settings, wanted)
             .writeStream.foreachBatch(handler)
             .option("checkpointLocation", checkpoint.as_uri())
-            # As soon as there is something: the handler keeps the commit interval.
+            # A batch starts as soon as there are records; the handler keeps the commit interval.
             .trigger(processingTime="0 seconds")
             .start()
         )
         try:
             while not self._out.stopped.is_set() and not handler.is_overtaken.wait(_WAIT_S):
                 if not query.isActive:
-                    raise OutcomeUnknown(f"the Spark query ended: {query.exception()}")
+                    raise OutcomeUnknown(f"the Spark query ended by itself: {query.exception()}")
         finally:
             try:
                 query.stop()
             except (Py4JError, PySparkException, OSError) as error:
-                log.warning("stopping a query: %s", error)
+                log.warning("failed to stop the Spark query: %s", error)
             shutil.rmtree(checkpoint, ignore_errors=True)
         return handler.next_offsets
 
 
 class _Handler:
-    """What foreachBatch calls: two actions per branch's source at the most, the second only for bad records."""
+    """The handler of `foreachBatch`. It runs at most two actions per source, the second one only for bad records."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class _Handler:
         self._branches = [branch_sql(subtopology, branch, self._view, ahead_ms) for branch in subtopology.branches]
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Compute and hand over, then keep the commit interval; a batch that is too large ends this gear instead."""
+        """Compute a batch and hand it over, then wait for the commit interval. A batch that is too large ends this gear."""
         if self._out.stopped.is_set() or self.is_overtaken.is_set():
             return
         started = time.monotonic()
@@ -123,14 +124,14 @@ class _Handler:
             ends = self._end_offsets(batch_id)
             spanned = sum(end - self.next_offsets[p] for p, end in ends.items())
             if spanned > self._size.records:
-                # Cut by offsets, it would hold more of one source than of another: the catch-up gear cuts it by time.
-                log.info("overtaken: subtopology=%d offsets=%d", self._index, spanned)
+                # Split by offsets, it would have more of one source than of another; the catch-up gear splits it by time.
+                log.info("fell behind: subtopology=%d offsets=%d", self._index, spanned)
                 self.is_overtaken.set()
                 return
             self._hand_over(frame, ends, spanned)
             self._out.stopped.wait(max(0.0, started + self._commit_interval_s - time.monotonic()))
         except Exception:
-            # Spark reports the failure through the query; while stopping it is of no interest to anybody.
+            # Spark reports the failure through the query. While stopping, a failure does not matter.
             if not self._out.stopped.is_set():
                 log.exception("batch %d of sub-topology %d failed", batch_id, self._index)
                 raise
@@ -145,7 +146,7 @@ class _Handler:
         tables = [session.sql(sql).toArrow() for sql in self._branches]
         if several:
             frame.unpersist()
-        # Dead letters are read once more, with headers, which the stream does without.
+        # Dead letters are read again with their headers, which the stream does not read.
         for batch in self._reader.batches(self.next_offsets, ends, tables):
             log.info(
                 "batch: subtopology=%d gear=live offsets=%d partials=%d seconds=%.3f",
@@ -157,7 +158,7 @@ class _Handler:
                 return
 
     def _end_offsets(self, batch_id: int) -> dict[TopicPartition, int]:
-        """From Spark's offset log: version, batch metadata, then a line of JSON per source."""
+        """Read the end offsets of a batch from Spark's offset log: version, batch metadata, then one JSON line per source."""
         lines = (self._checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
         logged = json.loads(lines[-1])
         return {TopicPartition(t, int(p)): int(end) for t, ends in logged.items() for p, end in ends.items()}

@@ -1,4 +1,4 @@
-"""`stream_instance.py` with `--optimised yes|no` before its own arguments, which decides instead of the topology module."""
+"""Runs `stream_instance.py` with the additional argument `--optimised yes|no`, which overrides the topology module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemark.topology.builder import OPTIMISED
 
 
 def main(arguments: list[str]) -> ExitCode:
-    """Run one instance of the topology planned that way."""
+    """Run one instance of the topology, planned with or without optimisation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--optimised", choices=("yes", "no"), required=True)
     options, rest = parser.parse_known_args(arguments)

@@ -1,6 +1,7 @@
-"""State computed again from the source topics' start: `recompute.py DESCRIPTOR`, of a file that holds a `Recomputation`.
+"""Computes state again from the beginning of the source topics: `recompute.py DESCRIPTOR`.
 
-A line of JSON per batch and source partition says how far it is: `["pulse-events", 0, 200000]`. No output is written.
+DESCRIPTOR is the number of an open file that contains a `Recomputation`. The job prints one JSON line per batch and source
+partition with the next offset: `["pulse-events", 0, 200000]`. It writes no outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tidemark.topology.plan import SubTopology
 
 
 def main(request: int) -> ExitCode:
-    """Compute and end; the caller's end is the job's, too."""
+    """Compute the state and return the exit code. The job also ends if its caller ends."""
     keep_files_private()
     end_with_caller()
     try:
@@ -77,7 +78,7 @@ def _recompute(spark: SparkSession, settings: Settings, asked: Recomputation, su
 
 
 def _tasks(settings: Settings, asked: Recomputation, subtopology: SubTopology, opened: ExitStack) -> list[Task]:
-    """The tasks that are asked for, with empty stores; closed with `opened`."""
+    """Create the requested tasks with empty stores. They are closed with `opened`."""
     directory = InstanceDirectory(asked.folder, asked.plan.application_id, 0)
     opened.callback(directory.close)
     opener = StoreOpener(settings, Cache(settings.store_cache_bytes), wall_clock_ms)

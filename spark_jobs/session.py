@@ -1,4 +1,4 @@
-"""The Spark session of an instance: on loopback unless configured, sized for small batches."""
+"""The Spark session of an instance: on loopback unless configured otherwise, and tuned for small batches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tidemark.local.spark_driver import driver_jvm_conf
 from tidemark.settings import Settings
 
 _QUIET = (
-    # Its only warning is that it lets idle consumers go, which it does for every other batch with dead letters.
+    # It only warns that it closes idle consumers, which happens for every second batch with dead letters.
     "org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumerPool",
-    # Warns of every group id that is set, as members of one group would interfere. A bounded read has no member.
+    # It warns about every group id that is set, because members of one group would interfere. A bounded read has no member.
     "org.apache.spark.sql.kafka010.KafkaSourceProvider",
 )
 _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -25,7 +25,7 @@ _FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSyst
 
 @contextmanager
 def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """The session with these settings; as it was afterwards."""
+    """Change settings of the session inside the block and restore them afterwards."""
     before = {name: spark.conf.get(name) for name in conf}
     for name, value in conf.items():
         spark.conf.set(name, value)
@@ -37,9 +37,9 @@ def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def spark_session(settings: Settings, name: str) -> SparkSession:
-    """Start Spark, or take what spark-submit started. Blocks for some seconds.
+    """Start Spark, or use the JVM that spark-submit started. Blocks for some seconds.
 
-    Raises `PreflightFailed` where executors could not reach this driver.
+    Raises `PreflightFailed` if executors could not reach this driver.
     """
     system = java_system_properties(settings)
     jars = ensure("spark", settings)
@@ -50,23 +50,24 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.adaptive.enabled": "false",
-        # A value that cannot be computed is null, as for a field that is missing; it must not stop the stream.
+        # A value that cannot be computed becomes null, like a missing field, so that it does not stop the stream.
         "spark.sql.ansi.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark_shuffle_partitions),
-        # Spark's list without Kafka: a bounded read then makes its rows as a stream does, and not each one twice over.
+        # Spark's list without Kafka, so that a bounded read creates its rows as a stream does, instead of creating each
+        # twice.
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "50ms",
-        # The default one starts a process (`readlink`) for every file that it touches, twenty and more per batch. What it
-        # is better at, surviving a crash, is of no use here: every start has a fresh checkpoint.
+        # The default one starts a process (`readlink`) for every file that it touches, at least twenty per batch. Its
+        # advantage, that it survives a crash, is not needed here, because every start has a new checkpoint.
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        # Hadoop sets the modes of what it makes by this, not by the process's umask.
+        # Hadoop sets file modes by this setting, not by the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.sql.streaming.minBatchesToRetain": "2",
-        # What a query has fetched and its consumers are kept for the query that goes on from there, for five minutes. A read
-        # by itself, as for every batch with dead letters, has none that does: its records would fill the heap.
+        # By default, consumers and the records that they have fetched are kept for five minutes for a query that continues
+        # from there. No query continues after the separate read of dead letters, so its records would fill the heap.
         **{
             f"spark.kafka.consumer.{cache}.{name}": seconds
             for cache in ("cache", "fetchedData.cache")
@@ -74,7 +75,7 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.log.level": "WARN",
-        # Spark's own expression and the option of Kafka clients that holds a password.
+        # Spark's own expression, and the option of Kafka clients that contains a password.
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",
         "spark.executor.extraJavaOptions": " ".join(f"-D{name}={value}" for name, value in system.items()),
         **settings.spark_extra_conf,
@@ -83,12 +84,12 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
     for key, value in conf.items():
         builder = builder.config(key, value)
     if secret := settings.spark_authenticate_secret.get_secret_value():
-        # A JVM has the settings that it is started with on its command line, so this one comes after them.
+        # The settings with which a JVM is started are on its command line, so the secret is set after the start.
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
         builder = builder.config("spark.authenticate.secret", secret)
     spark = builder.getOrCreate()
     for name, value in system.items():
-        # The driver's JVM may have been started by spark-submit.
+        # Set here, because spark-submit may have started the driver's JVM.
         spark._jvm.java.lang.System.setProperty(name, value)
     log4j = spark._jvm.org.apache.logging.log4j
     for logger in _QUIET:

@@ -1,6 +1,7 @@
-"""One instance of a stream application: `stream_instance.py --topology NAME --instance N`.
+"""Runs one instance of a stream application: `stream_instance.py --topology NAME --instance N`.
 
-Ends with `ExitCode`: 0 stopped as asked, 10 relaunch, 20 fenced, 30 refused, 2 wrong use, 1 anything else.
+Its exit codes are those of `ExitCode`: 0 stopped on request, 10 start again, 20 fenced, 30 refused, 2 wrong arguments, 1 any
+other error.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ log = logging.getLogger("tidemark")
 
 
 def main(arguments: list[str]) -> ExitCode:
-    """Run one instance until SIGTERM or an error."""
+    """Run one instance until SIGTERM or an error, and return the exit code."""
     keep_files_private()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topology", required=True, help="module in include/topologies")
-    parser.add_argument("--instance", type=int, default=0, help="0 … n-1, survives relaunches")
+    parser.add_argument("--instance", type=int, default=0, help="0 … n-1, the same after a relaunch")
     options = parser.parse_args(arguments)
     logging.basicConfig(
         level=logging.INFO,
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> ExitCode:
     try:
         return _run(options.topology, options.instance, stop)
     except TidemarkError as error:
-        # The log is a file, and its disk may be full: the exit code is what counts.
+        # The log is a file on a disk that may be full; the exit code must be returned in any case.
         with contextlib.suppress(OSError):
             print(f"tidemark: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         return error.exit_code
@@ -81,7 +82,7 @@ def _run(topology_name: str, number: int, stop: threading.Event) -> ExitCode:
 
 
 def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name: str, stop: threading.Event) -> None:
-    # Broker, topics and folders are checked before Spark takes its seconds to start.
+    # Broker, topics and folders are checked first, because Spark takes seconds to start.
     instance = Instance(plan, settings, number, topology_name, probe_from_environment())
     failure: BaseException | None = None
     try:
@@ -93,13 +94,13 @@ def _process(plan: TopologyPlan, settings: Settings, number: int, topology_name:
         raise
     finally:
         instance.close(failure)
-        log.info("instance ended: %s", failure or "stopped as asked")
+        log.info("instance ended: %s", failure or "stopped on request")
 
 
 def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Exception) -> BrokersAway | None:
-    """What an instance ends with whose brokers are away: it leaves the reason to whoever launches it again.
+    """Return the error to end with if brokers are unavailable, and record the outage for the next launch.
 
-    None for an end that has nothing to do with them, such as a refusal by the start plan.
+    Returns None if the end has another cause, such as a refusal by the start plan.
     """
     if isinstance(error, InstanceFenced) or not _may_come_of_an_outage(error):
         return None
@@ -112,7 +113,7 @@ def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Ex
         path = outage_path(settings.var_dir, plan.application_id, number)
         write_outage(path, RecordedOutage(wall_clock_ms(), why, topics))
     except OSError as unwritable:
-        log.warning("the outage cannot be recorded, so this end counts as a relaunch: %s", unwritable)
+        log.warning("failed to record the outage, so this end counts as a relaunch: %s", unwritable)
     return BrokersAway(why if outage is None else f"{why}; ended with: {error}")
 
 
@@ -126,5 +127,5 @@ if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
-    # A thread of a client library that hangs must not keep a fenced or failed instance alive.
+    # A hanging thread of a client library must not keep a fenced or failed instance alive.
     os._exit(code)

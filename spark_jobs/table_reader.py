@@ -1,4 +1,4 @@
-"""A table's topic as its store keeps it: read, parsed and judged by the stream's own statement."""
+"""Reads a table's source topic in the form in which its store keeps it, with the SQL statement that the stream uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_table(
     end: int,
     go_on: Callable[[], bool],
 ) -> Iterator[ChangelogBatch]:
-    """Implements `TableReader`, `max_batch_records` offsets at a time."""
+    """Implement `TableReader`, reading `max_batch_records` offsets at a time."""
     subtopology, branch = _branch_of(plan, spec)
     view = f"table_{subtopology.index}_{partition.partition}_{spec.name}".replace("-", "_").replace(".", "_")
     sql = branch_sql(subtopology, branch, view, settings.max_timestamp_ahead_ms)
@@ -43,12 +43,12 @@ def read_table(
 
 
 def _branch_of(plan: TopologyPlan, spec: StoreSpec) -> tuple[SubTopology, Branch]:
-    """The branch whose records the table's node takes."""
+    """Return the branch that feeds the table's node."""
     for subtopology in plan.subtopologies:
         for node in subtopology.nodes:
             if isinstance(node, TableSource) and spec.name in {store.name for store in node.stores}:
                 return subtopology, next(b for b in subtopology.branches if b.enters and b.end in node.inputs)
-    raise ValueError(f"store {spec.name} is no table of {plan.application_id}")
+    raise ValueError(f"store {spec.name} is not a table of {plan.application_id}")
 
 
 def _stored(table: pa.Table, branch: Branch, next_offset: int) -> ChangelogBatch:

@@ -1,12 +1,12 @@
-"""`TopologyTestDriver`: a topology in one process, without broker or sockets, by the plan and the task loop of production.
+"""`TopologyTestDriver` runs a topology in one process, without broker or sockets, with the plan and tasks of production.
 
     driver = TopologyTestDriver(topology(), spark)
     driver.pipe("pulse-events", {"patient_id": "p1", "beat_ms": 1000, "ibi_ms": 800}, key="p1")
     driver.read("pulse-counts")
 
-Records that were piped are one batch, committed when something is read, time advances, or `commit()` is called: stream
-time moves per commit, as it does in production. Stores are kept in memory, except custom ones. Spark compiles a topology's
-SQL once; the first commit takes a second.
+Piped records form one batch, which is committed when a topic or store is read, time advances, or `commit()` is called. Stream
+time moves once per commit, as in production. Stores are in memory, except custom ones. Spark compiles a topology's SQL once,
+so the first commit takes a second.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _KAFKA = pa.schema(
 _HEADER = ("key", "value")
 
 
-# Such keys are those of the stores.
+# Windowed keys of topics have the form of the keys in these stores.
 _WINDOWED_KEYS = {WindowedKey.TIME: StoreKind.WINDOW, WindowedKey.SESSION: StoreKind.SESSION}
 
 
 @dataclass(frozen=True)
 class TestRecord:
-    """One record of a topic; `value` is its JSON, None for a tombstone.
+    """A record of a topic. `value` is its JSON value, or None for a tombstone.
 
-    `key` is text, None for none, bytes where it is no text (of a dead letter), or, in a topic of windowed keys,
-    (key, window start) or (key, session start, session end).
+    `key` is a text, None for a record without a key, or bytes if it is not a text (in a dead letter). In a topic with
+    windowed keys, it is (key, window start) or (key, session start, session end).
     """
 
     __test__ = False
@@ -93,7 +93,7 @@ class TopologyTestDriver:
     def __init__(
         self, topology: Topology, spark: SparkSession, *, partitions: int = 1, start_ms: int = 1_700_000_000_000
     ) -> None:
-        """`start_ms` is the clock at the beginning, which only `advance_wall_clock` moves."""
+        """`start_ms` is the clock at the start in epoch milliseconds. Only `advance_wall_clock` moves it."""
         self._plan = topology.plan()
         self._spark = spark
         self._partitions = partitions
@@ -161,10 +161,10 @@ class TopologyTestDriver:
         timestamp_ms: int | None = None,
         headers: Iterable[tuple[str, bytes | None]] = (),
     ) -> None:
-        """Give a record to a source topic: a value as dictionary, as bytes, or None for a tombstone.
+        """Write a record to a source topic. The value is a dictionary, bytes, or None for a tombstone.
 
-        `timestamp_ms` is the record's Kafka timestamp, the clock by default. Raises `InvalidTopology` for a topic that is
-        not read.
+        `timestamp_ms` is the record's Kafka timestamp; the default is the clock. Raises `InvalidTopology` if the topology
+        does not read the topic.
         """
         if topic not in self._waiting or topic in self._plan.repartition_topics:
             known = sorted(set(self._waiting) - set(self._plan.repartition_topics))
@@ -183,7 +183,7 @@ class TopologyTestDriver:
         self._waiting[topic].append(_Piped(key, value, partition, offset, timestamp_ms, headers))
 
     def advance_wall_clock(self, by: Duration) -> None:
-        """Commit what was piped, move the clock, and let every node that acts by it act."""
+        """Commit the piped records, move the clock, and let every node act that depends on it."""
         self.commit()
         self._now_ms += duration_ms(by, "advance_wall_clock")
         for task in self._tasks.values():
@@ -191,14 +191,14 @@ class TopologyTestDriver:
         self.commit()
 
     def advance_stream_time(self, to_ms: int) -> None:
-        """Commit what was piped, then a batch in which stream time reaches `to_ms`, as a record of then would make it."""
+        """Commit the piped records, then a batch that moves stream time to `to_ms`, as a record of that time would."""
         self.commit()
         for task in self._tasks.values():
             self._take(task, task.prepare(TaskInput(task.next_offsets, (), ()), self._now_ms, to_ms))
         self.commit()
 
     def commit(self) -> None:
-        """One batch of every sub-topology, until nothing waits in the topics between them."""
+        """Commit a batch of every sub-topology, repeatedly until no record waits in the topics between them."""
         while any(self._waiting.values()):
             for subtopology in self._plan.subtopologies:
                 records = {topic: self._waiting[topic] for topic in subtopology.source_topics}
@@ -268,15 +268,15 @@ class TopologyTestDriver:
             self._append(topic, key, value, timestamp_ms, headers)
 
     def read(self, topic: str) -> list[TestRecord]:
-        """The records written to a topic since it was last read; commits what was piped."""
+        """Commit the piped records, and return the records written to a topic since it was last read."""
         self.commit()
         return self._topics.pop(topic, [])
 
     def store(self, name: str) -> dict[Any, Any]:
-        """What a store holds, commits what was piped.
+        """Commit the piped records, and return the contents of a store.
 
-        Keys are the record's key, or (key, window start), or (key, session start, session end); values are dictionaries
-        of the aggregates or of the row. Raises `InvalidTopology` for an unknown store.
+        Keys are the record's key, or (key, window start), or (key, session start, session end). Values are dictionaries of
+        the aggregates or of the row. Raises `InvalidTopology` for an unknown store.
         """
         self.commit()
         found: dict[Any, Any] = {}
@@ -300,7 +300,7 @@ class TopologyTestDriver:
 
 
 def _store(spec: StoreSpec, directory: TaskDirectory) -> Store:
-    """In memory, whatever the topology says, unless it is the user's own."""
+    """Create an in-memory store, whatever kind the topology declares, except for a custom store."""
     if spec.custom is None:
         return MemoryStore()
     folder = directory.store_path(spec.name)

@@ -1,6 +1,7 @@
-"""pytest fixtures for topologies: put `pytest_plugins = ["spark_jobs.testing"]` into your conftest.
+"""pytest fixtures for topologies: add `pytest_plugins = ["spark_jobs.testing"]` to your conftest.
 
-`topology_driver(topology)` gives a `TopologyTestDriver` that is closed at the test's end; all share one Spark session.
+`topology_driver(topology)` returns a `TopologyTestDriver`, which is closed at the end of the test. All drivers share one
+Spark session.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidemark.settings import Settings
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark session for the whole run."""
+    """Start one local Spark session for the whole test run."""
     settings = Settings.load(spark_driver_memory="512m", spark_master="local[2]", spark_shuffle_partitions=1)
     session = spark_session(settings, "tests")
     yield session
@@ -27,6 +28,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def topology_driver(spark: SparkSession) -> Iterator[Callable[..., TopologyTestDriver]]:
-    """Makes drivers: `topology_driver(topology, partitions=2)`."""
+    """Return a function that creates drivers: `topology_driver(topology, partitions=2)`."""
     with ExitStack() as opened:
         yield lambda topology, **options: opened.enter_context(TopologyTestDriver(topology, spark, **options))

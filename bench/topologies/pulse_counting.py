@@ -1,4 +1,4 @@
-"""The counting part of patient monitoring by itself, which is what is measured."""
+"""The counting part of patient monitoring alone. The benchmark measures this topology."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidemark.topology.windows import tumbling
 
 
 def topology() -> Topology:
-    """Count the pulses of each patient per 60 s, accept beats up to 5 s late, keep 6 h of windows."""
+    """Count the pulses of each patient per 60 s, accept beats up to 5 s late, and keep the windows of 6 h."""
     topology = Topology("pulse-counting", version="1")
     (
         topology.stream(

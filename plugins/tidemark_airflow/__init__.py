@@ -1,6 +1,7 @@
-"""Streams in Airflow: launch or adopt an instance, watch it without a worker slot, relaunch it, stop it."""
+"""Streams in Airflow: launch or adopt an instance, watch it without a worker slot, relaunch it, and stop it."""
 
 from tidemark.files import keep_files_private
 
-# Airflow imports this package in every process that runs one of our tasks or triggers, also for what it launches.
+# Airflow imports this package in every process that runs a Tidemark task or trigger. The processes that these launch
+# inherit the setting.
 keep_files_private()

@@ -1,4 +1,4 @@
-"""From a failed task, or a deadline that has passed, to an alert: the callbacks that DAGs and their tasks have."""
+"""The callbacks of DAGs and tasks that raise an alert: on a failed task, a missed deadline, or a plan that waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Alarm(AirflowFailException):
-    """Ends a task for good, and says which alert that is."""
+    """Fails a task without a retry, and names the alert to raise."""
 
     def __init__(self, what: AlertKind, application_id: str, message: str) -> None:
         super().__init__(message)
@@ -34,17 +34,18 @@ class Alarm(AirflowFailException):
 
 @dataclass(frozen=True)
 class AlertOnFailure:
-    """Airflow calls it once when a task has failed for good, in its worker, or where that died in the DAG processor.
+    """The failure callback of a task: raises an alert when the task has failed for good.
 
-    A person who marks a task or a run failed knows it, and gets no alert. `what` is the alert unless the task ended by an
-    `Alarm`; `application_id` None: the one that the task is about.
+    Airflow calls it once, in the task's worker, or in the DAG processor if the worker died. There is no alert when a person
+    marks a task or a run as failed. `what` is the alert to raise, unless the task ended with an `Alarm`. If `application_id`
+    is None, the application is taken from the task's arguments or parameters.
     """
 
     what: AlertKind
     application_id: str | None = None
 
     def __call__(self, context: Mapping[str, Any]) -> None:
-        """`context` is the task's; of a worker that died it lacks the exception."""
+        """Raise the alert. `context` is that of the task; it has no exception if the worker died."""
         error = context.get("exception")
         where = f"{context['ti'].dag_id}.{context['ti'].task_id}"
         if isinstance(error, Alarm):
@@ -56,52 +57,61 @@ class AlertOnFailure:
 
 
 def alert_on_time_out(context: Mapping[str, Any]) -> None:
-    """Airflow calls it when a run has failed. Its tasks have told why, unless the run's own time was over."""
+    """The failure callback of a run: raises an alert if the run exceeded its `dagrun_timeout`.
+
+    In every other case the failed task has raised an alert already.
+    """
     if context.get("reason") != "timed_out":
         return
-    message = f"{context['dag'].dag_id}: run {context['run_id']} was ended: it took longer than its dagrun_timeout"
+    message = f"{context['dag'].dag_id}: Airflow ended run {context['run_id']}: it took longer than its dagrun_timeout"
     _raise(AlertKind.OPERATION_FAILED, _application(context), message)
 
 
 class PlanWaits(BaseNotifier):
-    """Raises an alert when a plan begins to wait for the answer of a person."""
+    """Raises an alert when a plan begins to wait for a person's answer."""
 
     def __init__(self, response_timeout: timedelta) -> None:
         super().__init__()
         self.response_timeout = response_timeout
 
     def notify(self, context: Mapping[str, Any]) -> None:
-        """The approval calls it before it waits; `context` is its own."""
+        """Raise the alert. The approval task calls this before it waits; `context` is that of the approval task."""
         task, run = context["task"], context["dag_run"]
-        users = ", ".join(user["name"] for user in task.assigned_users or []) or "anybody who may run the DAG"
+        users = ", ".join(user["name"] for user in task.assigned_users or []) or "any user who may run the DAG"
         try:
             place = task.generate_link_to_ui(task_instance=context["ti"])
         except ValueError:
             place = "Required actions of the run"
-        waits = f"the plan of run {run.run_id} waits for an answer of {users} within {self.response_timeout}"
+        waits = f"the plan of run {run.run_id} waits for an answer from {users} within {self.response_timeout}"
         _raise(AlertKind.PLAN_WAITS, _application(context), f"{run.dag_id}: {waits}: {place}")
 
 
 class SinceCreated(BaseDeadlineReference):
-    """Deadlines of a run count from when it was created, which is when somebody triggered it.
+    """A deadline reference: the time at which a run was created, which is when it was triggered.
 
-    Airflow's own `DAGRUN_QUEUED_AT` is the same moment, but a run that has such a deadline before it cannot be cleared:
-    Airflow 3.3.2 then computes with an interval that it has not read back from its database (`TypeError`). Airflow
-    knows a reference of ours by `plugins/tidemark_plugin.py`.
+    Airflow's own `DAGRUN_QUEUED_AT` is the same time, but a run with such a deadline cannot be cleared: Airflow 3.3.2 then
+    computes with an interval that it has not read back from its database (`TypeError`). `plugins/tidemark_plugin.py`
+    registers this class with Airflow.
     """
 
     def _evaluate_with(self, *, session: Any, **_run: Any) -> datetime:
-        """Airflow calls it in the step that creates the run."""
+        """Return the current time. Airflow calls this in the step that creates the run."""
         return datetime.now(UTC)
 
 
 def alert_on_deadline(allowed: timedelta) -> DeadlineAlert:
-    """A run of an operation that has not ended this long after it was created; the waiting for an approval counts."""
+    """Return a deadline that raises an alert if a run has not ended `allowed` after its creation.
+
+    The time spent waiting for an approval counts.
+    """
     return DeadlineAlert(reference=SinceCreated(), interval=allowed, callback=AsyncCallback(missed_deadline))
 
 
 async def missed_deadline(context: Mapping[str, Any]) -> None:
-    """Airflow calls it in the triggerer; `context` holds the run as it stood then, which may have failed before."""
+    """The callback of a missed deadline: raises an alert, unless the run has ended already.
+
+    Airflow calls it in the triggerer. `context` holds the run as it was when the deadline passed.
+    """
     run = context["dag_run"]
     if run["state"] in ("success", "failed"):
         return
@@ -116,7 +126,7 @@ def _raise(what: AlertKind, application_id: str, message: str) -> None:
 
 
 def _application(context: Mapping[str, Any]) -> str:
-    """The application that a task of an operation is about; empty where it is about several, or none."""
+    """Return the id of the application that a task works on, or an empty string if there are several or none."""
     arguments = getattr(context.get("task"), "op_kwargs", None)
     name = arguments.get("topology") if isinstance(arguments, Mapping) else None
     name = name or (context.get("params") or {}).get("topology")
@@ -125,5 +135,5 @@ def _application(context: Mapping[str, Any]) -> str:
     try:
         return load(name).application_id
     except TidemarkError as error:
-        log.info("the application of %s is not known: %s", name, error)
+        log.info("failed to find the application of topology %s: %s", name, error)
         return name

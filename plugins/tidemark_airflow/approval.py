@@ -1,4 +1,4 @@
-"""The approval of a plan: Airflow asks and records, the case keeps the answer."""
+"""The approval of a plan: Airflow asks a person and records the answer, and the case stores it with the plan's hash."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class PlanApprovalOperator(ApprovalOperator):
-    """Shows the plan that its case holds, and keeps the answer in that case, bound to the plan's hash.
+    """Shows the plan of a case, and stores the answer in that case together with the plan's hash.
 
-    `execute_complete` gets the answer from Airflow's record of the human response, and runs only when there is one: a task that
-    is marked successful keeps nothing. No answer in time means no. `oncall_approvers` are assigned by user id, as the auth
-    manager gives it. Nobody is asked again once the answer was used. The case is that of a restore or a change of one
-    application, or with `is_about_topics` that of `compaction_check`.
+    `execute_complete` gets the answer from Airflow's record of the human response and runs only if there is one: marking the
+    task as successful approves nothing. No answer in time means no. The users of `oncall_approvers` are assigned by user id,
+    as the auth manager knows them. Once an answer was used, it is not requested again. The case is that of a restore or a
+    change of one application, or with `is_about_topics` that of `compaction_check`.
     """
 
     def __init__(self, *, response_timeout: timedelta, is_about_topics: bool = False, **kwargs: Any) -> None:
@@ -38,21 +38,24 @@ class PlanApprovalOperator(ApprovalOperator):
         self.is_about_topics = is_about_topics
 
     def execute(self, context: Mapping[str, Any]) -> Any:
-        """Ask."""
+        """Show the plan and ask for the answer. Raises `AirflowFailException` if the plan is refused."""
         try:
             shown = self._approval(context).ask()
         except StartRefused as error:
             raise AirflowFailException(str(error)) from error
         if shown is None:
-            self.log.info("the answer that this run has was used already: nobody is asked again")
+            self.log.info("the answer of this run was used already: it is not requested again")
             return None
-        # An XCom can be changed through Airflow's API, and the approver would read another plan than the case holds.
+        # Not from an XCom: XComs can be changed through Airflow's API, and the approver would read another plan.
         self.body = shown
         return super().execute(context)
 
     def execute_complete(self, context: Mapping[str, Any], event: dict[str, Any]) -> Any:
-        """Keep the answer, or the no of a time that is over. A yes that does not count fails here, nothing being stopped."""
-        # It loads clients, which a DAG file that is parsed must not.
+        """Store the answer; no answer in time counts as no.
+
+        Raises `AirflowFailException` if the answer is a yes that is not valid. Nothing has been stopped by then.
+        """
+        # Imported here because it loads clients, which the parsing of a DAG file must not do.
         from tidemark.oncall.case import FAILED, SAID
 
         if "error" not in event:
@@ -73,7 +76,7 @@ class PlanApprovalOperator(ApprovalOperator):
         return super().execute_complete(context=context, event=event)
 
     def _approval(self, context: Mapping[str, Any]) -> PlanApproval:
-        # These load clients, which a DAG file that is parsed must not.
+        # Imported here because they load clients, which the parsing of a DAG file must not do.
         if self.is_about_topics:
             from tidemark_airflow.topic_settings import topic_settings_of
 

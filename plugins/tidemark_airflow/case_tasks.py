@@ -1,4 +1,4 @@
-"""Tasks that `restore_oncall` and the DAGs of changes have alike, to be called within a DAG. What they do is in `cases`."""
+"""Tasks that `restore_oncall` and the DAGs of changes share. Call them within a DAG; `cases` does their work."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 from airflow.sdk import task
 
 RETRIES = {"retries": 3}
-"""Of every task that may be tried again after its worker died."""
+"""Arguments of every task that may be retried after its worker died."""
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=False)
 def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
-    """A dry run ends here."""
+    """End the run here if it is a dry run."""
     return not (params or {})["dry_run"]
 
 
 @task(**RETRIES)
 def fence(**context: Any) -> None:
-    """Stop the instances; their DAG waits until the hold is released."""
+    """Stop the instances. The stream's DAG waits until the hold is released."""
     from tidemark_airflow import cases
 
     cases.fence(context)
@@ -26,7 +26,7 @@ def fence(**context: Any) -> None:
 
 @task(**RETRIES)
 def relaunch(**context: Any) -> None:
-    """Release the hold, and wait until the instances run again."""
+    """Release the hold and wait until the instances run again."""
     from tidemark_airflow import cases
 
     cases.relaunch(context)
@@ -34,7 +34,7 @@ def relaunch(**context: Any) -> None:
 
 @task
 def drain(**context: Any) -> None:
-    """Watch the lag until what waited is committed."""
+    """Watch the lag until the records that waited are committed."""
     from tidemark_airflow import cases
 
     cases.drain(context)
@@ -42,7 +42,7 @@ def drain(**context: Any) -> None:
 
 @task(trigger_rule="all_done", **RETRIES)
 def release(**context: Any) -> None:
-    """Whatever happened, the application is held no longer."""
+    """Release the hold on the application, whatever happened."""
     from tidemark_airflow import cases
 
     cases.release(context)
@@ -50,7 +50,7 @@ def release(**context: Any) -> None:
 
 @task(trigger_rule="all_done", **RETRIES)
 def report(**context: Any) -> str:
-    """The page with the time line; fails where it did not end as somebody chose."""
+    """Write the page with the time line. Fails if the case did not end as requested."""
     from tidemark_airflow import cases
 
     return cases.report(context)

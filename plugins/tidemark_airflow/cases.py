@@ -1,7 +1,8 @@
-"""What tasks of `restore_oncall` and of changes have in common: a case with a time line, the stop, the relaunch, the report.
+"""The steps that `restore_oncall` and the DAGs of changes share: stop the instances, relaunch them, report.
 
-Imported by a task when it runs, as it loads clients. What is refused ends the task for good; everything else may pass, so that
-the task is tried again.
+A *case* is the folder of one run of such a DAG: what was requested, the plan, the answer, the time line and the report. Tasks
+import this module when they run, because it loads clients. A refusal fails the task without a retry; after any other failure
+the task is retried.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _HELD = "held.json"
 
 @dataclass(frozen=True)
 class OpenCase:
-    """What a task works on."""
+    """The case that a task works on, with its folder, the settings and the deployed topology."""
 
     case: Case
     folder: CaseFolder
@@ -49,7 +50,7 @@ class OpenCase:
 
 @dataclass(frozen=True)
 class Step:
-    """A step at work; `say` tells a line to the log and to the time line."""
+    """A running step. `say` writes a line to the log and to the time line."""
 
     opened: OpenCase
     probe: Probe
@@ -57,7 +58,7 @@ class Step:
 
 
 def case_of(context: Context) -> OpenCase:
-    """The case of a run, the same for each of its tasks and tries."""
+    """Return the case of a run. It is the same for each task and each try of the run."""
     params, run = context["params"], context["dag_run"]
     settings, topology = Settings.load(), load(params["topology"])
     case = Case(
@@ -75,29 +76,29 @@ def case_of(context: Context) -> OpenCase:
 
 
 def approval_of(context: Context) -> PlanApproval:
-    """The approval of a run's case."""
+    """Return the approval of a run's case."""
     opened = case_of(context)
     return PlanApproval(opened.folder, opened.settings)
 
 
 def is_done(context: Context) -> bool:
-    """Whether what the case asked for is done, so that a task which is cleared and run again has nothing to do.
+    """Return whether the requested work is done, so that a task that is cleared has nothing to do.
 
-    Such a task leaves no line in the time line: RTO and outcome are those of the work.
+    Such a task writes no line to the time line: RTO and outcome are those of the work itself.
     """
     done = approval_of(context).is_done
     if done:
-        log.info("this case is done: nothing is changed again")
+        log.info("the work of this case is done: nothing is changed")
     return done
 
 
 def kept_plan(context: Context) -> str:
-    """The plan that was followed, as the approver was shown it."""
+    """Return the text of the plan as it was shown to the approver."""
     return str(case_of(context).folder.read("plan.json")["told"])
 
 
 def write_down(context: Context) -> None:
-    """What is asked, and by whom."""
+    """Record what was requested, and by whom."""
     opened = case_of(context)
     opened.folder.open(opened.case)
     opened.folder.note("preflight", "figures", asked_by=context["dag_run"].triggering_user_name)
@@ -105,7 +106,10 @@ def write_down(context: Context) -> None:
 
 @contextmanager
 def step(context: Context, name: str) -> Iterator[Step]:
-    """One step, with its beginning and end in the time line."""
+    """Run one step and write its beginning and end to the time line.
+
+    Raises `AirflowFailException` if the step is refused.
+    """
     opened = case_of(context)
     try:
         with opened.folder.step(name) as note:
@@ -123,9 +127,9 @@ def step(context: Context, name: str) -> Iterator[Step]:
 
 
 def fence(context: Context) -> None:
-    """Stop every instance, and keep the stream DAG from relaunching them. Stops nothing that nobody has approved.
+    """Stop every instance and keep the stream's DAG from relaunching them. Stops nothing unless the plan is approved.
 
-    Cleared and run again when the case is done, it does nothing.
+    Does nothing if the task is cleared after the work of the case is done.
     """
     if is_done(context):
         return
@@ -134,20 +138,20 @@ def fence(context: Context) -> None:
         approval.require()
         approval.require_topology(_planned_for(at.opened))
         hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.say)
-        # Cleared and run again, it finds none running of those that ran.
+        # When this task runs a second time, the instances that ran before are stopped already.
         if not folder.holds(_HELD):
             folder.write(_HELD, {"instances": list(hold.instances)})
 
 
 def _planned_for(opened: OpenCase) -> TopologyPlan:
-    """The deployed topology, in the form that plans of this kind of case are made for."""
+    """Return the deployed topology in the form for which plans of this kind of case are made."""
     if opened.case.kind != RESTORE:
         return opened.topology
     return RestoreKit.of(opened.topology, opened.settings, (), wall_clock_ms).plan
 
 
 def relaunch(context: Context) -> None:
-    """Release the hold, and wait until the instances that ran before run again. When they are late, what was done is kept."""
+    """Release the hold and wait until the instances that ran before run again. If they are late, the work is kept."""
     if _was_done(context, "relaunch"):
         return
     with step(context, "relaunch") as at:
@@ -160,35 +164,35 @@ def relaunch(context: Context) -> None:
         try:
             await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
         except OutcomeUnknown as error:
-            # That was the longest wait.
+            # Not retried: the longest wait is over.
             if not approval_of(context).is_done:
                 raise AirflowFailException(str(error)) from error
-            told = f"it is in place and stays; when the cause is mended, unpause stream__{case.topology}"
+            told = f"it is in place and stays; when the cause is removed, unpause stream__{case.topology}"
             at.opened.folder.note("relaunch", KEPT_FORWARD, told)
             raise AirflowFailException(f"{error}; what was approved is done: {told}") from error
         at.say(f"{', '.join(f'{case.application_id}-{number}' for number in wanted)} run again")
 
 
 def drain(context: Context) -> None:
-    """Watch what waited being committed."""
+    """Watch the lag until the records that waited are committed."""
     if _was_done(context, "drain"):
         return
     with step(context, "drain") as at:
         settings = at.opened.settings
         if not live_instances(settings.var_dir, at.opened.case.application_id):
-            at.say("no instance runs here, so nothing drains yet")
+            at.say("no instance runs on this machine, so the lag is not watched")
             return
         kit = RestoreKit.of(at.opened.topology, settings, (), wall_clock_ms)
         await_drained(kit, float(context["params"]["drain_timeout_s"]), at.say)
 
 
 def _was_done(context: Context, name: str) -> bool:
-    """Whether a step after the change has been done, of a case that is."""
+    """Return whether the work of the case and the step `name` after it are both done."""
     return is_done(context) and case_of(context).folder.has(name, DONE)
 
 
 def release(context: Context) -> None:
-    """Whatever happened: the application is held no longer by this case. Behind a roll-back, its instances must come back."""
+    """Release the hold of this case, whatever happened. After a roll-back, also wait until the instances run again."""
     probe_from_environment()("oncall-release")
     opened = case_of(context)
     case, folder, var_dir = opened.case, opened.folder, opened.settings.var_dir
@@ -196,7 +200,7 @@ def release(context: Context) -> None:
         folder.note("release", SAID, "the stream DAG may launch the instances again")
     approval = approval_of(context)
     if case.kind != RESTORE and not approval.is_done:
-        # The instances run on from here: what failed is planned again, and not repeated under an old answer.
+        # The instances continue from here, so a failed change needs a new plan and must not use the old answer.
         approval.close()
     if not folder.has("roll_back", DONE):
         return
@@ -204,13 +208,16 @@ def release(context: Context) -> None:
     try:
         await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
     except OutcomeUnknown as error:
-        told = f"{error}; when its cause is mended, unpause stream__{case.topology}"
+        told = f"{error}; when the cause is removed, unpause stream__{case.topology}"
         log.error("%s", told)
         folder.note("release", FAILED, told)
 
 
 def report(context: Context) -> str:
-    """Write the report; fails where the case did not end as somebody chose. Returns the page's path."""
+    """Write the report and return the path of its page.
+
+    Raises `AirflowFailException` if the case did not end as requested.
+    """
     probe_from_environment()("oncall-report")
     folder = case_of(context).folder
     made = make_report(folder, approval_of(context).answer)

@@ -1,4 +1,4 @@
-"""The DAG of a change to an application: planned, approved by a person, done with every instance stopped, and reported."""
+"""The DAG of a change to an application: plan, approval by a person, change with every instance stopped, and report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from tidemark_airflow.operations import case_params, operations_dag
 
 
 def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
-    """`kind`: its id, and what `tidemark.oncall.changing` does. A dry run, the default, ends behind the plan.
+    """Return the DAG of one kind of change.
 
-    Where the plan is refused, its task fails with the reasons, and nothing was stopped.
+    `kind` is the DAG's id and the change that `tidemark.oncall.changing` makes. A dry run, which is the default, ends after
+    the plan. If the plan is refused, its task fails with the reasons before anything is stopped.
     """
     dag = operations_dag(
         kind,
@@ -23,8 +24,8 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
         runbook=runbook,
         schedule=None,
         params=case_params(
-            dry_run="Only show the plan. Switched off, somebody has to approve it, and it is done.",
-            relaunch_timeout="If they are not back by then, the run fails; what is committed stays.",
+            dry_run="Only show the plan. If this is off, the plan waits for an approval and is then carried out.",
+            relaunch_timeout="If they do not run by then, the DAG run fails; what is committed stays.",
             own=params,
         ),
         tags=["change"],
@@ -35,27 +36,27 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
 
         @task(**RETRIES)
         def preflight(**context: Any) -> None:
-            """Can it be done at all?"""
+            """Check whether the change is possible."""
             from tidemark_airflow import changes
 
             changes.preflight(context)
 
         @task(**RETRIES)
         def plan(**context: Any) -> str:
-            """What it would do now; the application runs on."""
+            """Make the plan. The application keeps running."""
             from tidemark_airflow import changes
 
             return changes.plan(context)
 
         approval = PlanApprovalOperator(
             task_id="approval",
-            subject=f"{kind} of {{{{ params.topology }}}}: do as planned?",
+            subject=f"{kind} of {{{{ params.topology }}}}: carry out this plan?",
             response_timeout=timedelta(hours=1),
         )
 
         @task(**RETRIES)
         def change(**context: Any) -> None:
-            """In one transaction; tried again it finds what is done."""
+            """Make the change in one transaction. A retry finds what is done."""
             from tidemark_airflow import changes
 
             changes.change(context)

@@ -1,6 +1,6 @@
-"""Tasks of the DAGs that `change_dag` makes: from a task's context to a step of `tidemark.oncall.changing`.
+"""The tasks of the DAGs that `change_dag` makes: each calls a step of `tidemark.oncall.changing`.
 
-Imported by a task when it runs, as it loads clients.
+Tasks import this module when they run, because it loads clients.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemark_airflow.cases import Context, is_done, kept_plan, step, write_down
 
 
 def preflight(context: Context) -> None:
-    """Write down what is asked, and look whether it could be done."""
+    """Record what was requested and check whether it is possible."""
     if is_done(context):
         return
     write_down(context)
@@ -24,7 +24,7 @@ def preflight(context: Context) -> None:
 
 
 def plan(context: Context) -> str:
-    """Make the plan; the Markdown of it is what the approver is shown."""
+    """Make the plan and return its Markdown text, which is shown to the approver."""
     if is_done(context):
         return kept_plan(context)
     with _changing(context, "plan") as work:
@@ -32,7 +32,7 @@ def plan(context: Context) -> str:
 
 
 def change(context: Context) -> None:
-    """Do what was approved; tried again, it finds what is done. Cleared when the case is done, it does nothing."""
+    """Make the approved change. A retry finds what is done; after the work of the case is done, nothing is changed."""
     if is_done(context):
         return
     with _changing(context, "change") as work:

@@ -1,4 +1,4 @@
-"""A DAG of one check: a mapped task per application, which ends as its verdict says."""
+"""The DAG of one check: a mapped task per application, whose result is the verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from tidemark.checks.verdict import Finding
 
 Judge = Callable[[str, Mapping[str, Any]], "list[Finding]"]
-"""Takes a topology's name and the run's parameters. Imports what it needs inside, so that the DAG file stays light."""
+"""Judges an application, given the topology's name and the run's parameters.
+
+The function imports what it needs inside its body, so that the DAG file loads fast.
+"""
 
 
 def check_dag(
@@ -28,7 +31,10 @@ def check_dag(
     params: Mapping[str, Param] | None = None,
     timeout: timedelta = timedelta(minutes=30),
 ) -> DAG:
-    """`<check>_check`: `judge` for each application chosen; `params` are those of this check alone."""
+    """Return the DAG `<check>_check`, which calls `judge` for each chosen application.
+
+    `params` are the parameters that only this check has.
+    """
     with operations_dag(
         f"{check}_check",
         description=description,
@@ -44,12 +50,12 @@ def check_dag(
 
         @task
         def topologies(params: dict[str, Any] | None = None) -> list[str]:
-            """The applications to look at."""
+            """Return the topologies to check."""
             return chosen(params or {})
 
         @task(task_id=check, map_index_template="{{ task.op_kwargs['topology'] }}")
         def judged(topology: str, params: dict[str, Any] | None = None) -> str:
-            """Look, judge, write the verdict into the history."""
+            """Judge one application and write the verdicts to their history."""
             return conclude(check, topology, judge(topology, params or {}))
 
         judged.expand(topology=topologies())

@@ -1,4 +1,4 @@
-"""What `history_cleanup` does: the past of Tidemark, and that of Airflow in its own database, by `airflow db clean`."""
+"""The work of `history_cleanup`: removes old history of Tidemark, and that of Airflow with `airflow db clean`."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ from tidemark.topology.load import names
 
 log = logging.getLogger(__name__)
 
-# Not `trigger`, `task_state_store` and `dag`, which know no DAG or no age of what still runs.
+# Not `trigger`, `task_state_store` and `dag`: they have no DAG id, or no age of what still runs.
 _TABLES = ("dag_run", "task_instance", "task_instance_history", "xcom", "log", "import_error")
-# Airflow adds it to `dag_run`, and cannot leave DAGs out of it, as it has no column for them. Its rows go with their runs.
+# Airflow adds this table to `dag_run` and cannot exclude DAGs from it, because it has no DAG id. Its rows are removed
+# with their runs.
 _GO_WITH_RUNS = {"deadline"}
 _NOT_CLEANED = re.compile(r"on the following tables and did not clean them: \[(.*?)\]")
 
 
 class CleanupFailed(TidemarkError):
-    """`airflow db clean` did not end well. Says what it said."""
+    """`airflow db clean` failed. The message has the last line of its output."""
 
 
 def plan() -> list[str]:
-    """Say what would be removed. Blocks. Raises `FactsUnavailable`, `CleanupFailed`."""
+    """Log what would be removed and return Tidemark's part as lines. Blocks. Raises `FactsUnavailable`, `CleanupFailed`."""
     settings = Settings.load()
     facts = FactsDatabase(settings)
     try:
         lines = list(_planned(settings, facts).lines())
     finally:
         facts.close()
-    for line in lines or ["nothing of Tidemark is too old"]:
+    for line in lines or ["Tidemark has nothing that is old enough to remove"]:
         log.info("%s", line)
     clean_airflow(settings, is_dry_run=True)
     return lines
 
 
 def remove() -> None:
-    """Remove it. Blocks. Raises as `plan` does."""
+    """Remove what `plan` lists. Blocks. Raises the same errors."""
     settings = Settings.load()
     facts = FactsDatabase(settings)
     try:
@@ -59,15 +60,16 @@ def remove() -> None:
 
 
 def clean_airflow(settings: Settings, *, is_dry_run: bool) -> None:
-    """Runs, tasks and logs of Airflow that are older than `logs_kept_days`, those of streams left out. Blocks.
+    """Remove Airflow's runs, tasks and logs that are older than `logs_kept_days`, except those of streams. Blocks.
 
-    A stream has one run and one deferred task for as long as it lives, which may be older than anything else. Raises
-    `CleanupFailed`.
+    A stream has one run and one deferred task for as long as it lives, which may be older than everything else. A dry run
+    only lists what would be removed. Raises `CleanupFailed`.
     """
     database = os.environ.get(AIRFLOW_DATABASE)
     if not settings.logs_kept_days or not database:
         log.info(
-            "Airflow's database is left alone: %s", "logs_kept_days is 0" if database else f"no {AIRFLOW_DATABASE}"
+            "Airflow's database is not cleaned: %s",
+            "logs_kept_days is 0" if database else f"missing variable {AIRFLOW_DATABASE}",
         )
         return
     before = datetime.now(UTC) - timedelta(days=settings.logs_kept_days)
@@ -79,7 +81,7 @@ def clean_airflow(settings: Settings, *, is_dry_run: bool) -> None:
         command += ["--exclude-dag-ids", ",".join(streams)]
     if is_dry_run:
         command.append("--dry-run")
-    # What a task inherits names no database.
+    # The environment of a task does not contain the address of Airflow's database.
     environment = {**os.environ, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database}
     environment.pop("AIRFLOW__CORE__SQL_ALCHEMY_CONN", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -91,7 +93,7 @@ def clean_airflow(settings: Settings, *, is_dry_run: bool) -> None:
     if done.returncode != 0:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CleanupFailed(
-            f"airflow db clean ended with {done.returncode}: {said[-1] if said else 'nothing was said'}"
+            f"airflow db clean ended with {done.returncode}: {said[-1] if said else 'it printed nothing'}"
         )
 
 

@@ -1,4 +1,4 @@
-"""The command and the environment of an instance, built by the Spark provider's hook."""
+"""The command line and the environment of an instance, built with the Spark provider's hook."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ INSTANCE_SCRIPT = Path("spark_jobs") / "stream_instance.py"
 
 
 class CannotSubmit(Exception):
-    """The Spark connection asks for something that cannot be supervised. Names the remedy."""
+    """The Spark connection asks for something that cannot be supervised. The message says what to change."""
 
 
 def spark_command(
     settings: Settings, topology: str, files: InstanceFiles, conn_id: str, script: Path | None = None
 ) -> Command:
-    """How to start an instance through spark-submit. May fetch jars, so it can take a while the first time.
+    """Return the command that starts an instance through spark-submit. Blocks while jars are downloaded the first time.
 
-    The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` when there is none.
+    The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` if there is no such
+    connection. Raises `CannotSubmit`.
     """
     from tidemark.local import jars, spark_driver
 
@@ -54,7 +55,7 @@ def spark_command(
 
 
 def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of an instance: ours without Airflow's own, which holds keys that a stream has no use for."""
+    """Return the environment of an instance: `inherited` without Airflow's variables, some of which are secrets."""
     root = project_root()
     environment = without_airflow(inherited)
     environment.update(settings.as_environment())
@@ -62,13 +63,13 @@ def instance_environment(settings: Settings, inherited: Mapping[str, str]) -> di
     environment["PYTHONPATH"] = os.pathsep.join([str(root / "include"), str(root), str(plugins)])
     environment["PYTHONUNBUFFERED"] = "1"
     environment["TIDEMARK_HOME"] = str(root)
-    # spark-submit is a script beside our Python.
+    # spark-submit is a script in the folder of this Python.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
     return environment
 
 
 def _write_properties(files: InstanceFiles, extra: Mapping[str, str]) -> str | None:
-    """Put extra Spark settings, which may be secrets, into a private file instead of on the command line."""
+    """Write extra Spark settings, which may be secrets, to a private file instead of the command line."""
     if not extra:
         return None
     files.make_folders()
@@ -85,22 +86,22 @@ def _submit_hook(conn_id: str, settings: Settings, **options: object):  # type: 
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     class InstanceSubmitHook(SparkSubmitHook):
-        """The provider's hook, which builds the command but leaves running it to us."""
+        """The provider's hook, used only to build the command."""
 
         def _resolve_connection(self) -> dict[str, object]:
             try:
                 self.get_connection(conn_id)
             except AirflowNotFoundException:
-                # The provider would go to YARN without a word.
+                # The provider would silently use YARN.
                 self.spark_binary = "spark-submit"
                 return {**super()._resolve_connection(), "master": settings.spark_master, "deploy_mode": "client"}
             return dict(super()._resolve_connection())
 
         def command(self, application: str) -> tuple[list[str], str]:
-            """The command line, and the master that is in it."""
+            """Return the command line and the master that is in it."""
             if self._connection["deploy_mode"] == "cluster":
                 raise CannotSubmit(
-                    f"connection {conn_id} says deploy-mode cluster, where the driver runs on a machine that Airflow "
+                    f"connection {conn_id} has deploy-mode cluster, in which the driver runs on a machine that Airflow "
                     f"cannot watch; use deploy-mode client"
                 )
             return self._build_spark_submit_command(application), str(self._connection["master"])

@@ -1,4 +1,4 @@
-"""A DAG per topology, made from the topology: the factory that `dags/streams.py` calls."""
+"""The factory of the streams' DAGs, one per topology. `dags/streams.py` calls it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ _BUDGET = RestartBudget()
 _MAX_INSTANCES = 64
 
 _RUNBOOK = """\
-Runs `{application_id}` for ever: launches its instances, watches them, relaunches them.
+Keeps `{application_id}` running: launches its instances, watches them, and relaunches them when they end.
 
-| to | do |
+| to | do this |
 |---|---|
-| start | unpause this DAG |
-| stop | **pause** this DAG: within a minute each instance commits its batch and ends; unpausing launches it again |
-| stop now | pause this DAG, then mark its run *failed* |
-| stop, shorter | mark every mapped `instance` task *failed*: the run fails, and the DAG pauses itself |
-| restart | mark the run *failed* or *success* and leave the DAG unpaused |
-| change the parameters | trigger a run with them (it queues), then mark the running one *success* |
-| restart one of several | mark its mapped task *failed*, then clear it; clearing a living one adopts it |
+| start | Unpause this DAG. |
+| stop | **Pause** this DAG. Within a minute each instance commits its batch and ends. Unpausing launches it again. |
+| stop now | Pause this DAG, then mark its run *failed*. |
+| stop in one step | Mark every mapped `instance` task *failed*: the run fails, and the DAG pauses itself. |
+| restart | Mark the run *failed* or *success* and leave the DAG unpaused. |
+| change the parameters | Trigger a run with them (it is queued), then mark the running one *success*. |
+| restart one of several | Mark its mapped task *failed*, then clear it. Clearing the task of a live instance adopts it. |
 
-The DAG `stream_pauses` does the stopping; keep it unpaused. When a run fails by itself the DAG pauses itself: read
-the task's last lines, remove the cause, unpause. `docs/airflow.md` says more, `docs/alerts.md` who is told.
+The DAG `stream_pauses` stops the instances of a paused DAG; keep it unpaused. When a run fails by itself, this DAG pauses
+itself: read the last lines of the task's log, remove the cause, and unpause. See `docs/airflow.md`, and `docs/alerts.md` for
+who gets an alert.
 
 ```
 {description}
@@ -43,28 +44,28 @@ the task's last lines, remove the cause, unpause. `docs/airflow.md` says more, `
 
 
 class Described(Protocol):
-    """What the factory needs of a topology."""
+    """The part of a topology that the factory needs."""
 
     @property
     def application_id(self) -> str:
-        """Name of the application."""
+        """The application's id."""
 
     def describe(self) -> str:
-        """The topology as text."""
+        """Return the topology as text."""
 
 
 def stream_dag(name: str, topology: Described, script: str | None = None, dag_id: str | None = None) -> DAG:
-    """The DAG that keeps one topology running. `script` replaces the instance's program; tests use it."""
+    """Return the DAG that keeps one topology running. `script` replaces the instance's program in tests."""
     with DAG(
         dag_id=dag_id or f"stream__{name}",
         description=f"Keeps the stream {name} running",
         doc_md=_RUNBOOK.format(application_id=topology.application_id, description=topology.describe()),
-        # Unpausing is enough to launch, and a run that ended is followed by another.
+        # Unpausing is enough to launch, and Airflow starts a new run when one ends.
         schedule="@continuous",
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # A run that fails by itself needs a person: the next one would fail the same way.
+        # A run that fails by itself needs a person: the next one would fail in the same way.
         max_consecutive_failed_dag_runs=1,
         is_paused_upon_creation=True,
         # A stream has no end, so there is no dagrun_timeout.
@@ -85,7 +86,7 @@ def stream_dag(name: str, topology: Described, script: str | None = None, dag_id
 
 
 def unloadable_dag(name: str, error: Exception) -> DAG:
-    """A DAG that Airflow refuses with the topology's error, so that the others in the file still show."""
+    """Return a DAG that Airflow refuses with the topology's error, so that the other DAGs of the file still appear."""
     return _Unloadable(
         dag_id=f"stream__{name}",
         schedule=None,
@@ -96,14 +97,14 @@ def unloadable_dag(name: str, error: Exception) -> DAG:
 
 class _Unloadable(DAG):
     def validate(self) -> None:
-        """Refuse; the message becomes the import error of the file."""
+        """Raise `InvalidTopology`. Its message becomes the import error of the file."""
         raise InvalidTopology(self.description or self.dag_id)
 
 
 @task(task_id="instances", doc_md="Numbers the instances: 0, 1, …")
 def _instances(params: dict[str, Any] | None = None) -> list[int]:
     try:
-        # Found now, and not when there is something to tell.
+        # An invalid alert callback must fail here, not when the first alert is raised.
         load_callback(Settings.load())
     except InvalidSettings as error:
         raise AirflowFailException(str(error)) from error
@@ -113,10 +114,10 @@ def _instances(params: dict[str, Any] | None = None) -> list[int]:
 def _default_args(application_id: str) -> dict[str, Any]:
     return {
         "owner": "streams",
-        # For what happens to workers, not to instances: a retry adopts what lives.
+        # Retries are for failures of workers, not of instances: a retry adopts the live instance.
         "retries": 20,
         "retry_delay": timedelta(seconds=5),
-        # Of one launch or one decision; the first launch may fetch jars. Watching is not limited.
+        # The limit of one launch or one decision; the first launch may download jars. Watching has no limit.
         "execution_timeout": timedelta(minutes=15),
         "priority_weight": STREAM_PRIORITY,
         "weight_rule": "absolute",
@@ -132,14 +133,14 @@ def _params() -> dict[str, Param]:
             minimum=1,
             maximum=_MAX_INSTANCES,
             title="Instances",
-            description="How many instances share the partitions. More than there are partitions stay idle.",
+            description="How many instances share the partitions. Instances beyond the number of partitions stay idle.",
         ),
         "max_restarts": Param(
             _BUDGET.max_restarts,
             type="integer",
             minimum=0,
             title="Restarts",
-            description="How often one instance may be relaunched within the window below before the task fails.",
+            description="How often an instance may be relaunched within the window below before its task fails.",
         ),
         "restart_window_s": Param(
             int(_BUDGET.window_s),
@@ -153,6 +154,6 @@ def _params() -> dict[str, Param]:
             type="integer",
             minimum=0,
             title="Longest backoff (seconds)",
-            description="The first relaunch comes at once, then after 10, 20, 40, … seconds, at most this long.",
+            description="The first relaunch is immediate; the next ones follow after 10, 20, 40, … s, at most this long.",
         ),
     }

@@ -1,6 +1,6 @@
-"""Tasks of the drill DAGs: run a drill, or ask how old the last one is.
+"""The tasks of the drill DAGs: run a drill, and judge the age of the last one.
 
-Imported by a task when it runs, as it loads clients and stores.
+Tasks import this module when they run, because it loads clients and stores.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def drill_and_conclude(
     follow_timeout_s: float,
     push_figures: Callable[[list[dict[str, Any]]], None],
 ) -> str:
-    """Drill one application, write its history, and end as the verdict says (see `conclude`).
+    """Drill one application, write the result to the history, and end as the verdict requires (see `conclude`).
 
-    `push_figures` takes what was compared, left out and found to differ, per store and way, however the drill ends.
+    `push_figures` is called with the number of keys compared, left out and different, per store and per way of rebuilding it,
+    whatever the verdict.
     """
     settings, plan = Settings.load(), load(topology).plan()
     if unknown := _not_to_be_drilled(plan, settings):
@@ -61,9 +62,9 @@ def drill_and_conclude(
 
 
 def judge_age(topology: str, max_age_days: float) -> list[Finding]:
-    """The finding on the age of the last drill that passed. Raises `FactsUnavailable`.
+    """Judge the age of the last drill that passed. Raises `FactsUnavailable`.
 
-    Of one that never passed the broker is asked whether any could have; then raises `OutcomeUnknown`, too.
+    If none has passed, the broker is asked whether the application has ever run; this can also raise `OutcomeUnknown`.
     """
     settings, plan = Settings.load(), load(topology).plan()
     facts = FactsDatabase(settings)
@@ -77,7 +78,7 @@ def judge_age(topology: str, max_age_days: float) -> list[Finding]:
 
 
 def _not_to_be_drilled(plan: TopologyPlan, settings: Settings) -> list[Finding]:
-    """The one finding of an application that has never run, or keeps nothing that a savepoint holds; else none."""
+    """Return one finding if the application cannot be drilled (it has no drillable store, or never ran), else none."""
     if not is_drillable(plan):
         return [nothing_to_drill(plan.application_id, not_compared(plan))]
     return never_ran(plan, settings, AdminClient(librdkafka_config(settings)))

@@ -1,4 +1,4 @@
-"""Stopping every instance of an application under a hold, so that nobody relaunches one until it is released."""
+"""Stopping every instance of an application under a hold. No instance is launched again until the hold is released."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _KILLED_WITHIN_S = 10.0
 
 
 def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, say: Callable[[str], None]) -> Hold:
-    """Take the hold, stop every instance on this machine, and return when none lives. May be repeated.
+    """Take the hold, stop every instance on this machine, and return when none runs. May be called again.
 
-    Each commits its batch and ends; what is left after the grace time is killed, which loses nothing. Raises
-    `TaskLocked` where another holds the application, `PreflightFailed` where an instance runs elsewhere, and
-    `OutcomeUnknown` where one cannot be stopped.
+    Each instance commits its batch and ends. Those that still run after the grace time are killed, which loses nothing.
+    Raises `TaskLocked` if another operation holds the application, `PreflightFailed` if an instance runs on another machine,
+    and `OutcomeUnknown` if an instance cannot be stopped.
     """
     instances = known_instances(var_dir, application_id)
     hold = take_hold(var_dir, application_id, Hold(by, reason, wall_clock_ms(), _living(instances)), say)
     for files in instances:
         _await_launcher(files)
-    # Whoever launched before the hold was there has written it down by now.
+    # A launch that began before the hold was taken has written its record by now.
     instances = known_instances(var_dir, application_id)
     hold = take_hold(var_dir, application_id, Hold(by, reason, hold.since_ms, _living(instances)), say)
     for files in instances:
@@ -45,13 +45,15 @@ def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, sa
         for files in instances:
             kill_rest(observe(files))
     if not wait_until(lambda: not _living(instances), _KILLED_WITHIN_S):
-        raise OutcomeUnknown(f"an instance of {application_id} cannot be stopped: see `tidemark status`, and try again")
-    say(f"{len(hold.instances)} instances were running, none runs now")
+        raise OutcomeUnknown(
+            f"failed to stop every instance of {application_id}: see `tidemark status`, end them, and try again"
+        )
+    say(f"{len(hold.instances)} running instances were stopped")
     return hold
 
 
 def await_running(var_dir: Path, application_id: str, numbers: tuple[int, ...], timeout_s: float) -> None:
-    """Wait until instances of these numbers are RUNNING. Raises `OutcomeUnknown` naming those that are not."""
+    """Wait until the instances with these numbers are RUNNING. Raises `OutcomeUnknown`, which names those that are not."""
 
     def missing() -> set[int]:
         live = live_instances(var_dir, application_id)
@@ -66,7 +68,7 @@ def await_running(var_dir: Path, application_id: str, numbers: tuple[int, ...], 
 
 
 def known_instances(var_dir: Path, application_id: str) -> list[InstanceFiles]:
-    """Every instance that ever ran or was launched here, by number."""
+    """Return every instance that ever ran or was launched on this machine, by number."""
     named = re.compile(rf"{re.escape(application_id)}-(\d+)(\.launch)?\.(json|lock)")
     names = (named.fullmatch(path.name) for path in (var_dir / "instances").glob(f"{application_id}-*"))
     numbers = {int(name[1]) for name in names if name}
@@ -87,7 +89,7 @@ def _living(instances: list[InstanceFiles]) -> tuple[int, ...]:
 
 
 def _await_launcher(files: InstanceFiles) -> None:
-    """Until nobody is in the middle of a launch; who comes later finds the hold."""
+    """Wait until no launch of this instance is in progress. Any later launch finds the hold."""
     files.make_folders()
     lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:

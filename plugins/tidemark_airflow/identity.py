@@ -1,6 +1,6 @@
-"""Who an instance is, and where its files lie.
+"""The identity of an instance, of its processes and launches, and the paths of its files.
 
-An instance is `<application_id>-<number>`: nothing random is in it, so whoever looks for it finds it.
+An instance is called `<application_id>-<number>`. The name has no random part, so every process can find the instance.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import psutil
 from tidemark.files import replace_file
 from tidemark.instance.outage_file import outage_path
 
-# The kernel counts start times from boot in ticks; a clock adjustment moves what psutil makes of them a little.
+# The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted.
 _CREATE_TIME_TOLERANCE_S = 2.0
 
 
 @dataclass(frozen=True)
 class InstanceKey:
-    """Deterministic identity of one instance of an application."""
+    """The identity of one instance of an application."""
 
     application_id: str
     instance: int
@@ -34,7 +34,7 @@ class InstanceKey:
 
 @dataclass(frozen=True)
 class InstanceFiles:
-    """Every file that an instance has under `var_dir`."""
+    """The paths of all files of an instance under `var_dir`."""
 
     var_dir: Path
     key: InstanceKey
@@ -44,58 +44,58 @@ class InstanceFiles:
 
     @property
     def run(self) -> Path:
-        """Written by the instance itself while it runs: process, state, batch, rate."""
+        """The run file, written by the instance itself while it runs: process, state, batch, rate."""
         return self._beside(".json")
 
     @property
     def launch(self) -> Path:
-        """Who was launched last (`LaunchRecord`)."""
+        """The record of the last launch (`LaunchRecord`)."""
         return self._beside(".launch.json")
 
     @property
     def exit(self) -> Path:
-        """How the last launch ended."""
+        """The exit code of the last launch."""
         return self._beside(".exit")
 
     @property
     def watcher(self) -> Path:
-        """Which trigger watches; only that one may stop the instance."""
+        """The name of the trigger that watches the instance; only that trigger may stop it."""
         return self._beside(".watcher")
 
     @property
     def standstill(self) -> Path:
-        """Since when it stands still (`tidemark.checks.standstill`); gone while it moves."""
+        """Since when the instance has made no progress (`tidemark.checks.standstill`); absent while it makes progress."""
         return self._beside(".standstill")
 
     @property
     def outage(self) -> Path:
-        """Why it ended, where its brokers were away (`tidemark.instance.outage_file`); gone at the next launch."""
+        """Why the instance ended, if brokers were unavailable (`tidemark.instance.outage_file`); a launch removes it."""
         return outage_path(self.var_dir, self.key.application_id, self.key.instance)
 
     @property
     def lock(self) -> Path:
-        """Held while somebody looks for a live instance and launches one."""
+        """The lock that is held while a process looks for a live instance and launches one."""
         return self._beside(".launch.lock")
 
     @property
     def spark_properties(self) -> Path:
-        """Spark settings that may hold secrets; readable by its owner only."""
+        """Spark settings that may contain secrets; only the owner can read the file."""
         return self._beside(".spark.conf")
 
     @property
     def log(self) -> Path:
-        """Standard output and error of all launches, appended."""
+        """The log: standard output and error of all launches, appended."""
         return self.var_dir / "log" / "instances" / f"{self.key}.log"
 
     def make_folders(self) -> None:
-        """Create the folders of these files."""
+        """Create the folders that hold these files."""
         self.launch.parent.mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process id means something: one boot of one machine, one process namespace."""
+    """The scope in which a process id is valid: one boot of one machine, and one process namespace."""
 
     host: str
     boot_id: str
@@ -103,28 +103,28 @@ class Place:
 
     @classmethod
     def here(cls) -> Place:
-        """The place of this process; parts that the system does not tell are empty."""
+        """Return the place of this process. Parts that the system does not provide are empty."""
         return cls(socket.gethostname(), _read("/proc/sys/kernel/random/boot_id"), _read_link("/proc/self/ns/pid"))
 
     def shares_processes_with(self, other: Place) -> bool:
-        """Whether a process id seen there can be looked up here."""
+        """Return whether a process id recorded in the other place can be looked up in this one."""
         return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process id that cannot be mistaken for a later process with the same number."""
+    """A process id with the start time of the process, so that a later process with the same id is not mistaken for it."""
 
     pid: int
     create_time: float
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """Raises `psutil.NoSuchProcess` when there is none."""
+        """Return the identity of a running process. Raises `psutil.NoSuchProcess`."""
         return cls(pid, psutil.Process(pid).create_time())
 
     def is_alive(self) -> bool:
-        """Whether this very process runs; one that ended but was not reaped does not."""
+        """Return whether this same process still runs. A process that ended but was not reaped does not."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.create_time) < _CREATE_TIME_TOLERANCE_S
@@ -135,7 +135,7 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class LaunchRecord:
-    """One launch of an instance; `pid` is its supervisor's, which leads a session of its own."""
+    """One launch of an instance. `pid` is that of its supervisor, which leads a session of its own."""
 
     launch_id: str
     pid: int
@@ -148,16 +148,16 @@ class LaunchRecord:
 
     @property
     def process(self) -> ProcessId:
-        """The supervisor."""
+        """The supervisor's process."""
         return ProcessId(self.pid, self.create_time)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, for a file or Airflow's task state."""
+        """Return plain values, for a file or for Airflow's task state."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> LaunchRecord | None:
-        """The record in `value`, or None when it is not one (another version, a torn write)."""
+        """Return the record in `value`, or None if it is not one (another version, an incomplete write)."""
         if not isinstance(value, Mapping):
             return None
         try:
@@ -168,7 +168,7 @@ class LaunchRecord:
 
 @dataclass(frozen=True)
 class RunView:
-    """What a running instance says about itself."""
+    """The contents of an instance's run file, in which it reports its state."""
 
     process: ProcessId
     state: str
@@ -177,7 +177,7 @@ class RunView:
 
     @classmethod
     def read(cls, path: Path) -> RunView | None:
-        """The run file, or None when it is missing or not readable as one."""
+        """Read a run file. Returns None if it is missing or malformed."""
         values = read_json(path)
         if not isinstance(values, Mapping):
             return None
@@ -189,7 +189,7 @@ class RunView:
 
 
 def read_json(path: Path) -> object:
-    """The value in a file, or None when it is missing or torn."""
+    """Read the JSON value in a file. Returns None if the file is missing or incomplete."""
     try:
         return json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
@@ -197,7 +197,7 @@ def read_json(path: Path) -> object:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace a file in one step: a reader sees the old value or the new one. Raises `OSError`."""
+    """Replace a file atomically: a reader sees the old value or the new one. Raises `OSError`."""
     replace_file(path, json.dumps(value, indent=1) + "\n", synced=False)
 
 

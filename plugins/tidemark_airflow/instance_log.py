@@ -8,22 +8,22 @@ from pathlib import Path
 _MAX_BYTES = 256 << 10
 _MAX_TOLD = 50
 _ERROR_PREFIX = "tidemark: "
-# As Python's logging and Spark's log4j begin a line: two words of time, then the level.
+# How Python's logging and Spark's log4j begin a line: two words of time, then the level.
 _LEVEL = re.compile(r"\d\S* \d\S* (TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL) ")
 _QUIET = frozenset({"TRACE", "DEBUG", "INFO"})
 
 
 class LogTail:
-    """What is in a log from `start_bytes` on, as it comes. A file that is not there yet, or is shorter, has nothing."""
+    """Reads a log from `start_bytes` on as it grows. A file that is missing or shorter counts as empty."""
 
     def __init__(self, path: Path, start_bytes: int) -> None:
         self._path = path
         self._at = start_bytes
 
     def lines(self, *, unfinished: bool = False) -> list[str]:
-        """Those since the last call; of a long part its end, after a line that says so.
+        """Return the lines since the last call. Of a long part, only the end is returned, after a line that says so.
 
-        A line whose end is not written yet is left for the next call, unless `unfinished`.
+        A line that is not complete yet is left for the next call, unless `unfinished` is set.
         """
         try:
             with self._path.open("rb") as log:
@@ -43,7 +43,7 @@ class LogTail:
 
 
 class Warnings:
-    """Of a log's lines those that say something is wrong, each with the lines that belong to it."""
+    """Reads from a log only the warnings and errors, each with the lines that follow it (such as a stack trace)."""
 
     def __init__(self, path: Path, start_bytes: int) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class Warnings:
         self._is_loud = False
 
     def new(self) -> list[str]:
-        """Those since the last call; of many the first, and where the others are."""
+        """Return the lines since the last call. If there are many, the first ones and where to find the others."""
         found = [line for line in self._tail.lines() if self._is_told(line)]
         more = len(found) - _MAX_TOLD
         return found if more <= 0 else [*found[:_MAX_TOLD], f"… {more} more lines are in {self._path}"]
@@ -65,12 +65,15 @@ class Warnings:
 
 
 def read_part(path: Path, start_bytes: int) -> list[str]:
-    """The lines from `start_bytes` on; of a long part its end, after a line that says so. Empty when there is none."""
+    """Return the lines of a log from `start_bytes` on. Of a long part, only the end, after a line that says so.
+
+    Returns an empty list if there are none.
+    """
     return LogTail(path, start_bytes).lines(unfinished=True)
 
 
 def last_error(lines: list[str]) -> str | None:
-    """What an instance said last about why it ended: its `tidemark: …` line, or else its last line."""
+    """Return the reason that an instance logged last: its last `tidemark: …` line, or else its last line."""
     for line in reversed(lines):
         position = line.find(_ERROR_PREFIX)
         if position >= 0:

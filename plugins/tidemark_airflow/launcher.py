@@ -1,4 +1,4 @@
-"""Launch an instance, or adopt the one that lives. Two operators at once on one machine end with one instance."""
+"""Launches an instance, or adopts the live one. Two operators on one machine at the same time end with one instance."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from tidemark.hold import describe_hold, read_hold
 from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
 from tidemark_airflow.observation import Liveness, Observation, observe
 
-# The driver commits the batch in hand within 15 s; the rest is for the JVM to end.
+# The driver commits its current batch within 15 s; the rest is the time that the JVM needs to end.
 STOP_GRACE_S = 25.0
 _LOG_ROTATE_BYTES = 64 << 20
 
 
 class LaunchFailed(Exception):
-    """The instance's supervisor did not start. Names the log."""
+    """The instance's supervisor did not start. The message names the log."""
 
 
 class Held(Exception):
-    """Somebody holds the application: nothing may be launched until that is over."""
+    """The application is held, so no instance may be launched until the hold is released."""
 
 
 class LivesElsewhere(Exception):
-    """The instance runs on another machine, where this one cannot watch it."""
+    """The instance runs on another machine, so its processes cannot be watched from this one."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """How to start an instance. Secrets are in `environment` only, never in `argv`.
+    """The command that starts an instance. Secrets are only in `environment`, never in `argv`.
 
-    `temporary` is the folder that each launch makes its own temporary folder in. `leave_s`: how much longer than
-    `STOP_GRACE_S` it may take to stop, for its last savepoint.
+    Each launch creates its own temporary folder inside `temporary`. `leave_s` is how many seconds longer than `STOP_GRACE_S`
+    the instance may take to stop, for its last savepoint.
     """
 
     argv: tuple[str, ...]
@@ -50,17 +50,17 @@ class Command:
 
 @dataclass(frozen=True)
 class Launched:
-    """A living instance: one that was found (`adopted`) or that was just started."""
+    """A live instance that was either found (`adopted`) or just started."""
 
     seen: Observation
     adopted: bool
 
 
 def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRecord | None = None) -> Launched:
-    """Return the living instance, starting it only when there is none. Blocks for as long as another does the same.
+    """Return the live instance, and start it only if there is none. Blocks while another process does the same.
 
-    `remembered` is a launch known from elsewhere (Airflow's task state); it counts when its process lives, although
-    its file is gone. Raises `LaunchFailed`, `Held`, and `LivesElsewhere` when another machine runs the instance.
+    `remembered` is a launch that Airflow's task state has recorded; it is used if its process lives but its file is gone.
+    Raises `LaunchFailed`, `Held`, and `LivesElsewhere` if another machine runs the instance.
     """
     files.make_folders()
     lock = os.open(files.lock, os.O_RDWR | os.O_CREAT, 0o600)
@@ -79,7 +79,7 @@ def launch_or_adopt(files: InstanceFiles, command: Command, remembered: LaunchRe
 
 
 def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> Observation | None:
-    """The living instance, or None. Raises `LivesElsewhere`."""
+    """Return the live instance, or None if there is none. Raises `LivesElsewhere`."""
     seen = observe(files)
     if seen.liveness is Liveness.ELSEWHERE:
         raise LivesElsewhere(
@@ -95,8 +95,8 @@ def find_live(files: InstanceFiles, remembered: LaunchRecord | None = None) -> O
 
 
 def _start(files: InstanceFiles, command: Command, lock: int) -> None:
-    """Start the supervisor and return when its record is written. It inherits the lock until then."""
-    # What the launch before this one ended of is over.
+    """Start the supervisor and return when its launch record is written. It inherits the lock until then."""
+    # The reason why the previous launch ended is no longer valid.
     files.outage.unlink(missing_ok=True)
     log_start_bytes = _rotated_size(files.log)
     ready_read, ready_write = os.pipe()
@@ -140,7 +140,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
 
 
 def _rotated_size(log: Path) -> int:
-    """Where the next launch's part of the log begins; a large log is put aside first."""
+    """Return the position in the log at which the next launch begins, in bytes. A large log is renamed first."""
     if not log.exists():
         return 0
     size = log.stat().st_size

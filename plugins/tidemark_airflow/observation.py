@@ -1,4 +1,4 @@
-"""Is an instance alive? Read from files and the process table; nothing here waits or changes anything."""
+"""Finds out whether an instance is alive, from files and the process table. Nothing here waits or changes anything."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ import psutil
 
 from tidemark_airflow.identity import InstanceFiles, LaunchRecord, Place, RunView, read_json
 
-# A run file is rewritten every second; one this old belongs to a process that ended, wherever that was.
+# A run file is rewritten every second, so one of this age belongs to a process that has ended, on whatever machine.
 _RUN_FILE_FRESH_S = 60.0
 
 
 class Liveness(Enum):
-    """What was found."""
+    """Whether an instance is alive, and where.
+
+    SUPERVISED: it runs here, and so does its supervisor. UNSUPERVISED: it runs here without one. GONE: it does not run.
+    ELSEWHERE: it runs on another machine.
+    """
 
     SUPERVISED = "supervised"
     UNSUPERVISED = "unsupervised"
@@ -25,16 +29,16 @@ class Liveness(Enum):
 
     @property
     def is_alive_here(self) -> bool:
-        """Whether a process of the instance runs where we can see it."""
+        """Whether a process of the instance runs on this machine."""
         return self in (Liveness.SUPERVISED, Liveness.UNSUPERVISED)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at an instance.
+    """The state of an instance at one time.
 
-    `launch` is None for an instance that nobody launched here (started by hand). `run` is given only when the process
-    that wrote it lives. `exit_code` is that of the last launch, when it is gone and its end was recorded.
+    `launch` is None for an instance that was started by hand. `run` is set only if the process that wrote the run file lives.
+    `exit_code` is that of the last launch, if that has ended and its end was recorded.
     """
 
     liveness: Liveness
@@ -45,17 +49,17 @@ class Observation:
 
     @property
     def launch_id(self) -> str | None:
-        """Which launch is alive; None when the live instance was not launched by us."""
+        """The id of the live launch, or None if the instance was not launched by Airflow."""
         return self.launch.launch_id if self.launch else None
 
 
 def observe(files: InstanceFiles) -> Observation:
-    """Look once. Reads three small files and, when the supervisor is gone, the process table."""
+    """Observe an instance once. Reads three small files and, if the supervisor is gone, the process table."""
     here = Place.here()
     launch = LaunchRecord.from_json(read_json(files.launch))
     run = RunView.read(files.run)
     if launch and not launch.place.shares_processes_with(here):
-        # Same host name, other boot: the machine was restarted, so nothing of that launch is left.
+        # The same host name but another boot: the machine was restarted, so nothing of that launch is left.
         if launch.place.host != here.host and _is_fresh(files):
             return Observation(Liveness.ELSEWHERE, launch, None, None, launch.place.host)
         return Observation(Liveness.GONE, launch, None, None, launch.place.host)
@@ -70,18 +74,18 @@ def observe(files: InstanceFiles) -> Observation:
 
 
 def session_members(launch: LaunchRecord) -> list[psutil.Process]:
-    """The living processes of a launch, its supervisor left out: they share the session that the supervisor began.
+    """Return the live processes of a launch, without its supervisor: all processes of the supervisor's session.
 
-    Process groups would miss some: helpers of Spark set their own.
+    A process group would miss some, because helper processes of Spark set their own.
     """
     if psutil.pid_exists(launch.pid) and not launch.process.is_alive() and not _is_zombie(launch.pid):
-        return []  # the number belongs to somebody else now, so the session ended before
+        return []  # another process has this id now, so the session ended before
     members = []
     for process in psutil.process_iter():
         if process.pid == launch.pid:
             continue
         try:
-            # Started before the launch: a member of an older session with this number.
+            # A process that started before the launch belongs to an older session with the same id.
             if os.getsid(process.pid) != launch.pid or process.create_time() < launch.create_time - 2:
                 continue
             if process.status() != psutil.STATUS_ZOMBIE:

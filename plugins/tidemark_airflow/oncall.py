@@ -1,6 +1,6 @@
-"""Tasks of `restore_oncall`: from a task's context to a step of `tidemark.oncall.steps`.
+"""The tasks of `restore_oncall`: each calls a step of `tidemark.oncall.steps`.
 
-Imported by a task when it runs, as it loads clients and stores.
+Tasks import this module when they run, because it loads clients and stores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def preflight(context: Context) -> None:
-    """Write down what is asked, and look whether it could be done."""
+    """Record what was requested and check whether it is possible."""
     if is_done(context):
         return
     write_down(context)
@@ -34,7 +34,7 @@ def preflight(context: Context) -> None:
 
 
 def plan(context: Context) -> str:
-    """Make the plan; the Markdown of it is what the approver is shown."""
+    """Make the plan and return its Markdown text, which is shown to the approver."""
     if is_done(context):
         return kept_plan(context)
     with _restoring(context, "plan") as (call, at):
@@ -44,7 +44,7 @@ def plan(context: Context) -> str:
 
 
 def restore(context: Context) -> None:
-    """Build and compare."""
+    """Build the new state and compare it with the changelogs."""
     if is_done(context):
         return
     with _restoring(context, "restore") as (call, _):
@@ -52,11 +52,11 @@ def restore(context: Context) -> None:
 
 
 def verify(context: Context) -> None:
-    """Look at the evidence."""
+    """Check the results of the comparison and push its figures as an XCom."""
     if not is_done(context):
         with _restoring(context, "verify") as (call, _):
             call.verify()
-    # A task that is cleared has lost what it pushed.
+    # Pushed again on every run, because clearing a task deletes its XComs.
     call = _call_of(case_of(context), probe_from_environment(), log.info)
     context["ti"].xcom_push("figures", call.figures())
 
@@ -70,14 +70,14 @@ def swap(context: Context) -> None:
 
 
 def roll_back(context: Context) -> None:
-    """Stop what runs by now, and bring the old state back.
+    """Stop the instances that run by now and put the old state back.
 
-    Skipped, and nothing is stopped for it, where nothing was begun, where the new state is in place, and where the old one is
-    back already.
+    The task is skipped, and nothing is stopped, if the restore had not begun, if the new state is in place, or if the old
+    state has been put back already.
     """
     opened, approval = case_of(context), approval_of(context)
     if not (opened.folder.has("restore", BEGUN) and approval.is_used):
-        raise AirflowSkipException("nothing was begun, so there is nothing to bring back")
+        raise AirflowSkipException("the restore had not begun, so there is nothing to roll back")
     if over := _call_of(opened, probe_from_environment(), log.info).is_over():
         raise AirflowSkipException(over)
     with _restoring(context, "roll_back") as (call, at):

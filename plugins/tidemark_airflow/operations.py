@@ -1,4 +1,4 @@
-"""What the DAGs an operator runs have in common: how they are made, and how a task says its verdict."""
+"""The common parts of the DAGs that operators run: the DAG itself, its parameters, and the end of a task by its verdict."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 DEFAULT_POOL = "default_pool"
 STREAM_PRIORITY = 100
-"""Of launching, adopting and stopping a stream: a crashed one waits behind nothing else."""
+"""The priority of launching, adopting and stopping a stream: a crashed stream waits for no other task."""
 CASE_PRIORITY = 50
-"""Of what somebody asked for and waits for; a stream stands meanwhile."""
+"""The priority of a run that a person triggered and waits for; a stream may be stopped meanwhile."""
 MAINTENANCE_PRIORITY = 1
-"""Of what looks after streams by the clock."""
+"""The priority of scheduled maintenance."""
 
 DRILL_AGE = "drill_age"
-"""The check whose failure means: nobody knows any more whether a restore works."""
+"""The check that fails when no recent drill shows that a restore works."""
 
 
 def operations_dag(
@@ -46,11 +46,11 @@ def operations_dag(
     pool: str = DEFAULT_POOL,
     priority: int = CASE_PRIORITY,
 ) -> DAG:
-    """A DAG with the policy of all operations: one run at a time, a runbook, an owner, time-outs.
+    """Return a DAG with the policy of all operations: one run at a time, a runbook, an owner, time limits.
 
-    `runbook` becomes its `doc_md`; `schedule` is a cron text, or None for a DAG that only a person triggers. A run that has
-    not ended within `deadline` raises an alert, and goes on. `pool` bounds how many of its tasks run at a time; of those that
-    wait for a worker the one with the highest `priority` is next.
+    `runbook` becomes its `doc_md`. `schedule` is a cron expression, or None for a DAG that only a person triggers. A run that
+    has not ended within `deadline` raises an alert and continues. `pool` limits how many of its tasks run at a time. Among
+    the tasks that wait for a worker, the one with the highest `priority` is next.
     """
     return DAG(
         dag_id=dag_id,
@@ -80,24 +80,25 @@ def operations_dag(
 
 
 def topology_param() -> Param:
-    """The one application an operation is about. None chosen by itself where there are several."""
+    """Return the parameter for the one application of an operation. It has no default if there are several topologies."""
     known = names()
     return Param(
         known[0] if len(known) == 1 else None,
         type="string",
         enum=known,
         title="Topology",
-        description="Name of the topology, as in `include/topologies/` and in the id of its `stream__` DAG.",
+        description="Name of the topology, as in `include/topologies/` and in the id of its DAG `stream__<name>`.",
     )
 
 
 CASE_PARAMS = frozenset({"topology", "dry_run", "reason", "relaunch_timeout_s", "drain_timeout_s"})
-"""Parameters of every operation that somebody approves. What else such an operation has is what it is asked for."""
+"""The parameters of every operation that needs an approval. Its other parameters describe the request itself."""
 
 
 def case_params(dry_run: str, relaunch_timeout: str, own: dict[str, Param]) -> dict[str, Param]:
-    """`CASE_PARAMS` around an operation's `own`. The texts say what a dry run does, and what becomes of it when the
-    instances are not back in time.
+    """Return `CASE_PARAMS` together with an operation's `own` parameters.
+
+    `dry_run` and `relaunch_timeout` are the descriptions of these two parameters.
     """
     return {
         "topology": topology_param(),
@@ -109,7 +110,7 @@ def case_params(dry_run: str, relaunch_timeout: str, own: dict[str, Param]) -> d
             minLength=3,
             maxLength=500,
             title="Reason",
-            description="Why, in a sentence: it is shown to whoever approves, and stands in the report.",
+            description="Why you run this, in a sentence. It is shown to the approver and is part of the report.",
         ),
         "relaunch_timeout_s": Param(
             300,
@@ -123,32 +124,32 @@ def case_params(dry_run: str, relaunch_timeout: str, own: dict[str, Param]) -> d
             type="integer",
             minimum=10,
             title="Longest wait for the lag (seconds)",
-            description="If what waited is not committed by then, the run fails, but nothing is rolled back.",
+            description="If the records that waited are not committed by then, the run fails; nothing is rolled back.",
         ),
     }
 
 
 def topologies_param() -> Param:
-    """The applications a check looks at; empty is every one."""
+    """Return the parameter for the topologies that a check covers. Empty means all of them."""
     return Param(
         [],
         type="array",
         items={"type": "string", "enum": names()},
         title="Topologies",
-        description="Names of the topologies to look at, as in `include/topologies/`; none named is all of them.",
+        description="Names of the topologies to check, as in `include/topologies/`. Empty: all of them.",
     )
 
 
 def chosen(params: dict[str, Any]) -> list[str]:
-    """Names of the topologies that `topologies_param` chose."""
+    """Return the names of the topologies that were chosen with `topologies_param`."""
     return list(params["topologies"]) or names()
 
 
 def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
-    """Write the verdicts into their history, log each, and end the task as the worst of them says.
+    """Write the verdicts to their history, log each, and end the task as the worst of them requires.
 
-    Returns the verdict when nothing failed. Raises `Alarm` naming what failed and what to do, and
-    `AirflowSkipException` when nothing was found wrong but the evidence was not enough to say it is right.
+    Returns the verdict if nothing failed. Raises `Alarm`, which says what failed and what to do, and `AirflowSkipException`
+    if nothing was found wrong but the evidence does not suffice for an OK.
     """
     from tidemark.checks.verdict import Verdict, worst
     from tidemark.facts.verdicts import keep_verdicts
@@ -159,7 +160,7 @@ def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
         log.log(level, "%s: %s: %s", finding.verdict, finding.subject, finding.message)
     application_id = load(topology).application_id
     if away := keep_verdicts(Settings.load(), application_id, check, findings):
-        log.warning("%s; this verdict is in this log alone", away)
+        log.warning("%s; this verdict is only in this log", away)
     verdict = worst(findings)
     if verdict is Verdict.FAILED:
         bad = [finding for finding in findings if finding.verdict is Verdict.FAILED]

@@ -1,4 +1,4 @@
-"""Pausing a stream's DAG stops the stream. A trigger cannot see that its DAG is paused, so a DAG looks once a minute."""
+"""Stops the streams whose DAG is paused. A trigger cannot see that its DAG is paused, so a DAG checks once a minute."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RUNBOOK = """\
-Stops the instances of every `stream__` DAG that is paused, within a minute. Each commits its batch, takes a last
-savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches them again, in the same
-run.
+Stops the instances of every `stream__<name>` DAG that is paused, within a minute. Each instance commits its batch, takes a
+last savepoint (setting `last_savepoint_timeout_ms`), and ends; nothing is lost. Unpausing the DAG launches the instances
+again in the same run.
 
-Instances that were started by hand are left alone. While **this** DAG is paused, pausing a stream stops nothing.
+Instances that were started by hand are not stopped. While **this** DAG is paused, pausing a stream stops nothing.
 """
 
 
 def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
-    """The DAG that makes pausing a stop. `streams` gives application ids by the ids of their stream DAGs."""
+    """Return the DAG that stops paused streams. `streams` returns application ids by the ids of their DAGs."""
     with operations_dag(
         "stream_pauses",
         description="Stops the streams whose DAG is paused",
@@ -58,18 +58,21 @@ def pauses_dag(streams: Callable[[], Mapping[str, str]]) -> DAG:
 
 
 def is_paused(ti: RuntimeTaskInstanceProtocol, dag_id: str) -> bool:
-    """Whether a DAG is paused; False for one that Airflow has not read yet."""
+    """Return whether a DAG is paused. Returns False for a DAG that Airflow has not read yet."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
         return ti.get_dag(dag_id).is_paused
     except AirflowRuntimeError as error:
-        log.info("%s is left alone: %s", dag_id, error)
+        log.info("failed to read whether the DAG %s is paused, so its stream is not stopped: %s", dag_id, error)
         return False
 
 
 def stop_launched(settings: Settings, application_id: str) -> list[str]:
-    """Ask every instance that Airflow launched on this machine to leave; their names. Does not wait."""
+    """Ask every instance of an application that Airflow launched on this machine to stop. Does not wait.
+
+    Returns the names of these instances.
+    """
     from tidemark_airflow.holding import known_instances
     from tidemark_airflow.observation import observe
     from tidemark_airflow.stopping import ask_to_leave
@@ -78,7 +81,7 @@ def stop_launched(settings: Settings, application_id: str) -> list[str]:
     for files in known_instances(settings.var_dir, application_id):
         seen = observe(files)
         if seen.liveness.is_alive_here and seen.launch is not None:
-            log.info("the DAG of %s is paused: it commits its batch and ends", files.key)
+            log.info("stopping instance %s, because its DAG is paused: it commits its batch and ends", files.key)
             ask_to_leave(files, seen, settings)
             asked.append(str(files.key))
     return asked

@@ -1,4 +1,4 @@
-"""What to do when an instance has ended: a pure function of its exit code, its past restarts and the time."""
+"""Decides what to do when an instance has ended: a pure function of its exit code, its past restarts and the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemark.instance.outage_file import RecordedOutage
 class RestartBudget:
     """How often an instance may be relaunched, and how long to wait before each time.
 
-    The first relaunch in a window happens at once; the n-th after that waits `backoff_first_s * 2**(n-1)`.
+    The first relaunch in a window is immediate; the n-th after that waits `backoff_first_s * 2**(n-1)` seconds.
     """
 
     max_restarts: int = 20
@@ -23,7 +23,7 @@ class RestartBudget:
     backoff_max_s: float = 120.0
 
     def backoff_s(self, restarts_in_window: int) -> float:
-        """Seconds to wait before the next relaunch."""
+        """Return the seconds to wait before the next relaunch."""
         if restarts_in_window == 0:
             return 0.0
         # 2**30 s is far beyond any cap; a larger exponent would only overflow.
@@ -40,14 +40,14 @@ class Relaunch:
 
 @dataclass(frozen=True)
 class Adopt:
-    """Another copy runs: watch that one, never start a second (rule 22)."""
+    """Another copy runs: watch that one and never start a second (see invariant: exit codes)."""
 
 
 @dataclass(frozen=True)
 class AwaitBrokers:
-    """The instance ended as its brokers were away: launch it when they are back. No relaunch is counted.
+    """The instance ended because brokers were unavailable: launch it when they are back. This counts as no relaunch.
 
-    Where only a part of them is away it is launched after `at_most_s` all the same: it may get by without that part.
+    If only some brokers are unavailable, it is launched after `at_most_s` in any case: it may not need those brokers.
     """
 
     outage: RecordedOutage
@@ -56,7 +56,7 @@ class AwaitBrokers:
 
 @dataclass(frozen=True)
 class GiveUp:
-    """A person is needed; `reason` says why and what to do, `what` which alert it is."""
+    """A person is needed. `reason` says why and what to do; `what` is the alert to raise."""
 
     reason: str
     what: AlertKind = AlertKind.STREAM_FAILED
@@ -66,13 +66,13 @@ Decision = Relaunch | Adopt | AwaitBrokers | GiveUp
 
 
 def explain(exit_code: int | None) -> str:
-    """What an exit code says, in words; `None` is an end that nobody recorded."""
+    """Return an exit code in words. None means that no exit code was recorded."""
     known = {
         None: "ended without a recorded exit code",
         int(ExitCode.OK): "stopped cleanly",
         int(ExitCode.FAILED): "failed",
         int(ExitCode.USAGE): "was called wrongly, or its topology or settings are invalid",
-        int(ExitCode.RETRY): "asked to be started anew",
+        int(ExitCode.RETRY): "asked to be started again",
         int(ExitCode.FENCED): "was fenced by another copy of itself",
         int(ExitCode.REFUSED): "refused to start",
     }
@@ -90,11 +90,11 @@ def decide(
     budget: RestartBudget,
     outage: RecordedOutage | None = None,
 ) -> Decision:
-    """What to do about an instance that ended with `exit_code`.
+    """Decide what to do about an instance that ended with `exit_code`.
 
-    `restarts` are the times of earlier relaunches, `now` the time (both epoch seconds). `outage` is what the instance
-    recorded of its brokers as it ended. A clean stop that Airflow did not ask for is relaunched like any other end: as
-    long as the run lives, its instance runs.
+    `restarts` are the times of earlier relaunches and `now` is the current time (both in epoch seconds). `outage` is what the
+    instance recorded about its brokers when it ended. An instance that stopped cleanly without a request from Airflow is
+    relaunched like any other: while the DAG run lives, its instance runs.
     """
     if exit_code == ExitCode.FENCED:
         return Adopt()

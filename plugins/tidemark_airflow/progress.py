@@ -1,4 +1,4 @@
-"""What a watcher says about a running instance: every change of state at once, progress now and then."""
+"""The reports about a running instance: every change of state at once, and progress at intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemark_airflow.identity import RunView
 
-# As they stand in a run file, with what a reader of the log wants to see.
+# The fields of a run file that a reader of the log wants to see.
 _SHOWN = (
     "batch",
     "records_per_second",
@@ -24,14 +24,14 @@ _QUIET_S = 60.0
 
 @dataclass(frozen=True)
 class Said:
-    """`lines` for the log. `figures` are the same as values, where there is progress to tell."""
+    """A report: `lines` for the log, and `figures` with the same as values. `figures` is None if no progress is due."""
 
     lines: list[str] = field(default_factory=list)
     figures: Mapping[str, Any] | None = None
 
 
 class Progress:
-    """Turns successive run files into what is said. The time is passed in."""
+    """Turns successive run files into reports, with progress every `every_s` seconds. The time is passed in."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
@@ -40,7 +40,7 @@ class Progress:
         self._said_at = 0.0
 
     def said(self, run: RunView | None, now: float) -> Said:
-        """What to say of what is seen at `now` (epoch seconds)."""
+        """Return the report on the run file that was read at `now` (epoch seconds)."""
         if run is None:
             return Said()
         lines = []
@@ -56,7 +56,7 @@ class Progress:
         self._said_at = now
         figures = {name: run.values[name] for name in _SHOWN if run.values.get(name) is not None}
         if silent_s >= _QUIET_S:
-            lines.append(f"no sign of life for {silent_s:.0f} s, although its process is there")
+            lines.append(f"its process runs, but has not written its run file for {silent_s:.0f} s")
         elif figures:
             lines.append(f"{run.state} {' '.join(f'{name}={value}' for name, value in figures.items())}")
         return Said(lines, {"state": run.state, "seen_at": round(now), "silent_s": round(silent_s), **figures})

@@ -1,7 +1,8 @@
-"""The deadline `rto_s`: looks whether an instance stands still, and raises an alert once when that takes too long.
+"""The deadline `rto_s`: raises one alert when an instance has made no progress for longer than that.
 
-What was seen lies in a file, so that the time goes on through relaunches, back-offs, holds and restarts of Airflow's parts.
-Airflow's own deadlines count from a run's beginning, which a stream's run has only one of (docs/decisions/0012).
+The beginning of a standstill is stored in a file, so that the time is counted across relaunches, back-offs, holds and
+restarts of Airflow's components. Airflow's own deadlines count from the beginning of a run, and a stream has only one run
+(docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-# A broker is asked only where an instance runs and says that it commits nothing.
+# The broker is asked only if an instance runs and reports that it commits nothing.
 _ASK_EVERY_MS = 10_000
-# A run file is rewritten every second, between batches; what an older one says of its rate is over.
+# A run file is rewritten every second, between batches; the rate in an older one is out of date.
 _FRESH_MS = 30_000
 
 
 class RtoWatch:
-    """Looks at one instance. Every method blocks; one thread at a time."""
+    """Watches the progress of one instance. Every method blocks; only one thread may call them at a time."""
 
     def __init__(self, files: InstanceFiles, ask: Callable[[RunView, Settings], Input] | None = None) -> None:
-        """`ask` gives what waits in the sources of the instance; tests replace it."""
+        """`ask` returns the input that waits in the sources of the instance; tests replace it."""
         self._files = files
         self._settings = Settings.load()
         self._ask = ask or WaitingInput().of
@@ -51,13 +52,13 @@ class RtoWatch:
         self._told_ms: int | None = None
 
     def look(self, now_ms: int) -> None:
-        """Once; `now_ms` in epoch milliseconds. Never raises: whatever fails here is no reason for a stream to end."""
+        """Check once; `now_ms` is in epoch milliseconds. Never raises: a failure here is no reason to end a stream."""
         if self._settings.rto_s <= 0:
             return
         try:
             self._look(now_ms)
         except Exception:
-            log.exception("instance %s: nobody sees whether it stands still", self._files.key)
+            log.exception("instance %s: failed to check whether it makes progress", self._files.key)
 
     def _look(self, now_ms: int) -> None:
         known = Standstill.of(read_json(self._files.standstill))
@@ -80,7 +81,7 @@ class RtoWatch:
             self._keep(finding, now_ms, over=False)
 
     def _tell(self, finding: Finding, since_ms: int, now_ms: int) -> None:
-        """Once, although the file that remembers it may not be written: a full disk is no reason to call every second."""
+        """Raise the alert once, also if the file that records it cannot be written because the disk is full."""
         if self._told_ms == since_ms:
             return
         self._told_ms = since_ms
@@ -102,8 +103,8 @@ class RtoWatch:
         self._asked_ms = now_ms
         try:
             return Look(now_ms, None, input=self._ask(run, self._settings))
-        except Exception as error:  # noqa: BLE001 - a broker or a topology that does not answer, whatever it raises
-            log.info("instance %s: what waits for it is not known: %s", self._files.key, error)
+        except Exception as error:  # noqa: BLE001 - whatever a broker or a topology raises
+            log.info("instance %s: failed to find out whether input waits: %s", self._files.key, error)
             return Look(now_ms, None)
 
     def _why_none_runs(self) -> str:
@@ -111,7 +112,7 @@ class RtoWatch:
         return "no process of it runs" if outage is None else f"no process of it runs: {outage.why}"
 
     def _keep(self, finding: Finding, now_ms: int, *, over: bool) -> None:
-        """In the database of facts: the history of verdicts, and the instance's events."""
+        """Write the finding to the history of verdicts and to the instance's events, in the database of facts."""
         from tidemark.errors import FactsUnavailable
         from tidemark.events.event import Event, EventKind
         from tidemark.facts.database import FactsDatabase
@@ -127,25 +128,25 @@ class RtoWatch:
             write_verdicts(facts, key.application_id, CHECK, now_ms, [finding])
             write_event(facts, Event(kind, key.application_id, version, key.instance, now_ms, finding.evidence))
         except FactsUnavailable as error:
-            log.warning("%s; this is in the log alone", error)
+            log.warning("%s; this finding is only in the log", error)
         finally:
             facts.close()
 
 
 def forget_standstill(files: InstanceFiles) -> None:
-    """Somebody has stopped the instance, or begins with it anew: how long it has stood does not matter any more."""
+    """Stop counting a standstill, because the instance was stopped on purpose or is being started for the first time."""
     files.standstill.unlink(missing_ok=True)
 
 
 class WaitingInput:
-    """What waits in the sources of an instance's tasks. Keeps the plan of the process that it was asked of last."""
+    """Finds the input that waits in the sources of an instance's tasks. Caches the plan for the last process."""
 
     def __init__(self) -> None:
         self._process: ProcessId | None = None
         self._plan: TopologyPlan | None = None
 
     def of(self, run: RunView, settings: Settings) -> Input:
-        """Blocks. Raises what a broker and a topology raise."""
+        """Return the waiting input. Blocks. Raises whatever the broker or the topology raises."""
         from confluent_kafka.admin import AdminClient
 
         from tidemark.broker.clients import librdkafka_config
@@ -162,7 +163,10 @@ class WaitingInput:
 
 @contextlib.asynccontextmanager
 async def rto_watched(files: InstanceFiles, is_ours: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
-    """Look every two seconds while the block runs, in a thread of its own; `is_ours`: nobody else looks by now."""
+    """Check every two seconds while the block runs, in a separate thread.
+
+    `is_ours` returns False once another watcher does this.
+    """
     watch = await asyncio.to_thread(RtoWatch, files)
 
     def look() -> None:

@@ -1,6 +1,6 @@
-"""Tasks of the DAG `savepoint`: take one, read it back, let old ones go.
+"""The tasks of the DAG `savepoint`: take a savepoint, read it back, and remove old ones.
 
-Imported by a task when it runs, as it loads clients and stores.
+Tasks import this module when they run, because it loads clients and stores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def take(topology: str) -> str:
-    """Take a savepoint and give its id. Raises `SavepointFailed`; skips an application that has never run."""
+    """Take a savepoint and return its id. Skips an application that has never run. Raises `SavepointFailed`."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
     plan = named_plan(load(topology).plan(), settings, admin)
@@ -39,14 +39,14 @@ def take(topology: str) -> str:
     taken = SavepointCommand(plan, settings, tasks, lambda _copied: None, wall_clock_ms).take()
     manifest = taken.manifest
     log.info(
-        "savepoint %s: %d tasks, %d bytes, %d of them new; the stream stood still for %d ms",
+        "savepoint %s: %d tasks, %d bytes, %d of them new; the stream was paused for %d ms",
         manifest.savepoint_id, len(manifest.tasks), manifest.total_bytes, taken.copied_bytes, taken.held_ms,
     )  # fmt: skip
     return manifest.savepoint_id
 
 
 def verify(topology: str, savepoint_id: str) -> str:
-    """Read every file back; the task ends as the verdict says (see `conclude`)."""
+    """Read every file of a savepoint back and end the task as the verdict requires (see `conclude`)."""
     found = verifying.verify(_repository(topology), savepoint_id)
     fine = f"savepoint {savepoint_id}: {found.tasks} tasks, {found.files} files, {found.bytes} bytes, all as they were saved"
     evidence = {"tasks": found.tasks, "files": found.files, "bytes": found.bytes}
@@ -55,7 +55,7 @@ def verify(topology: str, savepoint_id: str) -> str:
 
 
 def expire(topology: str, keep: int | None, max_age: str) -> int:
-    """Remove savepoints by count and age; gives how many went. Raises `SavepointFailed`."""
+    """Remove savepoints by count and age, and return how many were removed. Raises `SavepointFailed`."""
     settings = Settings.load()
     kept = settings.savepoints_kept if keep is None else keep
     max_age_ms = duration_ms(max_age, "parameter max_age") if max_age else None
@@ -64,7 +64,7 @@ def expire(topology: str, keep: int | None, max_age: str) -> int:
         "removed savepoints %s and %d files, %d bytes", ", ".join(gone.savepoints) or "none", gone.files, gone.bytes
     )
     if gone.files_kept is not None:
-        log.warning("files stay this time: %s", gone.files_kept)
+        log.warning("files are not removed this time: %s", gone.files_kept)
     return len(gone.savepoints)
 
 

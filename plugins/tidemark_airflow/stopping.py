@@ -1,4 +1,4 @@
-"""Stop an instance: ask once, wait for the clean end, kill what is left."""
+"""Stopping an instance: ask it once, check whether it has ended, and kill what is left."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) -> Request | None:
-    """Ask an instance to stop, as `ask_to_stop` does, with a last savepoint once its last batch is committed.
+    """Ask an instance to stop, as `ask_to_stop` does, and to take a last savepoint after its last batch.
 
-    Gives the request; None where the setting `last_savepoint_timeout_ms` is 0, or nobody is there to take one. Does not
-    wait, and asks nothing of the place where savepoints lie: the stop goes on without it.
+    Returns the request for the savepoint, or None if the setting `last_savepoint_timeout_ms` is 0 or no process runs that
+    could take one. Does not wait and does not access the savepoint location, so a stop never depends on it.
     """
     asked = None
     if settings.last_savepoint_timeout_ms > 0 and seen.run is not None:
@@ -42,21 +42,21 @@ def ask_to_leave(files: InstanceFiles, seen: Observation, settings: Settings) ->
 
 
 def ask_to_stop(seen: Observation) -> None:
-    """Send SIGTERM to whom it concerns: the supervisor, which passes it on and kills after its grace time.
+    """Send SIGTERM to the supervisor, which passes it on and kills the processes after its grace time. Does not wait.
 
-    Without a supervisor the driver gets it, and whoever asks must also call `kill_rest` later. Does not wait.
+    Without a supervisor, the driver gets the signal, and the caller must call `kill_rest` later.
     """
     if seen.liveness is Liveness.SUPERVISED and seen.launch:
         _signal(seen.launch.pid, signal.SIGTERM)
     elif seen.run:
         _signal(seen.run.process.pid, signal.SIGTERM)
     elif seen.launch:
-        # No driver has said who it is yet, so nothing is in hand that a kill could cut.
+        # No driver has written its run file yet, so a kill interrupts no batch.
         kill_rest(seen)
 
 
 def kill_rest(seen: Observation) -> None:
-    """SIGKILL everything that belongs to the instance."""
+    """Send SIGKILL to every process of the instance."""
     if seen.launch and seen.liveness.is_alive_here:
         for process in session_members(seen.launch):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -68,7 +68,7 @@ def kill_rest(seen: Observation) -> None:
 
 
 def is_gone(files: InstanceFiles, launch_id: str | None) -> bool:
-    """Whether the instance that was asked to stop has ended (a later launch is another one)."""
+    """Return whether the launch `launch_id` has ended. A later launch of the instance does not matter."""
     seen = observe(files)
     return not seen.liveness.is_alive_here or seen.launch_id != launch_id
 

@@ -1,4 +1,4 @@
-"""One instance of a stream as an Airflow task: launch or adopt, defer to a watcher, relaunch when it ends."""
+"""The operator that keeps one instance running: launch or adopt it, defer to a trigger, relaunch it when it ends."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from tidemark_airflow.whereabouts import where_is_it
 _LAUNCH = "launch"
 _RESTARTS = "restarts"
 _SHOWS_ITSELF_S = 5.0
-# A relaunched copy is a member of the group within this time, Spark's start included.
+# A relaunched copy joins the consumer group within this time, Spark's start included.
 _JOINS_S = 20.0
 
 
 class StreamOperator(BaseOperator):
     """Keeps instance number `instance` of a topology running until a user ends the task.
 
-    It holds a worker only while it launches. The task never succeeds by itself: an instance that ends is relaunched
-    within the budget of the DAG's params (`max_restarts`, …), or the task fails with what a person has to do.
-    `script` replaces the instance's program; tests use it.
+    It occupies a worker slot only while it launches. The task never succeeds by itself: an instance that ends is relaunched
+    within the budget of the DAG's params (`max_restarts`, …), or the task fails with a message that says what to do.
+    `script` replaces the instance's program in tests.
     """
 
     template_fields: Sequence[str] = ("topology", "application_id", "instance")
@@ -70,14 +70,14 @@ class StreamOperator(BaseOperator):
         self._watched: tuple[InstanceFiles, str] | None = None
 
     def execute(self, context: Mapping[str, Any]) -> NoReturn:
-        """Launch or adopt, then hand over to the trigger."""
+        """Launch or adopt the instance, then defer to the trigger."""
         ti = context.get("ti")
         if ti is None or ti.try_number <= 1:
             forget_standstill(self._files(Settings.load()))
         self._watch(context)
 
     def resume(self, context: Mapping[str, Any], event: Mapping[str, Any]) -> NoReturn:
-        """The instance ended: decide, and relaunch, adopt or fail."""
+        """React to the end of the instance: relaunch it, adopt another copy, wait, or fail."""
         settings = Settings.load()
         files = self._files(settings)
         exit_code = InstanceExited.from_payload(event).exit_code
@@ -85,10 +85,10 @@ class StreamOperator(BaseOperator):
         self._copy_to_task_log(files, lines)
         hold = read_hold(files.var_dir, self.application_id)
         if hold is not None:
-            # Whoever holds the application has stopped it: that is no relaunch of the budget's.
+            # The operation that holds the application has stopped it, so this does not use up the restart budget.
             self._wait_for_release(files, describe_hold(files.var_dir, self.application_id, hold))
         if exit_code == ExitCode.OK:
-            # Somebody has stopped it and wants it back now.
+            # It was stopped on purpose and is started again now.
             forget_standstill(files)
         self._react(context, files, exit_code, lines)
 
@@ -104,12 +104,12 @@ class StreamOperator(BaseOperator):
             self._adopt_only(context, files)
         if isinstance(decision, GiveUp):
             said = last_error(lines)
-            reason = f"{decision.reason}. It said: {said}" if said else decision.reason
+            reason = f"{decision.reason}. Its last message: {said}" if said else decision.reason
             raise Alarm(decision.what, self.application_id, reason)
         if isinstance(decision, AwaitBrokers):
             self._await_brokers(files, decision)
         if not isinstance(decision, Relaunch):
-            raise TypeError(f"no such decision: {decision}")
+            raise TypeError(f"unknown decision: {decision}")
         store.set(_RESTARTS, list(decision.restarts))
         self.log.info(
             "relaunch %s of at most %s within %.0f s", len(decision.restarts), budget.max_restarts, budget.window_s
@@ -122,17 +122,17 @@ class StreamOperator(BaseOperator):
         self._watch(context)
 
     def _await_brokers(self, files: InstanceFiles, decision: AwaitBrokers) -> NoReturn:
-        self.log.warning("waiting for brokers, which counts as no relaunch: %s", decision.outage.why)
+        self.log.warning("waiting for brokers, which does not count as a relaunch: %s", decision.outage.why)
         until = time.time() + decision.at_most_s
         trigger = BrokerTrigger(str(files.var_dir), self.application_id, self.instance, until)
         self.defer(trigger=trigger, method_name="relaunch")
 
     def relaunch(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """The backoff, the hold or the outage is over."""
+        """Launch or adopt the instance after a backoff, a hold or an outage."""
         self._watch(context)
 
     def on_kill(self) -> None:
-        """The worker is told to end between launch and hand-over: stop what nobody would watch."""
+        """Stop an instance that was launched but not handed to a trigger yet, because the worker has to end."""
         if self._watched is None:
             return
         files, me = self._watched
@@ -145,7 +145,7 @@ class StreamOperator(BaseOperator):
         settings = Settings.load()
         files = self._files(settings)
         store = context["task_state_store"]
-        # Nobody watches a task that is tried again.
+        # No trigger has counted a standstill while the task waited for its retry.
         RtoWatch(files).look(wall_clock_ms())
         script = Path(self.script) if self.script else None
         command = self.build_command(settings, self.topology, files, self.conn_id, script)
@@ -162,33 +162,33 @@ class StreamOperator(BaseOperator):
 
     def _wait_for_release(self, files: InstanceFiles, why: str) -> NoReturn:
         self._watched = None
-        self.log.info("instance %s is not launched now: %s", files.key, why)
+        self.log.info("instance %s is not launched yet: %s", files.key, why)
         trigger = HoldTrigger(str(files.var_dir), self.application_id, self.instance)
         self.defer(trigger=trigger, method_name="relaunch")
 
     def _adopt_only(self, context: Mapping[str, Any], files: InstanceFiles) -> NoReturn:
-        """After a fence: another copy lives. Watch it if it is here; elsewhere it has time to show itself in the group."""
-        # The copy that ended wrote the run file last; the one that lives writes it within a second.
+        """Watch the copy that fenced this one if it runs on this machine; else look for it in the group later."""
+        # The run file may still be that of the copy that ended; the live copy rewrites it within a second.
         wait_until(lambda: find_live(files) is not None, _SHOWS_ITSELF_S)
         self._watch_other(context, files)
         self._look_later(files)
 
     def _look_later(self, files: InstanceFiles) -> NoReturn:
-        # By then the session of a copy that has died is over. Two operators whose copies have fenced one another do not
-        # look at the same moment: the one that looks later finds what the other has launched.
+        # By then the group session of a dead copy has timed out. The random part keeps two operators whose copies fenced
+        # each other from checking at the same time: the later one finds what the other has launched.
         after_s = Settings.load().session_timeout_ms / 1000 + random.uniform(_JOINS_S, 2 * _JOINS_S)
-        self.log.info("looking in %.0f s whether the group has the other copy of instance %s", after_s, files.key)
+        self.log.info("in %.0f s the group is checked for the other copy of instance %s", after_s, files.key)
         trigger = BackoffTrigger(str(files.var_dir), self.application_id, self.instance, time.time() + after_s)
         self.defer(trigger=trigger, method_name="after_fence")
 
     def after_fence(self, context: Mapping[str, Any], event: Mapping[str, Any] | None = None) -> NoReturn:
-        """The other copy had its time: a group that has it makes the fence final, without it this copy is launched again."""
+        """Check the group for the other copy. Fails if the copy is a member; launches this copy again if it is not."""
         settings = Settings.load()
         files = self._files(settings)
         self._watch_other(context, files)
         found = where_is_it(settings, files)
         if found.is_member is None:
-            self.log.warning("the copy that fenced instance %s: %s", files.key, found.said)
+            self.log.warning("failed to look for the copy that fenced instance %s: %s", files.key, found.said)
             self._look_later(files)
         if found.is_member:
             raise AirflowFailException(
@@ -199,7 +199,7 @@ class StreamOperator(BaseOperator):
         self._react(context, files, None, [])
 
     def _watch_other(self, context: Mapping[str, Any], files: InstanceFiles) -> None:
-        """Defer to a watcher of the copy that lives here; back where none does."""
+        """Defer to a trigger that watches the live copy on this machine. Returns if there is none."""
         seen = find_live(files)
         if seen is None:
             return

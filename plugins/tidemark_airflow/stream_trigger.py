@@ -1,4 +1,4 @@
-"""Watches one instance without a worker slot, and stops it when a user ends its task."""
+"""The triggers of a stream's task: watch one instance without a worker slot, or wait before it is launched again."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
     from tidemark.broker.availability import Outage
 
 PROGRESS = "progress"
-"""The XCom of a stream's task that says how far its instance is, as often as the log does."""
+"""The name of the XCom that holds the progress of a task's instance. It is written as often as the log line."""
 
 _POLL_S = 1.0
 _STOP_POLL_S = 0.25
 _TAKE_AGAIN_S = 30.0
-# No event earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's process
-# ended; a task that runs again by then is taken for one that died, and its outcome is lost to a retry.
+# No event is sent earlier than this after the deferral. The worker that deferred may take 5 s to notice that its task's
+# process ended; a task that runs again by then is taken for one that died, and its outcome is replaced by a retry.
 _SETTLE_S = 9.0
-# Below the 30 s that the triggerer gives to on_kill. A supervisor kills by itself, later where a last savepoint is taken.
+# Below the 30 s that the triggerer allows for on_kill. A supervisor kills by itself, later if a last savepoint is taken.
 _STOP_WAIT_S = 28.0
 _KILL_AFTER_S = 26.0
 
 
 @dataclass(frozen=True)
 class InstanceExited:
-    """The watched instance is no more. `exit_code` is None when nobody recorded it."""
+    """The event that the watched instance has ended. `exit_code` is None if it was not recorded."""
 
     exit_code: int | None
 
     def as_payload(self) -> dict[str, Any]:
-        """Plain values, for a trigger event."""
+        """Return plain values, for a trigger event."""
         return asdict(self)
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> InstanceExited:
-        """The event that a trigger sent."""
+        """Return the event that a trigger sent."""
         return cls(payload["exit_code"])
 
 
 class StreamTrigger(BaseTrigger):
-    """Fires `InstanceExited` once. Meanwhile the task's log gets the instance's states, progress and warnings, and its XCom
-    `progress` what the log says last.
+    """Watches an instance, fires `InstanceExited` once, and stops the instance when a user ends the task.
 
-    `launch_id` is the launch to watch, or None for an instance that was started by hand.
+    Meanwhile it writes the instance's states, progress and warnings to the task's log, and the latest progress to the XCom
+    `progress`. `launch_id` is the launch to watch, or None for an instance that was started by hand.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class StreamTrigger(BaseTrigger):
         self._take_again_at = 0.0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to build this trigger again; the watcher's name is new each time on purpose."""
+        """Return what a triggerer needs to create this trigger again. The watcher's name is new each time on purpose."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {
@@ -96,7 +96,7 @@ class StreamTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once a second until the instance is gone."""
+        """Observe the instance once a second until it has ended."""
         settled_at = time.monotonic() + _SETTLE_S
         self._found_watcher = await asyncio.to_thread(watcher.recorded, self._files)
         self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
@@ -133,7 +133,7 @@ class StreamTrigger(BaseTrigger):
             await asyncio.sleep(_POLL_S)
 
     async def _take_again(self) -> None:
-        """Once there is room on the disk, unless another has taken it meanwhile."""
+        """Try again to become the watcher, after a full disk. Does nothing if another trigger became it meanwhile."""
         if self._has_taken or time.monotonic() < self._take_again_at:
             return
         self._take_again_at = time.monotonic() + _TAKE_AGAIN_S
@@ -149,13 +149,13 @@ class StreamTrigger(BaseTrigger):
                 PROGRESS, figures, dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
             )
         except AirflowRuntimeError as error:
-            # The log has it, and watching goes on.
-            self.log.warning("instance %s: its progress could not be written to Airflow: %s", self._files.key, error)
+            # Not an error: the log has the progress, too.
+            self.log.warning("instance %s: failed to write its progress to Airflow: %s", self._files.key, error)
 
     async def on_kill(self) -> None:
-        """A user ended the task (failed, success, clear): stop the instance, unless somebody else watches it by now."""
+        """Stop the instance because a user ended the task (failed, success, clear), unless another trigger watches it."""
         if not await asyncio.to_thread(watcher.is_held_by, self._files, self._watcher):
-            self.log.info("instance %s is watched by another trigger by now: left alone", self._files.key)
+            self.log.info("instance %s is watched by another trigger by now, so it is not stopped", self._files.key)
             return
         await asyncio.to_thread(forget_standstill, self._files)
         seen = await asyncio.to_thread(observe, self._files)
@@ -166,7 +166,7 @@ class StreamTrigger(BaseTrigger):
         last = await asyncio.to_thread(ask_to_leave, self._files, seen, settings)
         self.log.info("stopping instance %s: it commits its batch and ends", self._files.key)
         if last is not None:
-            self.log.info("it leaves with savepoint %s, or says in its log why not", last.savepoint_id)
+            self.log.info("it takes savepoint %s before it ends, or logs why it cannot", last.savepoint_id)
         await self._await_end()
 
     async def _await_end(self) -> None:
@@ -189,12 +189,12 @@ class StreamTrigger(BaseTrigger):
         return seen.launch_id == self.launch_id
 
     def _has_ended(self, seen: Observation) -> bool:
-        """Gone, or replaced by a later launch."""
+        """Return whether the watched launch has ended or was replaced by a later one."""
         return not seen.liveness.is_alive_here or not self._is_ours(seen)
 
 
 class _WaitingTrigger(BaseTrigger):
-    """Waits before an instance is launched again. Nothing runs meanwhile, so there is nothing to stop."""
+    """Waits before an instance is launched again. No instance runs meanwhile, so there is nothing to stop."""
 
     def __init__(self, var_dir: str, application_id: str, instance: int) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class _WaitingTrigger(BaseTrigger):
         self._files = InstanceFiles(Path(var_dir), InstanceKey(application_id, instance))
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to build this trigger again."""
+        """Return what a triggerer needs to create this trigger again."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"var_dir": self.var_dir, "application_id": self.application_id, "instance": self.instance},
@@ -212,14 +212,14 @@ class _WaitingTrigger(BaseTrigger):
 
 
 class _TimedTrigger(_WaitingTrigger):
-    """One that knows a time, `until` (epoch seconds)."""
+    """A waiting trigger with a point in time, `until` (epoch seconds)."""
 
     def __init__(self, var_dir: str, application_id: str, instance: int, until: float) -> None:
         super().__init__(var_dir, application_id, instance)
         self.until = until
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """What a triggerer needs to build this trigger again."""
+        """Return what a triggerer needs to create this trigger again."""
         path, arguments = super().serialize()
         return path, {**arguments, "until": self.until}
 
@@ -228,7 +228,7 @@ class BackoffTrigger(_TimedTrigger):
     """Waits until `until`, then fires."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Sleep in short steps: the clock may be set."""
+        """Sleep in short steps, because the clock may be changed meanwhile."""
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
             while (left_s := self.until - time.time()) > 0:
@@ -237,10 +237,10 @@ class BackoffTrigger(_TimedTrigger):
 
 
 class HoldTrigger(_WaitingTrigger):
-    """Waits until nobody holds the application any more, then fires."""
+    """Waits until the application is no longer held, then fires."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look once a second."""
+        """Read the hold once a second."""
         async with rto_watched(self._files):
             await asyncio.sleep(_SETTLE_S)
             while await asyncio.to_thread(read_hold, Path(self.var_dir), self.application_id) is not None:
@@ -249,9 +249,9 @@ class HoldTrigger(_WaitingTrigger):
 
 
 class BrokerTrigger(_TimedTrigger):
-    """Waits until the brokers of an instance that ended in an outage can serve it, then fires.
+    """Waits until the brokers can serve an instance that ended in an outage, then fires.
 
-    Where some brokers answer it fires at `until` at the latest.
+    If some brokers answer, it fires at `until` at the latest.
     """
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -264,17 +264,22 @@ class BrokerTrigger(_TimedTrigger):
                     if outage is None or (outage.is_partial and time.time() >= self.until):
                         break
                     await asyncio.sleep(_POLL_S)
-        self.log.info("instance %s is launched: %s", self._files.key, outage.why if outage else "its brokers are back")
+        self.log.info(
+            "instance %s can be launched: %s", self._files.key, outage.why if outage else "its brokers are back"
+        )
         yield TriggerEvent({})
 
     def _look(self) -> Outage | None:
-        """What is away now; the instance's record says it to `tidemark status` and to the deadline's alert."""
+        """Return what is unavailable now, and update the instance's record of it.
+
+        `tidemark status` and the alert of the deadline read that record.
+        """
         from tidemark.broker.availability import find_outage
 
         known = read_outage(self._files.outage)
         outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())
         if known is not None and outage is not None and outage.why != known.why:
             self.log.warning("instance %s waits: %s", self._files.key, outage.why)
-            with contextlib.suppress(OSError):  # The log has it.
+            with contextlib.suppress(OSError):  # The log has it, too.
                 write_outage(self._files.outage, replace(known, why=outage.why))
         return outage

@@ -1,8 +1,8 @@
-"""The parent of an instance's processes: records their launch and their exit code, and stops them cleanly.
+"""The supervisor of an instance: the parent of its processes, which records their launch and exit code and stops them.
 
-Run as `python -m tidemark_airflow.supervise … -- COMMAND`, as leader of a new session. It exists because the operator
-that launches an instance ends, and only a parent learns an exit code. SIGTERM goes to the Python driver alone: the JVM
-of spark-submit must live until the driver has committed its batch. What has not ended after `--grace-s` is killed.
+Run it as `python -m tidemark_airflow.supervise … -- COMMAND`, as the leader of a new session. It exists because the operator
+that launches an instance ends, and only a parent process learns an exit code. It sends SIGTERM only to the Python driver: the
+JVM of spark-submit must live until the driver has committed its batch. It kills what has not ended after `--grace-s`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
 _WAITED_FOR = _STOP_SIGNALS | {signal.SIGCHLD}
 _TICK_S = 0.25
-# What is left after the command itself ended (a driver whose JVM was killed) may end by itself within this time.
+# Processes that are left after the command ended (a driver whose JVM was killed) may end by themselves within this time.
 _LEFTOVER_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run, and where to record it."""
+    """The command to run, and where to record its launch and its end."""
 
     launch_file: Path
     exit_file: Path
@@ -49,7 +49,7 @@ class Order:
 
 
 def record_launch(order: Order) -> None:
-    """Write who runs. After this, whoever looks for the instance finds this process."""
+    """Write the launch record. From now on, every process that looks for the instance finds this one."""
     me = ProcessId.of(os.getpid())
     record = LaunchRecord(
         launch_id=order.launch_id,
@@ -65,27 +65,27 @@ def record_launch(order: Order) -> None:
 
 
 def find_driver(script: str) -> psutil.Process | None:
-    """The Python process that runs `script`, wherever below this process it is; None while there is none."""
+    """Return the Python process that runs `script` among all descendants of this process, or None if there is none."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            # The JVM names the script too, but not as what its interpreter runs.
+            # The command line of the JVM has the script, too, but further back.
             if script in process.cmdline()[1:3] and process.status() != psutil.STATUS_ZOMBIE:
                 return process
     return None
 
 
 def run(order: Order) -> int:
-    """Run the command to its end; returns its exit code (128 + signal when it was killed)."""
+    """Run the command until it ends and return its exit code (128 + signal if it was killed)."""
     _adopt_orphans()
     try:
         temporary = use_temporary_folder(order.temporary)
     except (TidemarkError, OSError) as error:
-        print(f"tidemark: no temporary folder for the instance: {error}", file=sys.stderr)
+        print(f"tidemark: failed to create a temporary folder for the instance: {error}", file=sys.stderr)
         return ExitCode.RETRY
     child = subprocess.Popen(
         order.command,
         stdin=subprocess.DEVNULL,
-        # The folder is in use for as long as the command runs, also when this process has been killed.
+        # The folder's lock is held for as long as the command runs, also if this process is killed.
         pass_fds=locks_around(temporary.folder) if temporary else [],
         # The child must not inherit the signals that this process blocks to wait for them.
         preexec_fn=_unblock_signals,
@@ -99,7 +99,7 @@ def run(order: Order) -> int:
         if stop_by is None:
             continue
         if told is None:
-            # Told once: a driver that has ended must not be followed by its JVM, which is about to pass its code on.
+            # Sent once: after the driver has ended, its JVM must live to pass the exit code on.
             driver = find_driver(order.script)
             told = driver.pid if driver else child.pid
             _signal(told, signal.SIGTERM)
@@ -121,7 +121,7 @@ def _wait_for_leftovers() -> None:
 
 
 def _session() -> list[psutil.Process]:
-    """Processes below this one that are still in its session, or were when they were found."""
+    """Return the live descendants of this process."""
     living = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -147,7 +147,7 @@ def _reap() -> None:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of a driver whose JVM dies (Linux); elsewhere it is found by its session only."""
+    """Become the parent of a driver whose JVM dies (Linux only; elsewhere the driver is found by its session)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -177,19 +177,19 @@ def _parse(arguments: list[str]) -> tuple[Order, int, int]:
 
 def main(arguments: list[str]) -> int:
     """Record the launch, run the command, record the exit code."""
-    # Blocked before anything else: a SIGTERM that comes now waits until there is something to stop.
+    # Blocked first, so that a SIGTERM that arrives now waits until there is a process to stop.
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     order, lock_fd, ready_fd = _parse(arguments)
     record_launch(order)
-    # The launcher's lock was inherited, so that even a launcher killed right after its fork leaves no gap in which
-    # a second one finds nobody. The record is there now.
+    # The launcher's lock was inherited, so that a second launcher never finds neither a lock nor a record, even if the first
+    # one is killed right after its fork. The record is written now.
     os.close(lock_fd)
-    with contextlib.suppress(BrokenPipeError):  # a launcher that was killed does not listen; another one adopts
+    with contextlib.suppress(BrokenPipeError):  # the launcher was killed; another one will adopt this instance
         os.write(ready_fd, order.launch_id.encode())
     os.close(ready_fd)
     exit_code = run(order)
-    # On a full disk the code is unknown to whoever looks, which relaunches.
+    # If the disk is full, the exit code stays unknown, and the operator relaunches the instance.
     with contextlib.suppress(OSError):
         write_json(order.exit_file, {"launch_id": order.launch_id, "exit_code": exit_code, "ended_at": time.time()})
     return exit_code

@@ -1,7 +1,7 @@
-"""Threads of their own for what a trigger asks of brokers and databases.
+"""Separate threads for the requests of triggers to brokers and databases.
 
-All triggers of a triggerer share the few threads of `asyncio.to_thread`. An ask may block for the whole time that a broker
-is given to answer; asked there, some streams without a broker would keep every other trigger from watching its instance.
+All triggers of a triggerer share the few threads of `asyncio.to_thread`. A request may block until its time limit. In the
+shared threads, a few streams without a broker would keep every other trigger from watching its instance.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def own_thread(name: str) -> Iterator[Callable[[Callable[[], T]], Awaitable[T]]]:
-    """Gives what `asyncio.to_thread` does, by one thread that only this block uses.
+    """Yield a function like `asyncio.to_thread` that uses one thread, which only this block uses.
 
-    The end of the block waits for nothing: an ask that hangs ends by its own time limit.
+    The end of the block does not wait: a request that hangs ends by its own time limit.
     """
     executor = ThreadPoolExecutor(1, thread_name_prefix=name)
     try:

@@ -1,6 +1,6 @@
-"""The approved setting of topics in `compaction_check`: from a task's context to `tidemark.oncall.topic_settings`.
+"""The tasks of `compaction_check` that set topics after an approval: they call `tidemark.oncall.topic_settings`.
 
-Imported by a task when it runs, as it loads clients.
+Tasks import this module when they run, because it loads clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemark_airflow.operations import chosen
 
 
 def topic_settings_of(context: Mapping[str, Any]) -> TopicSettings:
-    """The case of a run, the same for each of its tasks and tries."""
+    """Return the topic settings of a run's case. It is the same for each task and each try of the run."""
     run, settings = context["dag_run"], Settings.load()
     names, case_id = chosen(context["params"]), case_id_of(run.run_after)
     folder = CaseFolder.of(settings.var_dir, CASES_FOLDER, case_id, wall_clock_ms)

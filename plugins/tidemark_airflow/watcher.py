@@ -1,7 +1,7 @@
-"""Which watcher an instance has. The one that took it last may stop it; an earlier one only looks on.
+"""Records which trigger watches an instance. Only the last one to be recorded may stop the instance.
 
-Airflow calls a trigger's `on_kill` also when a triggerer that was frozen finds its triggers moved to another one, and
-when a cleared task has already been taken up again. Neither may stop an instance that somebody else watches by then.
+Airflow calls a trigger's `on_kill` also when a frozen triggerer finds that its triggers have moved to another triggerer, and
+when a cleared task already runs again. In neither case may it stop an instance that another trigger watches by then.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ log = logging.getLogger(__name__)
 
 
 def take(files: InstanceFiles, watcher: str) -> bool:
-    """Make `watcher` the one that watches from now on; False where that cannot be written, as the disk is full.
+    """Record `watcher` as the one that watches from now on. Returns False if that cannot be written (the disk is full).
 
-    The instance is watched all the same: only who may stop it, and looks after its deadline, is not this one yet.
+    The instance is watched in any case, but this watcher may not stop it yet and does not check its deadline.
     """
     try:
         write_json(files.watcher, {"watcher": watcher})
     except OSError as error:
-        log.warning("instance %s: who watches it cannot be written down: %s", files.key, error)
+        log.warning("instance %s: failed to record which trigger watches it: %s", files.key, error)
         return False
     return True
 
 
 def recorded(files: InstanceFiles) -> str | None:
-    """Who took the instance last; None when nobody is recorded."""
+    """Return the watcher that was recorded last, or None if there is none."""
     found = read_json(files.watcher)
     return str(found.get("watcher")) if isinstance(found, dict) else None
 
 
 def is_held_by(files: InstanceFiles, watcher: str) -> bool:
-    """Whether nobody took the instance after `watcher` did."""
+    """Return whether `watcher` is the watcher that was recorded last."""
     return recorded(files) == watcher

@@ -1,4 +1,4 @@
-"""Where the other copy of a fenced instance is, as far as the broker knows."""
+"""Looks up the other copy of a fenced instance in the consumer group."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from tidemark_airflow.identity import InstanceFiles
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """`is_member`: whether the group has the other copy; None where the broker does not say. `said`: a clause for a message."""
+    """Whether the other copy is a member of the group (None if the broker does not answer).
+
+    `said` is a clause for a message.
+    """
 
     is_member: bool | None
     said: str
 
 
 def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
-    """Look for the group's member with this instance's id. Asks the broker once."""
+    """Look for the group member with this instance's id. Asks the broker once."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -30,7 +33,7 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
     try:
         found = describe_group(settings, AdminClient(librdkafka_config(settings)), key.application_id)
     except (KafkaException, KeyError) as error:
-        return Whereabouts(None, f"the broker does not say where ({error})")
+        return Whereabouts(None, f"the broker did not describe the group ({error})")
     for member in found.members:
         if member.group_instance_id == wanted:
             return Whereabouts(True, f"group {key.application_id} has it as {member.client_id} on {member.host}")

@@ -76,7 +76,7 @@ def test_should_end_a_task_by_an_alarm_when_a_verdict_is_failed(
 
 
 @pytest.mark.parametrize(
-    ("users", "told_users"), [([{"id": "7", "name": "ada"}], "ada"), (None, "anybody who may run the DAG")]
+    ("users", "told_users"), [([{"id": "7", "name": "ada"}], "ada"), (None, "any user who may run the DAG")]
 )
 def test_should_say_which_plan_waits_for_whom_and_for_how_long(
     notes: Path, users: list[dict[str, str]] | None, told_users: str
@@ -86,7 +86,7 @@ def test_should_say_which_plan_waits_for_whom_and_for_how_long(
     run = SimpleNamespace(dag_id="rescale", run_id="r1")
     context = {"task": task, "ti": TI, "dag_run": run, "params": {"topology": "shopping"}}
     PlanWaits(timedelta(minutes=30))(context)
-    waits = f"rescale: the plan of run r1 waits for an answer of {told_users} within 0:30:00: {link}"
+    waits = f"rescale: the plan of run r1 waits for an answer from {told_users} within 0:30:00: {link}"
     assert told(notes) == [("plan waits", "shopping", waits)]
 
 
@@ -103,7 +103,7 @@ def test_should_leave_a_failed_run_to_its_tasks(notes: Path, reason: str | None)
 
 def test_should_say_that_a_run_took_too_long(notes: Path) -> None:
     alert_on_time_out({"dag": TI, "run_id": "r7", "reason": "timed_out", "params": {"topology": "shopping"}})
-    said = "lag_check: run r7 was ended: it took longer than its dagrun_timeout"
+    said = "lag_check: Airflow ended run r7: it took longer than its dagrun_timeout"
     assert told(notes) == [("operation failed", "shopping", said)]
 
 

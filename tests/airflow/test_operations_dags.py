@@ -247,7 +247,7 @@ def test_what_was_approved_should_be_set_once_and_nothing_else(altered):
     assert all(f"`{topic}`: min.compaction.lag.ms from 1 to " in body for topic in altered.topics)
     answer(first, is_about_topics=True)
     assert altered.set_topics(first) == 2
-    with pytest.raises(AirflowSkipException, match="every topic is as its topology asks for"):
+    with pytest.raises(AirflowSkipException, match="every topic has the settings that its topology asks for"):
         altered.found(altered.run())
     # Cleared, it sets nothing again that somebody has altered since.
     altered.alter(altered.topics[0])

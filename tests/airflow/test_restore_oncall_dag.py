@@ -269,7 +269,7 @@ def test_should_not_wait_for_the_instances_again_and_say_that_they_do_not_run(
     failed = [note.message for note in folder.notes() if (note.step, note.what) == ("release", "failed")]
     with pytest.raises(AirflowFailException, match="its work is given up: trigger a new run"):
         cases.fence(context)
-    assert failed == ["shopping-0 did not come back within 7 s; when its cause is mended, unpause stream__shopping"]
+    assert failed == ["shopping-0 did not come back within 7 s; when the cause is removed, unpause stream__shopping"]
 
 
 def swapped_in(context: dict[str, Any]) -> CaseFolder:

@@ -246,6 +246,6 @@ def test_should_say_when_an_instance_gives_no_sign_of_life(silent_s: float, said
     progress = Progress(every_s=30)
     progress.said(view("RUNNING", 1000, batch=1), 1000)
     seen = progress.said(view("RUNNING", 1000, batch=1), 1000 + silent_s)
-    assert any("no sign of life" in line for line in seen.lines) is said
+    assert any("has not written its run file" in line for line in seen.lines) is said
     assert seen.figures is not None
     assert seen.figures["silent_s"] == silent_s

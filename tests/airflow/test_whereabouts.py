@@ -47,4 +47,4 @@ def test_should_say_so_when_the_broker_is_away(tmp_path: Path) -> None:
     settings = Settings.load(bootstrap_servers="127.0.0.1:1", broker_timeout_ms=500)
     unknown = where_is_it(settings, InstanceFiles(tmp_path, InstanceKey("app", 0)))
     assert unknown.is_member is None
-    assert "does not say where" in unknown.said
+    assert "did not describe the group" in unknown.said

@@ -84,13 +84,16 @@ def test_should_leave_letters_out_where_the_oldest_of_them_have_expired():
     assert has_all_letters(reading(lost=["in"]))
     assert not has_all_letters(reading(lost=["app-dlq"]))
     assert told(reading()) == {}
-    assert "no dead letter is missing" in told(reading(lost=["app-dlq"]))["app-dlq"]
+    assert "missing dead letters are not checked" in told(reading(lost=["app-dlq"]))["app-dlq"]
 
 
 def test_should_say_why_values_are_not_computed_again():
     assert "its beginning has been deleted" in told(reading(lost=["in"]))["in"]
     assert "the topic is compacted" in told(reading(), thin=["in"])["in"]
-    assert "nothing to go on from" in told(reading(), without={"out": "task 0_1 has nothing to go on from"})["out"]
+    assert (
+        "no results to continue from"
+        in told(reading(), without={"out": "task 0_1 has no results to continue from"})["out"]
+    )
 
 
 def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody_looked():
@@ -99,13 +102,13 @@ def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody
     findings = untold(reading(), [], derivable(plan()).not_derived, {}, ruled)
     messages = {found.subject: found.message for found in findings}
     assert "its records come from a Process" in messages["odd"]
-    assert "nor are its records read as its own, or counted" in messages["odd"]
-    assert "its contract is not looked at" in messages["contract of odd"]
+    assert "its records are not counted either" in messages["odd"]
+    assert "its contract is not checked" in messages["contract of odd"]
     assert "contract of out" not in messages
 
 
 def test_should_name_the_batches_that_were_passed_over_and_count_them_in_the_verdict():
     (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came after them")])
     assert (found.subject, found.verdict) == ("task 0_1", Verdict.NOT_ENOUGH_EVIDENCE)
-    assert "batches 4 to 9 are not audited: a rescale came after them; audit before such a change" in found.message
+    assert "batches 4 to 9 are not audited: a rescale came after them; run an audit before such a change" in found.message
     assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE

@@ -47,4 +47,4 @@ def test_should_verify_the_output_of_the_peer_and_report_it(name: str, tmp_path:
     assert "![medians](images/benchmarks.png)" in page
     assert (tmp_path / "images" / "benchmarks.png").exists()
     assert "old" not in page
-    assert "20,000 events; output of all runs: right and equal" in page
+    assert "20,000 events; output of all runs: correct and equal" in page

@@ -70,23 +70,23 @@ class Case:
 
 MORE = counted(n="count(*)", most="max(v)")
 STATELESS = "changes filters, selects, sinks, grace, profiles, where a store is held"
-FOLDS = "folds an aggregate's field otherwise"
+FOLDS = "computes an aggregate in another way"
 FIVE_MINUTES = counted(window=tumbling("5m"), retention="6h")
 WITH_CITY = table(schema="v BIGINT, city STRING")
 CASES = [
-    Case("has the store as it was", "", Fate.KEPT, COUNT, counted(), "unchanged"),
+    Case("has the same store", "", Fate.KEPT, COUNT, counted(), "unchanged"),
     Case(STATELESS, "", Fate.KEPT, COUNT, counted(filtered="v > 3"), "unchanged"),
-    Case("has a store more", "", Fate.NEW, COUNT, and_another(), "what is processed from now on", "m"),
-    Case("has a store less", "", Fate.REFUSED, and_another("1"), counted(store="m"), "no such store"),
-    Case("has a store less", "--drop n", Fate.DROPPED, and_another("1"), counted(store="m"), "declared"),
-    Case("calls the store otherwise", "", Fate.REFUSED, COUNT, counted(store="m"), "--rename n=NEW"),
-    Case("calls the store otherwise", "--rename n=m", Fate.COPIED, COUNT, counted(store="m"), "renamed from n"),
+    Case("has an additional store", "", Fate.NEW, COUNT, and_another(), "what is processed from now on", "m"),
+    Case("lacks the store", "", Fate.REFUSED, and_another("1"), counted(store="m"), "no such store"),
+    Case("lacks the store", "--drop n", Fate.DROPPED, and_another("1"), counted(store="m"), "declared"),
+    Case("has another name for the store", "", Fate.REFUSED, COUNT, counted(store="m"), "--rename n=NEW"),
+    Case("has another name for the store", "--rename n=m", Fate.COPIED, COUNT, counted(store="m"), "renamed from n"),
     Case("adds an aggregate", "", Fate.REFUSED, COUNT, MORE, "--add n.most"),
     Case("adds an aggregate", "--add n.most", Fate.COPIED, COUNT, MORE, "most is null"),
     Case("adds an aggregate", "--add n.most=0", Fate.COPIED, COUNT, MORE, "most is 0"),
     Case("adds a mean", "--add n.most=0", Fate.REFUSED, COUNT, counted(n="count(*)", most="mean(v)"), "begin at null"),
-    Case("has an aggregate less", "", Fate.REFUSED, TWO, counted(), "--drop n.most"),
-    Case("has an aggregate less", "--drop n.most", Fate.COPIED, TWO, counted(), "most is discarded"),
+    Case("lacks an aggregate", "", Fate.REFUSED, TWO, counted(), "--drop n.most"),
+    Case("lacks an aggregate", "--drop n.most", Fate.COPIED, TWO, counted(), "most is discarded"),
     Case("has the aggregates in another order", "", Fate.COPIED, TWO, counted(most="max(v)", n="count(*)"), "order"),
     Case(FOLDS, "", Fate.REFUSED, COUNT, counted(n="sum(v)"), "was count(*), now it is sum(v)"),
     Case(FOLDS, "--drop n", Fate.DROPPED, COUNT, counted(n="sum(v)"), BEGINS_ANEW),
@@ -101,10 +101,10 @@ CASES = [
     Case("changes a column's type", "", Fate.REFUSED, TABLE, table(schema="v STRING"), "was BIGINT, now it is STRING"),
     Case("gives a table a ttl", "", Fate.REFUSED, TABLE, table(ttl="1d"), "no age", "n-order"),
     Case("gives a table a ttl", "--drop n", Fate.DROPPED, TABLE, table(ttl="1d"), BEGINS_ANEW),
-    Case("takes the ttl away", "", Fate.KEPT, WITH_TTL, table(), "unchanged"),
-    Case("does not log the store any more", "", Fate.REFUSED, TABLE, table(logging=False), "no longer be logged"),
+    Case("removes the ttl", "", Fate.KEPT, WITH_TTL, table(), "unchanged"),
+    Case("removes the store's changelog", "", Fate.REFUSED, TABLE, table(logging=False), "no longer be logged"),
     Case("reads another topic", "", AS_A_WHOLE, COUNT, counted(topic="other"), "read in, now it reads other"),
-    Case("reads another topic besides, in a sub-topology of its own", "", Fate.KEPT, COUNT, and_another(topic="other")),
+    Case("reads an additional topic in its own sub-topology", "", Fate.KEPT, COUNT, and_another(topic="other")),
     Case("has the same version number", "", AS_A_WHOLE, COUNT, counted("1", store="m"), "another version"),
 ]
 
@@ -138,10 +138,10 @@ def test_should_decide(case):
 FATES = {
     AS_A_WHOLE: AS_A_WHOLE,
     "is kept": Fate.KEPT,
-    "begins empty": Fate.NEW,
+    "starts empty": Fate.NEW,
     "refused": Fate.REFUSED,
-    "is given up": Fate.DROPPED,
-    BEGINS_ANEW: Fate.DROPPED,
+    "is discarded": Fate.DROPPED,
+    "is emptied": Fate.DROPPED,
     "is copied": Fate.COPIED,
 }
 """By the page's words, the longer ones first."""
@@ -159,7 +159,7 @@ def test_the_page_should_have_the_same_cases():
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.told} {case.declared}")
 def test_only_what_keeps_the_same_should_start_without_an_upgrade(case):
-    starts = case.told in ("has the store as it was", STATELESS)
+    starts = case.told in ("has the same store", STATELESS)
     assert described(case.new).keeps_the_same(described(case.old)) is starts
 
 
