@@ -221,4 +221,4 @@ def _alerted_once(notes: Path, application_id: str, dag_id: str) -> None:
     (alert,) = noted(notes)
     assert (alert["what"], alert["application_id"], alert["severity"]) == ("stream failed", application_id, "critical")
     assert alert["message"].startswith(f"{dag_id}.instance: the instance refused to start (exit code 30)")
-    assert alert["message"].endswith("It said: ordered to end with 30")
+    assert alert["message"].endswith("Its last message: ordered to end with 30")

@@ -127,7 +127,7 @@ def test_should_fail_with_what_the_instance_said(task: Task, code: int) -> None:
     task.bench.await_end()
     ended = task.fail(code)
     assert isinstance(ended, Alarm)
-    assert f"It said: ordered to end with {code}" in str(ended)
+    assert f"Its last message: ordered to end with {code}" in str(ended)
     assert ended.what is AlertKind.STREAM_FAILED
     assert task.bench.starts() == 1
 

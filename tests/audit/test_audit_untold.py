@@ -110,5 +110,7 @@ def test_should_say_of_a_sink_behind_a_processor_and_of_its_contract_that_nobody
 def test_should_name_the_batches_that_were_passed_over_and_count_them_in_the_verdict():
     (found,) = passed([PassedOver(TASK, 4, 9, "a rescale came after them")])
     assert (found.subject, found.verdict) == ("task 0_1", Verdict.NOT_ENOUGH_EVIDENCE)
-    assert "batches 4 to 9 are not audited: a rescale came after them; run an audit before such a change" in found.message
+    assert (
+        "batches 4 to 9 are not audited: a rescale came after them; run an audit before such a change" in found.message
+    )
     assert overall([found]) is Verdict.NOT_ENOUGH_EVIDENCE
