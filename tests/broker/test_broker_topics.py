@@ -79,7 +79,12 @@ def test_a_topic_that_keeps_enough_should_pass(changed: dict[str, str]) -> None:
     [
         (TopicFacts(3, 3), {}, -1, ["has 3 partitions", "need 4", "tidemark rescale"]),
         (TopicFacts(5, 3), {}, -1, ["has 5 partitions", "need 4"]),
-        (FACTS, {}, 4, ["has 3 replicas", "replication_factor is 4", "reassign-partitions", "TIDEMARK_REPLICATION_FACTOR to 3"]),
+        (
+            FACTS,
+            {},
+            4,
+            ["has 3 replicas", "replication_factor is 4", "reassign-partitions", "TIDEMARK_REPLICATION_FACTOR to 3"],
+        ),
         (
             FACTS,
             {"min.insync.replicas": "4"},
