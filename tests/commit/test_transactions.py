@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.group_requests import remove_from_group
 
 from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.commit import transaction
@@ -300,22 +300,6 @@ def test_should_be_refused_with_the_generation_of_before(client, joined, unique)
         producer.send_offsets([ClientPartition(partition.topic, 0, 42)], GroupMetadata.parse(opaque, now.member_id))
         producer.commit()
     assert joined.committed([partition]) == {}
-
-
-def remove_from_group(bootstrap, group, instance):
-    """LeaveGroup (api 13, version 3) for a static member, as an administrator's tool sends it: the session's end, at once."""
-
-    def text(value):
-        return len(value).to_bytes(2, "big") + value.encode()
-
-    header = (13).to_bytes(2, "big") + (3).to_bytes(2, "big") + (1).to_bytes(4, "big") + text("test")
-    body = header + text(group) + (1).to_bytes(4, "big") + text("") + text(instance)
-    host, port = bootstrap.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(len(body).to_bytes(4, "big") + body)
-        answer = connection.recv(4096)
-    # Correlation id, throttle time, the error of the whole.
-    assert answer[12:14] == b"\0\0", answer
 
 
 @contextlib.contextmanager

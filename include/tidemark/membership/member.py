@@ -147,11 +147,13 @@ class Member:
             return
         text = str(self._failure)
         if "FENCED" in text or "fenced" in text:
-            raise InstanceFenced(f"another copy of this instance joined the group: {text}") from self._failure
+            raise InstanceFenced(
+                f"the group has replaced this member by another one of the same instance: {text}"
+            ) from self._failure
         raise OutcomeUnknown(f"the group member failed: {text}") from self._failure
 
     def await_verdict(self, timeout_s: float) -> None:
-        """Give the group time to report that another copy has replaced this member; raises as `check` does. Blocks.
+        """Give the group time to report that another member has replaced this one; raises as `check` does. Blocks.
 
         That copy joins after its producer is initialised, and the reply to the next heartbeat reports it.
         """
