@@ -21,6 +21,7 @@ from itertools import islice
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from tidemark.broker.purge import KEPT_OFFSETS
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letters import REASON
 from tidemark.commit.transaction import TransactionalProducer
@@ -154,14 +155,20 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Message:
 def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict[str, int]:
     """Delete what was written to `<app>-dlq` before `until_ms`; return the number of offsets by partition of the topic.
 
-    Blocks. Raises `TidemarkError` if the broker refuses.
+    The last offset of a partition is kept (`KEPT_OFFSETS`). Most often it is the end of a transaction and no letter. Blocks.
+    Raises `TidemarkError` if the broker refuses.
     """
     places = [place for place in letters.partitions if partition in (None, place.partition)]
-    begins, ends = letters.ends.beginnings(places), letters.ends.at_time(places, until_ms)
-    due = {place: ends[place] for place in places if ends[place] > begins[place]}
+    begins, at_time, ends = (
+        letters.ends.beginnings(places),
+        letters.ends.at_time(places, until_ms),
+        letters.ends.of(places),
+    )
+    before = {place: min(at_time[place], ends[place] - KEPT_OFFSETS) for place in places}
+    due = {place: offset for place, offset in before.items() if offset > begins[place]}
     if not due:
         return {}
-    asked = letters.admin.delete_records([ClientPartition(p.topic, p.partition, end) for p, end in due.items()])
+    asked = letters.admin.delete_records([ClientPartition(p.topic, p.partition, at) for p, at in due.items()])
     try:
         for future in asked.values():
             future.result()
@@ -170,4 +177,4 @@ def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict
             f"failed to delete records of {letters.topic}: {error.args[0].str()}; give this user the right to "
             "delete its records"
         ) from error
-    return {str(place): end - begins[place] for place, end in due.items()}
+    return {str(place): offset - begins[place] for place, offset in due.items()}
