@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
@@ -174,10 +174,13 @@ def partition_counts(admin: AdminClient, settings: Settings) -> dict[str, int]:
     return {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
 
 
-def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings) -> None:
+def create_topics(
+    admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings, created: Callable[[str], None] | None = None
+) -> None:
     """Create topics and wait until every partition has a leader. A topic that already exists is accepted.
 
-    Blocks. Raises `PreflightFailed` with the topic, the reason and the remedy.
+    `created` is called with each topic that this call has created, also when it fails later. Blocks. Raises
+    `PreflightFailed` with the topic, the reason and the remedy.
     """
     wanted = [
         NewTopic(spec.name, spec.partitions, max(spec.replicas, settings.replication_factor), config=dict(spec.config))
@@ -185,9 +188,12 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
     ]
     if not wanted:
         return
+    failed: PreflightFailed | None = None
     for name, future in admin.create_topics(wanted, operation_timeout=settings.broker_timeout_ms / 1000).items():
         try:
             future.result()
+            if created is not None:
+                created(name)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
@@ -198,7 +204,10 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
             )
             if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 remedy = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
-            raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
+            failed = PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}")
+            failed.__cause__ = error
+    if failed is not None:
+        raise failed
     wait_until_led(admin, [spec.topic for spec in wanted], settings)
 
 
@@ -234,11 +243,13 @@ def ensure_internal_topics(
     admin: AdminClient,
     existing: Mapping[str, int],
     committed: Collection[str] = (),
+    created: Callable[[str], None] | None = None,
 ) -> None:
     """Create the missing internal topics and verify the existing ones. Blocks.
 
     `committed` are topics that the last commits knew: they are never created, as an empty one would be taken for the state.
-    Raises `PreflightFailed` with the topic, what was found, what is needed, and the remedy.
+    `created` is called with each topic that was created. Raises `PreflightFailed` with the topic, what was found, what is
+    needed, and the remedy.
     """
     specs = internal_topics(plan, settings, existing)
     missing = [spec for spec in specs if spec.name not in existing]
@@ -248,7 +259,7 @@ def ensure_internal_topics(
                 f"topic {spec.name} was deleted while the application was starting: it held state and is not created again; "
                 "start again to see what is lost and how to repair it"
             )
-    create_topics(admin, missing, settings)
+    create_topics(admin, missing, settings, created)
     grow_topics(
         admin, [s for s in specs if s.may_have_more and existing.get(s.name, s.partitions) < s.partitions], settings
     )
