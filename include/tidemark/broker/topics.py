@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
+from tidemark.broker.admin_errors import failed_request
 from tidemark.broker.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
 from tidemark.changelog.policy import (
     changelog_policy,
@@ -17,7 +18,7 @@ from tidemark.changelog.policy import (
     repartition_config,
     topology_config,
 )
-from tidemark.errors import PreflightFailed
+from tidemark.errors import PreflightFailed, TidemarkError
 from tidemark.local.processes import wait_until
 from tidemark.names import (
     TaskId,
@@ -180,7 +181,7 @@ def create_topics(
     """Create topics and wait until every partition has a leader. A topic that already exists is accepted.
 
     `created` is called with each topic that this call has created, also when it fails later. Blocks. Raises
-    `PreflightFailed` with the topic, the reason and the remedy.
+    `PreflightFailed` with the topic, the reason and the remedy, `OutcomeUnknown` if the brokers do not answer in time.
     """
     wanted = [
         NewTopic(spec.name, spec.partitions, max(spec.replicas, settings.replication_factor), config=dict(spec.config))
@@ -188,8 +189,11 @@ def create_topics(
     ]
     if not wanted:
         return
-    failed: PreflightFailed | None = None
-    for name, future in admin.create_topics(wanted, operation_timeout=settings.broker_timeout_ms / 1000).items():
+    failed: TidemarkError | None = None
+    timeout_s = settings.broker_timeout_ms / 1000
+    # Longer than the broker may take, so that its answer comes.
+    answers = admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=2 * timeout_s)
+    for name, future in answers.items():
         try:
             future.result()
             if created is not None:
@@ -198,13 +202,15 @@ def create_topics(
             reason: KafkaError = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
-            remedy = (
-                "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower `survives` of the topology, "
-                "or add brokers"
-            )
-            if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
-                remedy = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
-            failed = PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}")
+            what = f"topic {name} cannot be created"
+            if reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                failed = PreflightFailed(
+                    f"{what}: {reason.str()}; set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower "
+                    "`survives` of the topology, or add brokers"
+                )
+            else:
+                right = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
+                failed = failed_request(what, error, right)
             failed.__cause__ = error
     if failed is not None:
         raise failed
@@ -212,7 +218,10 @@ def create_topics(
 
 
 def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settings) -> None:
-    """Add the missing partitions and wait until they have leaders. Blocks. Raises `PreflightFailed`."""
+    """Add the missing partitions and wait until they have leaders. Blocks.
+
+    Raises `PreflightFailed`, and `OutcomeUnknown` if the brokers do not answer in time.
+    """
     wanted = [NewPartitions(spec.name, spec.partitions) for spec in specs]
     if not wanted:
         return
@@ -220,10 +229,8 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
         try:
             future.result()
         except KafkaException as error:
-            raise PreflightFailed(
-                f"failed to add partitions to topic {name}: {error.args[0].str()}; add them by hand, or give this user the "
-                "right to"
-            ) from error
+            what = f"failed to add partitions to topic {name}"
+            raise failed_request(what, error, "add them by hand, or give this user the right to") from error
 
     def grown() -> bool:
         found = partition_counts(admin, settings)
