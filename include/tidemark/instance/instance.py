@@ -37,7 +37,6 @@ from tidemark.errors import (
     ProducerFenced,
     StartRefused,
     TaskLocked,
-    TidemarkError,
 )
 from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
@@ -460,7 +459,7 @@ class Instance:
         ):
             try:
                 closing()
-            except (TidemarkError, OSError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - the other parts are closed all the same.
                 log.warning("failed to close the %s: %s", what, error)
         if failure is not None:
             self._listeners.on_failure(failure)
