@@ -79,7 +79,10 @@ class SecondCopyCheck:
         self._session_s = 1.2 * settings.session_timeout_ms / 1000
 
     def note_earlier(self) -> None:
-        """Remember the member that has the id before the instance joins. Blocks for `broker_timeout_ms` at most; never raises."""
+        """Remember the member that has the id before the instance joins.
+
+        Blocks for `broker_timeout_ms` at most; never raises.
+        """
         try:
             holder = self._look().member_id
         except OutcomeUnknown as error:
