@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
@@ -123,7 +124,12 @@ def _may_come_of_an_outage(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1:])
+    try:
+        code = main(sys.argv[1:])
+    except Exception:  # noqa: BLE001 - it is told as Python would tell it.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        code = ExitCode.FAILED
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

@@ -16,6 +16,7 @@ from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, cra
 from tests.restore.test_restore_run import SeenTwice, with_unlogged_store
 from typer.testing import CliRunner
 
+from tidemark import leftovers
 from tidemark.change.reset import RESETS_FOLDER
 from tidemark.clean import Clean
 from tidemark.cli.main import build
@@ -24,6 +25,7 @@ from tidemark.errors import StartRefused, TaskLocked
 from tidemark.hold import Hold, HoldingProcess, case_path, hold_path, read_hold, take_hold
 from tidemark.instance.instance import Instance
 from tidemark.leftovers import REMOVED_FOLDER, LeftoverKind
+from tidemark.local.temporary import temporary_folders
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
@@ -358,6 +360,67 @@ def test_should_be_a_command_that_shows_asks_and_removes(app, tmp_path, monkeypa
     assert "removed 2 leftovers" in done.output
     assert "there is nothing to remove" in tidemark("clean", name, "--run", "--yes").output
     assert json.loads(tidemark("status", "--json").output)["leftovers"] == []
+
+
+def test_should_remove_temporary_files_of_processes_that_have_ended_and_leave_those_in_use(app):
+    ended = temporary_folders(app.settings.state_dir, f"{app.name}-7") / "launch"
+    (ended / "blockmgr").mkdir(parents=True)
+    with FolderLock(temporary_folders(app.settings.state_dir, f"{app.name}-audit") / "launch") as used:
+        of_another = temporary_folders(app.settings.state_dir, f"{app.name}-more-0") / "launch"
+        of_another.mkdir(parents=True)
+        found = judged(show(app), LeftoverKind.TEMPORARY)
+        assert {path: each.is_removed for path, each in found.items()} == {ended: True}
+        clean(app)
+        assert not ended.exists()
+        assert used.folder.exists()
+        assert of_another.exists()
+
+
+def test_should_keep_temporary_files_while_a_launch_removes_them_itself(app):
+    ended = temporary_folders(app.settings.state_dir, f"{app.name}-0") / "launch"
+    ended.mkdir(parents=True)
+    said = []
+    with FolderLock(ended.parent):
+        made = clean(app, said=said)
+    assert LeftoverKind.TEMPORARY not in {leftover.kind for leftover in made.removed}
+    assert ended.exists()
+    assert any(f"{ended} is kept" in line for line in said)
+
+
+@pytest.mark.parametrize("taken_by", ["a launch", "nobody"])
+def test_should_not_fail_on_temporary_files_that_a_launch_has_removed_meanwhile(app, taken_by):
+    ended = temporary_folders(app.settings.state_dir, f"{app.name}-0") / "launch"
+    ended.mkdir(parents=True)
+
+    def launch(point: str) -> None:
+        if point == "clean-before-rename" and taken_by == "a launch":
+            shutil.rmtree(ended, ignore_errors=True)
+
+    clean(app, probe=launch)
+    assert not ended.exists()
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_should_show_everything_that_an_application_without_a_module_has_left(
+    settings, tmp_path, monkeypatch, has_state
+):
+    monkeypatch.setattr(leftovers, "names", list)
+    state_dir = settings.state_dir
+    places = {state_dir / kind / "gone-app" for kind in (".restores", ".rewinds", ".drills", ".removed", ".changes")}
+    places |= {state_dir / "0" / "gone-app", state_dir / "standby-1" / "gone-app"} if has_state else set()
+    places |= {temporary_folders(state_dir, name) for name in ("gone-app-0", "gone-app-audit")}
+    for place in places:
+        (place / "launch").mkdir(parents=True)
+    (state_dir / ".tmp" / "gone-app-1").mkdir()
+    found = leftovers.all_leftovers(settings)
+    assert {left.path for left in found} == places
+    assert {(left.kind, left.application_id) for left in found} == {(LeftoverKind.GONE_APPLICATION, "gone-app")}
+
+
+def test_should_not_show_temporary_files_that_a_process_uses_though_its_module_is_gone(settings, monkeypatch):
+    monkeypatch.setattr(leftovers, "names", list)
+    with FolderLock(temporary_folders(settings.state_dir, "gone-app-0") / "launch"):
+        assert leftovers.all_leftovers(settings) == []
 
 
 # --- drawn at random

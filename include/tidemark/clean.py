@@ -43,7 +43,7 @@ from tidemark.stores.directory import FolderLock, folder_of, is_locked
 from tidemark.topology.plan import StoreSpec
 
 _NO_BATCH, _UNREADABLE = -2, -1
-_BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED)
+_BESIDE_STATE = (LeftoverKind.STALE_HOLD, LeftoverKind.REMOVED, LeftoverKind.TEMPORARY)
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ class Clean:
         except TaskLocked as error:
             self.say(f"{leftover.path} is kept: {error}")
             return False
+        except FileNotFoundError:
+            if leftover.kind is not LeftoverKind.TEMPORARY:
+                raise
+            self.say(f"{leftover.path} is gone: a launch has removed it")
+            return False
         self.say(f"removed {leftover.path}")
         return True
 
@@ -171,7 +176,9 @@ class Clean:
 
 
 def _lock_of(leftover: Leftover, state_dir: Path) -> FolderLock | None:
-    """Take the lock of the restore or drills that a leftover belongs to; None if it has none. Raises `TaskLocked`."""
+    """Take the lock of the restore, drills or launches that a leftover belongs to; None if it has none. Raises `TaskLocked`."""
+    if leftover.kind is LeftoverKind.TEMPORARY:
+        return FolderLock(leftover.path.parent)
     drills = state_dir / DRILLS_FOLDER / leftover.application_id
     if leftover.path.is_relative_to(drills):
         return FolderLock(drills)
@@ -253,6 +260,7 @@ class _Judge:
             LeftoverKind.BUILT: "no process reads it, and the state is in place",
             LeftoverKind.PREVIOUS: "--previous was given, and the current state contains everything in it",
             LeftoverKind.REMOVED: "its removal was already approved",
+            LeftoverKind.TEMPORARY: "its processes have ended",
         }[leftover.kind]
 
     def _refused_because(self, task: TaskId) -> str | None:

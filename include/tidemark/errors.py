@@ -77,7 +77,7 @@ class BatchTooLarge(OutcomeUnknown):
 
 
 class InstanceFenced(TidemarkError):
-    """The group has given this instance's membership to another copy of it. This copy ends and is not relaunched."""
+    """The group has replaced this instance's member by another one. If that is a live copy, this one is not relaunched."""
 
     exit_code = ExitCode.FENCED
 

@@ -26,12 +26,13 @@ from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import InvalidTopology, TaskCorrupted, TidemarkError
 from tidemark.hold import hold_path, read_hold, stale_because
+from tidemark.local.temporary import TEMPORARY_FOLDER, abandoned_folders, application_of
 from tidemark.names import TaskId
 from tidemark.restore.fence import holders
 from tidemark.restore.kit import RestoreKit
 from tidemark.restore.local_copies import read_marker
 from tidemark.restore.rewind import REWINDS_FOLDER
-from tidemark.restore.workspace import RestoreState, Workspace, is_id, workspaces
+from tidemark.restore.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
 from tidemark.settings import Settings
 from tidemark.store_sizes import folder_bytes
 from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER, is_locked
@@ -43,6 +44,8 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 1.0
 REMOVED_FOLDER = ".removed"
 _CHANGES = (RESETS_FOLDER, RESCALES_FOLDER, CHANGES_FOLDER, REPAIRS_FOLDER)
+_BESIDE_HOLDERS = (RESTORES_FOLDER, REWINDS_FOLDER, DRILLS_FOLDER, REMOVED_FOLDER, *_CHANGES)
+"""Folders of the state folder that have one of each application."""
 _CORRUPT = re.compile(r"(?P<store>.+)\.corrupt-\d+")
 _RESTORING = re.compile(r"(?P<store>.+)\.restoring")
 
@@ -60,6 +63,7 @@ class LeftoverKind(StrEnum):
     BUILT = "built by a command that ended"
     PREVIOUS = "replaced state"
     REMOVED = "taken out by `tidemark clean`"
+    TEMPORARY = "temporary files"
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,10 @@ class Known:
 
 
 def applications(state_dir: Path) -> list[str]:
-    """Return the ids of the applications that have a folder of an instance or a standby here."""
-    folders = (path for path in state_dir.glob("[!.]*/*") if path.is_dir())
-    return sorted({path.name for path in folders if _is_holder(path.parent.name)})
+    """Return the ids of the applications that have a folder here: of an instance, a standby, a command or a job."""
+    folders = [path for path in state_dir.glob("*/*") if path.is_dir()]
+    found = {path.name for path in folders if _is_holder(path.parent.name) or path.parent.name in _BESIDE_HOLDERS}
+    return sorted(found | {application_of(path.name) for path in folders if path.parent.name == TEMPORARY_FOLDER})
 
 
 def find_leftovers(
@@ -114,6 +119,11 @@ def find_leftovers(
         *_rewinds(state_dir, app),
         *_changes(state_dir, app),
         *_drills(state_dir, app),
+    ]
+    found += [
+        _leftover(LeftoverKind.TEMPORARY, app, path, f"{path.parent.name} was killed")
+        for folders in _temporary(state_dir, app)
+        for path in abandoned_folders(folders)
     ]
     beside += [
         _leftover(LeftoverKind.REMOVED, app, path, "a `tidemark clean` was killed while removing it")
@@ -176,11 +186,17 @@ def _tasks_of(plan: TopologyPlan, settings: Settings) -> list[TaskId] | None:
 def gone_application(state_dir: Path, application_id: str) -> list[Leftover]:
     """Return the folders of an application that no deployed topology has."""
     why = "no topology in include/topologies has this application id"
-    return [
+    found = [
         _leftover(LeftoverKind.GONE_APPLICATION, application_id, path, why, holder=path)
         for path in sorted(state_dir.glob(f"[!.]*/{application_id}"))
         if _is_holder(path.parent.name)
     ]
+    beside = [path for name in _BESIDE_HOLDERS if (path := state_dir / name / application_id).is_dir()]
+    for folders in _temporary(state_dir, application_id):
+        all_folders = sorted(path for path in folders.glob("*") if path.is_dir())
+        if all_folders and abandoned_folders(folders) == all_folders:
+            beside.append(folders)
+    return found + [_leftover(LeftoverKind.GONE_APPLICATION, application_id, path, why) for path in beside]
 
 
 def furthest(task: TaskId, folders: Sequence[Path]) -> Path | None:
@@ -216,6 +232,12 @@ def store_of(name: str, stores: Collection[str]) -> tuple[LeftoverKind, str] | N
 def has_store(task_folder: Path, stores: Collection[str]) -> bool:
     """Return whether a task's folder has any store that is not itself a leftover."""
     return any(store_of(path.name, stores) is None for path in (task_folder / STORES_FOLDER).glob("*"))
+
+
+def _temporary(state_dir: Path, application_id: str) -> list[Path]:
+    """Return the folders in which an application's instances and jobs create their temporary folders."""
+    found = (state_dir / TEMPORARY_FOLDER).glob("*")
+    return sorted(path for path in found if path.is_dir() and application_of(path.name) == application_id)
 
 
 def _is_holder(name: str) -> bool:

@@ -58,12 +58,15 @@ def observe(files: InstanceFiles) -> Observation:
     here = Place.here()
     launch = LaunchRecord.from_json(read_json(files.launch))
     run = RunView.read(files.run)
+    live_run = run if run and run.process.is_alive() else None
     if launch and not launch.place.shares_processes_with(here):
+        if live_run:
+            # The instance was started by hand here after that launch.
+            return Observation(Liveness.UNSUPERVISED, None, live_run, None, here.host)
         # The same host name but another boot: the machine was restarted, so nothing of that launch is left.
         if launch.place.host != here.host and _is_fresh(files):
             return Observation(Liveness.ELSEWHERE, launch, None, None, launch.place.host)
         return Observation(Liveness.GONE, launch, None, None, launch.place.host)
-    live_run = run if run and run.process.is_alive() else None
     if launch and launch.process.is_alive():
         return Observation(Liveness.SUPERVISED, launch, live_run, None, here.host)
     if launch and session_members(launch):

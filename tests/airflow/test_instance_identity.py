@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tidemark.instance.run_file import run_file_path
 from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord, Place, ProcessId, RunView, write_json
+from tidemark_airflow.launcher import find_live
 from tidemark_airflow.observation import Liveness, observe
 
 
@@ -66,12 +68,32 @@ def test_should_call_everything_gone_after_the_machine_was_restarted(tmp_path: P
     assert observe(files).liveness is Liveness.GONE
 
 
+@pytest.mark.parametrize(
+    "place",
+    [dataclasses.replace(Place.here(), boot_id="before"), Place("other", "boot", "pids")],
+    ids=["boot", "machine"],
+)
+def test_should_see_an_instance_that_was_started_by_hand_beside_the_record_of_an_earlier_launch(
+    tmp_path: Path, place: Place
+) -> None:
+    """After the restart of the machine, or in a container that took the place of another one."""
+    files, me = files_in(tmp_path), ProcessId.of(os.getpid())
+    write_json(files.launch, record(place=place).as_json())
+    write_json(files.run, {"pid": me.pid, "start_time": me.create_time, "state": "RUNNING"})
+    seen = find_live(files)
+    assert seen is not None
+    assert (seen.liveness, seen.host, seen.launch_id) == (Liveness.UNSUPERVISED, Place.here().host, None)
+    assert seen.run is not None
+    assert seen.run.process == me
+
+
 def test_should_know_an_instance_of_another_machine_by_its_fresh_run_file(tmp_path: Path) -> None:
     files = files_in(tmp_path)
     write_json(files.launch, record(place=Place("other", "boot", "pids")).as_json())
     assert observe(files).liveness is Liveness.GONE
+    # A process of this machine has the same number, as may be.
     me = ProcessId.of(os.getpid())
-    write_json(files.run, {"pid": me.pid, "start_time": me.create_time, "state": "RUNNING"})
+    write_json(files.run, {"pid": me.pid, "start_time": me.create_time - 3600, "state": "RUNNING"})
     seen = observe(files)
     assert (seen.liveness, seen.host) == (Liveness.ELSEWHERE, "other")
     os.utime(files.run, (1, 1))

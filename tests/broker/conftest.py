@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemark.local.broker import EmbeddedCluster
 from tidemark.local.processes import wait_until
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, dlq_topic
 
 
 @dataclass
@@ -48,8 +48,8 @@ class ReplicatedTopic:
 
 @pytest.fixture
 def replicated(cluster, unique) -> Iterator[ReplicatedTopic]:
-    """Node 1 is the preferred leader. All nodes run again when the test has ended."""
-    topic = ReplicatedTopic(cluster, unique("replicated"))
+    """Node 1 is the preferred leader. All nodes run again when the test has ended. It may be used as dead letters, too."""
+    topic = ReplicatedTopic(cluster, dlq_topic(unique("replicated")))
     placed = {"replica_assignment": [[1, 2, 3]], "config": {"min.insync.replicas": "2"}}
     admin = topic.client()
     admin.create_topics([NewTopic(topic.name, 1, **placed)])[topic.name].result(20)

@@ -1,4 +1,4 @@
-"""Purging repartition topics while leaders move."""
+"""Purging repartition topics and dead letters while leaders move and brokers die."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import pytest
 
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.purge import RepartitionPurge
+from tidemark.clock import wall_clock_ms
+from tidemark.letters import replay
+from tidemark.letters.letters import Letters
 from tidemark.local.processes import wait_until
+from tidemark.names import dlq_topic
+from tidemark.settings import Settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 
@@ -61,23 +66,57 @@ def test_should_ask_once_for_what_was_deleted(replicated):
     assert len(asked) == 1
 
 
-def test_should_leave_the_end_where_it_is_when_all_brokers_are_killed(replicated):
-    cluster, place = replicated.cluster, replicated.place
+def purge_repartition_topic(replicated):
+    """Prepared beforehand: what purges everything before an offset."""
+    now = 0
+    purge = RepartitionPurge(_Plan(replicated.name), replicated.client(), 1, lambda: now)
 
-    def written_high_watermarks():
+    def purged(end):
+        nonlocal now
+        now += 1
+        purge.run({replicated.place: end})
+
+    return purged
+
+
+def purge_dead_letters(replicated):
+    settings = Settings.load(bootstrap_servers=replicated.cluster.bootstrap)
+    letters = Letters(replicated.name.removesuffix(dlq_topic("")), settings)
+    assert letters.topic == replicated.name
+    return lambda _end: replay.purge(letters, wall_clock_ms() + 60_000)
+
+
+@pytest.mark.parametrize("prepare", [purge_repartition_topic, purge_dead_letters])
+def test_should_leave_the_end_where_it_is_when_all_brokers_are_killed(replicated, prepare):
+    cluster, place, written = replicated.cluster, replicated.place, 0
+
+    def high_watermarks_are(offset):
         files = [cluster.node(node).folder / "data" / "replication-offset-checkpoint" for node in cluster.node_ids]
-        return [f"{replicated.name} 0 {_RECORDS}" in file.read_text().splitlines() for file in files]
+        return all(f"{replicated.name} 0 {offset}" in file.read_text().splitlines() for file in files)
 
-    replicated.produce(_RECORDS)
-    assert wait_until(lambda: all(written_high_watermarks()), 30)
-    # What is written from here on is not in those files when the brokers die.
-    replicated.produce(_RECORDS)
-    times = iter((0, 1, 1))
-    purge = RepartitionPurge(_Plan(replicated.name), replicated.client(), 1, lambda: next(times))
-    purge.run({place: 2 * _RECORDS})
-    ends = EndOffsets(replicated.client(), 15.0)
-    assert wait_until(lambda: ends.beginnings([place])[place] >= 2 * _RECORDS - 1, 4, 0.05)
-    for node in cluster.node_ids:
-        cluster.kill_node(node)
-    cluster.start()
-    assert EndOffsets(replicated.client(), 30.0).of([place]) == {place: 2 * _RECORDS}
+    def leader_epochs_begin_at(offset):
+        """The broker writes them after it has answered that everything before is deleted."""
+        folders = [cluster.node(node).folder / "data" / f"{replicated.name}-0" for node in cluster.node_ids]
+        lines = [(folder / "leader-epoch-checkpoint").read_text().splitlines() for folder in folders]
+        return all(len(of_node) > 2 and int(of_node[2].split()[1]) >= offset for of_node in lines)
+
+    # Every broker knows the topic then.
+    assert wait_until(lambda: high_watermarks_are(0), 30)
+    purge = prepare(replicated)
+    # Until the brokers die before they have written a later high watermark down, which they do every five seconds.
+    for _ in range(5):
+        replicated.produce(_RECORDS)
+        written += _RECORDS
+        assert wait_until(lambda offset=written: high_watermarks_are(offset), 30)
+        replicated.produce(_RECORDS)
+        purge(written + _RECORDS)
+        assert wait_until(lambda offset=written: leader_epochs_begin_at(offset + _RECORDS - 1), 20)
+        for node in cluster.node_ids:
+            cluster.kill_node(node)
+        was_in_time = high_watermarks_are(written)
+        written += _RECORDS
+        cluster.start()
+        assert EndOffsets(replicated.client(), 30.0).of([place]) == {place: written}
+        if was_in_time:
+            return
+    pytest.fail("the brokers were never killed in time")

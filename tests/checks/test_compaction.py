@@ -98,6 +98,14 @@ PROPOSALS = [
     (SETTINGS, SAMPLE, {"segment.ms": "600000"}),
     (SETTINGS, replace(SAMPLE, topic_bytes=1 << 30), {"min.cleanable.dirty.ratio": "0.1"}),
     (replace(SETTINGS, segment_ms=HOUR), SAMPLE, {"min.cleanable.dirty.ratio": "0.1"}),
+    (replace(SETTINGS, segment_ms=HOUR, min_cleanable_ratio=0.11), SAMPLE, {"min.cleanable.dirty.ratio": "0.1"}),
+    # What is set already, or lower than what would be proposed, is no proposal.
+    (replace(SETTINGS, segment_ms=HOUR, min_cleanable_ratio=0.1), SAMPLE, {}),
+    (replace(SETTINGS, segment_ms=HOUR, min_cleanable_ratio=0.05), SAMPLE, {}),
+    (replace(SETTINGS, segment_ms=10 * MINUTE, min_cleanable_ratio=0.1), dirt(superseded_since_ms=NOW - MINUTE), {}),
+    (replace(SETTINGS, segment_ms=10 * MINUTE + 1, min_cleanable_ratio=0.1), dirt(superseded_since_ms=NOW - MINUTE),
+     {"segment.ms": "600000"}),
+    (replace(SETTINGS, min_cleanable_ratio=0.1, segment_ms=HOUR, wanted={"min.cleanable.dirty.ratio": "0.10"}), SAMPLE, {}),
 ]  # fmt: skip
 
 
@@ -105,6 +113,14 @@ PROPOSALS = [
 def test_should_propose_the_setting_that_holds_compaction_up(case):
     found, sample, wanted = PROPOSALS[case]
     assert proposal(found, NOW, [sample]) == wanted
+
+
+def test_should_say_that_no_setting_delays_the_cleaner():
+    found = replace(SETTINGS, segment_ms=HOUR, min_cleanable_ratio=0.1, wanted={"min.cleanable.dirty.ratio": "0.1"})
+    finding = compaction_finding("n", found, [SAMPLE], "counts", NOW, RULES)
+    assert finding.verdict is WARNING
+    assert "No setting delays the cleaner: `tidemark check compaction counts --log-dir" in finding.message
+    assert finding.evidence["proposal"] == {}
 
 
 @pytest.mark.parametrize(

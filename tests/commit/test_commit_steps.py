@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
+from tests.group_requests import join_group
 
 from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets
+from tidemark.broker.offsets import EndOffsets, committed_offsets, describe_group
 from tidemark.broker.preflight import preflight
 from tidemark.broker.sizes import size_limits
 from tidemark.broker.topics import ensure_user_topics
@@ -20,7 +21,7 @@ from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import TransactionalProducer
-from tidemark.errors import BatchAborted
+from tidemark.errors import BatchAborted, InstanceFenced
 from tidemark.local.processes import wait_until
 from tidemark.membership.member import GroupMetadata, Member
 from tidemark.names import TaskId, TopicPartition
@@ -51,7 +52,7 @@ class Rig:
         ensure_user_topics(self.plan, settings, admin)
         preflight(self.plan, settings, admin)
         self.client = librdkafka_config(settings)
-        self.ends = EndOffsets(admin, 10)
+        self.admin, self.ends = admin, EndOffsets(admin, 10)
         self.lock = threading.RLock()
         member = {**self.client, "group.id": self.app, "group.instance.id": f"{self.app}-0", "session.timeout.ms": 6000}
         self.member = Member(member, [self.source], self.lock, lambda: None)
@@ -242,6 +243,42 @@ def test_should_throw_a_batch_away_when_the_group_has_removed_the_member_and_tak
         assert rig.member.ownership.epoch(rig.task.lead) > epoch
         with pytest.raises(TasksRevoked):
             rig.commit()
+
+
+def replace_before_step_5(rig, settings, monkeypatch):
+    """Another request to join for the same instance reaches the coordinator after the batch's group metadata was read."""
+    send_offsets = rig.producer.send_offsets
+    coordinator = describe_group(settings, rig.admin, rig.app).coordinator
+
+    def replaced(offsets, group):
+        address = f"{coordinator.host}:{coordinator.port}"
+        join_group(address, rig.app, f"{rig.app}-0", [rig.source])
+        send_offsets(offsets, group)
+
+    monkeypatch.setattr(rig.producer, "send_offsets", replaced)
+
+
+def test_should_end_when_another_member_has_its_place_in_step_5(rig, settings, monkeypatch):
+    replace_before_step_5(rig, settings, monkeypatch)
+    with rig.lock, pytest.raises(InstanceFenced):
+        rig.commit()
+    assert rig.visible(rig.sink) == []
+
+
+def test_should_throw_a_batch_away_when_it_has_taken_its_own_place_again_in_step_5(rig, settings, monkeypatch):
+    """The client joins in a thread of its own, and the coordinator answers the id of before as if another copy had come."""
+    replace_before_step_5(rig, settings, monkeypatch)
+    replaced = rig.producer.send_offsets
+
+    def rejoined(offsets, group):
+        monkeypatch.setattr(rig.member, "_consumer", RemovedClient(rig.member._consumer))
+        replaced(offsets, group)
+
+    monkeypatch.setattr(rig.producer, "send_offsets", rejoined)
+    with rig.lock, pytest.raises(TasksRevoked):
+        rig.commit()
+    assert rig.member.ownership.held() == {}
+    assert rig.visible(rig.sink) == []
 
 
 def test_should_abort_when_a_changelog_did_not_receive_all_it_was_sent(rig, monkeypatch):

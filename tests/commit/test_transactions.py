@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import threading
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.group_requests import remove_from_group
 
 from tidemark.broker.offsets import EndOffsets, committed_offsets
 from tidemark.commit import transaction
@@ -49,14 +49,16 @@ def a_fenced_producer(client, name, topic):
 
 
 class Joined:
-    """A member that has joined, and the lock it is used under."""
+    """A member of a group, and the lock it is used under, which keeps it from polling while it is held."""
 
     def __init__(self, client, group, topic, name):
         self.lock, self.client, self.group = threading.RLock(), client, group
         config = {**client, "group.id": group, "group.instance.id": name, "session.timeout.ms": 6000}
         self.member = Member(config, [topic], self.lock, lambda: None)
-        self.member.start()
-        assert wait_until(lambda: bool(self.member.ownership.held()), 30)
+
+    def holds(self, partition):
+        with self.lock:
+            return self.member.ownership.epoch(partition) is not None
 
     def committed(self, partitions):
         return committed_offsets(self.client, self.group, partitions, 20)
@@ -66,11 +68,26 @@ class Joined:
             return self.member.metadata()
 
 
+@contextlib.contextmanager
+def joining(client, group, topic, name, *, polls=True):
+    """One that has asked to join, and is closed at the end of the block. One that does not poll takes no part in a rebalance
+    after its first: its client waits for the callback of that one.
+    """
+    made = Joined(client, group, topic, name)
+    try:
+        with contextlib.nullcontext() if polls else made.lock:
+            made.member.start()
+            yield made
+    finally:
+        made.member.close()
+
+
 @pytest.fixture
 def joined(client, create_topic, unique):
-    made = Joined(client, unique("group"), create_topic(unique("source"), partitions=2), unique("member"))
-    yield made
-    made.member.close()
+    topic = create_topic(unique("source"), partitions=2)
+    with joining(client, unique("group"), topic, unique("member")) as made:
+        assert wait_until(lambda: bool(made.member.ownership.held()), 30)
+        yield made
 
 
 def messages(client, topic):
@@ -302,75 +319,25 @@ def test_should_be_refused_with_the_generation_of_before(client, joined, unique)
     assert joined.committed([partition]) == {}
 
 
-def remove_from_group(bootstrap, group, instance):
-    """LeaveGroup (api 13, version 3) for a static member, as an administrator's tool sends it: the session's end, at once."""
-
-    def text(value):
-        return len(value).to_bytes(2, "big") + value.encode()
-
-    header = (13).to_bytes(2, "big") + (3).to_bytes(2, "big") + (1).to_bytes(4, "big") + text("test")
-    body = header + text(group) + (1).to_bytes(4, "big") + text("") + text(instance)
-    host, port = bootstrap.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(len(body).to_bytes(4, "big") + body)
-        answer = connection.recv(4096)
-    # Correlation id, throttle time, the error of the whole.
-    assert answer[12:14] == b"\0\0", answer
-
-
-@contextlib.contextmanager
-def a_polling_member(client, group, topic, name):
-    """Another instance of the application. It holds what the group gives it until the end of the block."""
-    config = {"group.id": group, "group.instance.id": name, "partition.assignment.strategy": "cooperative-sticky"}
-    consumer, ended, assigned = Consumer({**client, **config, "session.timeout.ms": 6000}), threading.Event(), []
-
-    def poll():
-        while not ended.wait(0.05):
-            consumer.poll(0)
-            assigned[:] = [TopicPartition(p.topic, p.partition) for p in consumer.assignment()]
-
-    consumer.subscribe([topic])
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield assigned
-    finally:
-        ended.set()
-        thread.join()
-        consumer.close()
-
-
-def test_should_own_partitions_anew_under_the_id_that_it_has_after_the_group_removed_it(
+def test_should_own_partitions_again_under_the_id_that_it_has_after_the_group_removed_it(
     broker, client, create_topic, unique
 ):
     """What `Member.metadata` rests on: who was removed and joins again has another id, even as the same static member."""
     group, name, source = unique("group"), unique("member"), create_topic(unique("source"), partitions=1)
-    joined, partition = Joined(client, group, source, name), TopicPartition(source, 0)
-    with joined.lock:
-        member_id, epoch = joined.member.metadata().member_id, joined.member.ownership.epoch(partition)
-    with a_polling_member(client, group, source, unique("other")) as held_by_other:
-        assert wait_until(lambda: joined.metadata().generation > 1, 30)
-        assert joined.metadata().member_id == member_id
-        assert joined.member.ownership.epoch(partition) == epoch
-        with joined.lock:
-            remove_from_group(broker.bootstrap, group, name)
-            assert wait_until(lambda: partition in held_by_other, 30)
-        assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 30)
-    remove_from_group(broker.bootstrap, group, name)
-    assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
-    joined.member.close()
-
-
-@contextlib.contextmanager
-def an_unanswering_member(client, group, topic, name):
-    """One that joins and never polls: it keeps a rebalance open, as its client waits for the callback of the one before."""
-    config = {"group.id": group, "group.instance.id": name, "partition.assignment.strategy": "cooperative-sticky"}
-    consumer = Consumer({**client, **config, "session.timeout.ms": 6000})
-    consumer.subscribe([topic], on_assign=lambda *_: None)
-    try:
-        yield
-    finally:
-        consumer.close()
+    partition = TopicPartition(source, 0)
+    with joining(client, group, source, name) as joined:
+        assert wait_until(lambda: joined.holds(partition), 30)
+        member_id, epoch = joined.metadata().member_id, joined.member.ownership.epoch(partition)
+        with joining(client, group, source, unique("other")) as other:
+            assert wait_until(lambda: joined.metadata().generation > 1, 30)
+            assert joined.metadata().member_id == member_id
+            assert joined.member.ownership.epoch(partition) == epoch
+            with joined.lock:
+                remove_from_group(broker.bootstrap, group, name)
+                assert wait_until(lambda: other.holds(partition), 30)
+            assert wait_until(lambda: joined.metadata().member_id not in ("", member_id), 30)
+        remove_from_group(broker.bootstrap, group, unique("other"))
+        assert wait_until(lambda: (joined.member.ownership.epoch(partition) or epoch) > epoch, 30)
 
 
 def test_should_lose_its_partitions_when_it_is_removed_while_it_joins_again(broker, client, create_topic, unique):
@@ -382,28 +349,28 @@ def test_should_lose_its_partitions_when_it_is_removed_while_it_joins_again(brok
         "statistics.interval.ms": 100,
         "stats_cb": lambda text: states.append(json.loads(text)["cgrp"]),
     }
-    joined = Joined(watched, group, source, name)
-    epoch = joined.member.ownership.epoch(partition)
-    generation = joined.metadata().generation
     silent, newcomer = unique("silent"), unique("newcomer")
-    with an_unanswering_member(client, group, source, silent):
-        assert wait_until(
-            lambda: joined.metadata().generation > generation and states[-1]["join_state"] == "steady", 30
-        )
-        with a_polling_member(client, group, source, newcomer):
-            assert wait_until(lambda: states[-1]["join_state"] == "wait-join", 30)
-            with joined.lock:
-                member = joined.member
-                before = GroupMetadata.parse(member._consumer.consumer_group_metadata(), member._consumer.memberid())
-                remove_from_group(broker.bootstrap, group, name)
-                assert wait_until(lambda: not member._consumer.memberid(), 30)
-                remove_from_group(broker.bootstrap, group, silent)
-                assert member.ownership.epoch(partition) == epoch
-                assert wait_until(lambda: member.metadata().generation > before.generation, 30)
-                assert member.ownership.epoch(partition) is None
-    remove_from_group(broker.bootstrap, group, newcomer)
-    assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 30)
-    member.close()
+    with joining(watched, group, source, name) as joined:
+        member = joined.member
+        assert wait_until(lambda: joined.holds(partition), 30)
+        epoch, generation = member.ownership.epoch(partition), joined.metadata().generation
+        with joining(client, group, source, silent, polls=False):
+            assert wait_until(
+                lambda: joined.metadata().generation > generation and states[-1]["join_state"] == "steady", 30
+            )
+            with joining(client, group, source, newcomer):
+                assert wait_until(lambda: states[-1]["join_state"] == "wait-join", 30)
+                with joined.lock:
+                    client_of = member._consumer
+                    before = GroupMetadata.parse(client_of.consumer_group_metadata(), client_of.memberid())
+                    remove_from_group(broker.bootstrap, group, name)
+                    assert wait_until(lambda: not client_of.memberid(), 30)
+                    remove_from_group(broker.bootstrap, group, silent)
+                    assert member.ownership.epoch(partition) == epoch
+                    assert wait_until(lambda: member.metadata().generation > before.generation, 30)
+                    assert member.ownership.epoch(partition) is None
+        remove_from_group(broker.bootstrap, group, newcomer)
+        assert wait_until(lambda: (member.ownership.epoch(partition) or epoch) > epoch, 30)
 
 
 def test_should_not_hang_on_committed_offsets_while_the_member_polls(joined):

@@ -159,6 +159,7 @@ def test_should_never_pass_where_nothing_was_compared(saved, rebuilt, bounds, ve
 def test_should_name_what_differs_and_fail_what_cannot_be_rebuilt():
     differs = verdict_of(built(), {1: {b"a": b"1", b"b": b"9"}, 2: {b"a": b"3"}})
     assert "1 keys differ from savepoint s1 (1 altered, 0 missing, 0 extra): altered b" in differs.message
+    assert "the store or its changelog is wrong, and a drill cannot tell which" in differs.message
     broken = judge(STATE, Way.CHANGELOG, built(fault="too short"), None, (), Keeping("t", 600_000, None))
     assert broken.verdict is Verdict.FAILED
     assert broken.message == "it cannot be rebuilt: too short"

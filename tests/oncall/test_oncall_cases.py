@@ -122,6 +122,23 @@ def test_should_keep_what_was_asked_first_and_a_time_line_with_killed_steps_in_i
         folder.read("plan.json")
 
 
+def test_should_pass_over_a_line_that_was_cut_anywhere_and_go_on_after_it(folder):
+    folder.note("fence", "begun")
+    path = folder.folder / "events.jsonl"
+    before = path.read_bytes()
+    folder.note("swap", "done", "", bytes={"0_0": 1}, place={})
+    whole = path.read_bytes()
+    for length in range(len(before), len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert [(n.step, n.what) for n in folder.notes()] == [("fence", "begun")], whole[:length]
+        folder.note("swap", "begun")
+        assert [(n.step, n.what) for n in folder.notes()] == [("fence", "begun"), ("swap", "begun")], whole[:length]
+    # All of it but the end of the line.
+    path.write_bytes(whole[:-1])
+    folder.note("swap", "begun")
+    assert [(n.step, n.what) for n in folder.notes()] == [("fence", "begun"), ("swap", "done"), ("swap", "begun")]
+
+
 def noted(folder, *lines):
     for line in lines:
         folder.note(*line.split())

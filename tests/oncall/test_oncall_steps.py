@@ -9,6 +9,7 @@ import pytest
 from tests.oncall.approving import answered
 from tests.restore.counting import NO_PROBE, CountingApp, Crash
 from tests.restore.test_restore_run import counts_of
+from tests.restore.test_rewind import YES, rewind_of
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
@@ -243,6 +244,34 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
         call_of(app, source="changelog").preflight()
     with pytest.raises(PreflightFailed, match=f"are needed in .*{app.name}.*, but 1 are free"):
         call_of(app, target=str(wall_clock_ms() - 1)).preflight()
+
+
+@pytest.mark.parametrize(("point", "is_committed"), [("rewind-before-commit", False), ("rewind-verified", True)])
+def test_should_begin_nothing_before_a_rewind_that_was_committed_is_finished(app, point, is_committed):
+    """A rewind of the new case would finish the earlier one and go back to its time, which nobody has approved now."""
+    then_ms = wall_clock_ms()
+    app.feed(300, keys=70)
+    app.run()
+    probe, _ = crash_at(point)
+    killed = call_of(app, target=str(then_ms), probe=probe)
+    killed.preflight()
+    killed.plan()
+    with pytest.raises(Crash):
+        killed.restore()
+    name = killed.folder.folder.name
+    other = call_of(app, target=str(wall_clock_ms()))
+    if not is_committed:
+        # The next start settles the transaction that the killed one has left open.
+        app.run()
+        other.preflight()
+        return
+    match = rf"rewind {name} of {app.name} is committed but not finished: .*`tidemark rewind made --to .* --run`"
+    for call in (other, call_of(app)):
+        with pytest.raises(PreflightFailed, match=match):
+            call.preflight()
+    call_of(app, target=str(then_ms), case_id=name).preflight()
+    assert rewind_of(app).run(wall_clock_ms(), YES)
+    other.preflight()
 
 
 def test_should_restore_nothing_that_nobody_approved(app):

@@ -13,7 +13,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidemark.errors import BrokersAway, OutcomeUnknown, PreflightFailed
+from tidemark.broker.admin_errors import failed_request
+from tidemark.errors import BrokersAway, PreflightFailed
 from tidemark.local.processes import wait_until
 from tidemark.settings import Settings
 
@@ -58,30 +59,29 @@ def describe_known_topics(admin: AdminClient, topics: Sequence[str], settings: S
 
 
 def topic_configs(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[str, dict[str, str]]:
-    """Return every setting of these topics, defaults included. Blocks for one round trip. Raises `PreflightFailed`.
+    """Return every setting of these topics, defaults included. Blocks for one round trip.
 
-    Asks again for up to `broker_timeout_ms` if a topic does not exist.
+    Asks again for up to `broker_timeout_ms` if a topic does not exist. Raises `PreflightFailed` if a topic does not exist or
+    this user may not see it, `OutcomeUnknown` if the brokers do not answer in time.
     """
     if not topics:
         return {}
     answers: list[dict[str, dict[str, str]]] = []
-    last: list[KafkaError] = []
+    last: list[KafkaException] = []
 
     def answered() -> bool:
         try:
             answers.append(_configs(admin, topics, settings))
         except KafkaException as error:
-            last.append(error.args[0])
+            last.append(error)
             # The topic may have just been created, as in `describe_known_topics`.
-            return last[-1].code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+            return bool(error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART)
         return True
 
     wait_until(answered, settings.broker_timeout_ms / 1000)
     if not answers:
-        raise PreflightFailed(
-            f"failed to read the settings of topics {', '.join(topics)}: {last[-1].str()}; give this user the right to "
-            "describe them"
-        )
+        what = f"failed to read the settings of topics {', '.join(topics)}"
+        raise failed_request(what, last[-1], "give this user the right to describe them") from last[-1]
     return answers[0]
 
 
@@ -134,14 +134,10 @@ def _ids(admin: AdminClient, topics: Sequence[str], settings: Settings) -> dict[
         try:
             found[topic] = str(future.result().topic_id)
         except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            if reason.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 continue
-            if reason.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise PreflightFailed(
-                    f"failed to describe topic {topic}: {reason.str()}; give this user the right to describe it"
-                ) from error
-            raise OutcomeUnknown(f"failed to read the id of topic {topic}: {reason.str()}; try again") from error
+            what = f"failed to describe topic {topic}"
+            raise failed_request(what, error, "give this user the right to describe it") from error
     return found
 
 
@@ -205,13 +201,18 @@ def describe_replicas(
 
 
 def broker_config(admin: AdminClient, broker: int, settings: Settings) -> dict[str, str]:
-    """Return every setting of one broker, defaults included. Blocks for one round trip. Raises `PreflightFailed`."""
+    """Return every setting of one broker, defaults included. Blocks for one round trip.
+
+    Raises `PreflightFailed` if this user may not see them, `OutcomeUnknown` if the broker does not answer in time.
+    """
     resource = ConfigResource(ResourceType.BROKER, str(broker))
     future = admin.describe_configs([resource], request_timeout=settings.broker_timeout_ms / 1000)[resource]
     try:
         return {key: entry.value for key, entry in future.result().items()}
     except KafkaException as error:
-        raise PreflightFailed(
-            f"failed to read the settings of broker {broker}: {error.args[0].str()}; give this user the right to describe "
-            "the cluster's configuration (`tidemark acls NAME --principal … --audits` prints it)"
+        raise failed_request(
+            f"failed to read the settings of broker {broker}",
+            error,
+            "give this user the right to describe the cluster's configuration (`tidemark acls NAME --principal … --audits` "
+            "prints it)",
         ) from error

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 _ANSWER_S = 5.0
 _LEADERS_S = 1.0
-_KEPT = 1
-"""Offsets that are kept below the committed one. A broker that starts with an empty partition forgets its leader epochs.
-If all replicas were killed at once, they then return to the high watermark that each had written to disk up to five
+KEPT_OFFSETS = 1
+"""Offsets before the end of a partition that a purge keeps. A broker that starts with an empty partition forgets its leader
+epochs. If all replicas were killed at once, they then return to the high watermark that each had written to disk up to five
 seconds before (Kafka 4.3), and the partition ends before what was committed.
 """
 
@@ -49,9 +49,9 @@ class RepartitionPurge:
         self._take_answers()
         unanswered = {place for place, _, _ in self._asked}
         due = {
-            p: o - _KEPT
+            p: o - KEPT_OFFSETS
             for p, o in committed.items()
-            if p.topic in self._topics and p not in unanswered and o - _KEPT > self._purged.get(p, 0)
+            if p.topic in self._topics and p not in unanswered and o - KEPT_OFFSETS > self._purged.get(p, 0)
         }
         if not due:
             return

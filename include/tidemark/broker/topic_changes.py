@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from tidemark.broker.admin_errors import failed_request
 from tidemark.broker.cluster import describe_topics, topic_configs
 from tidemark.broker.topics import internal_topics
 from tidemark.change.recorded import named_plan
@@ -62,7 +63,7 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
     """Apply the changes topic by topic, leaving every other setting as it is. Blocks.
 
     Raises `PreflightFailed` with the topic that refused; the topics before it are changed. Raises `OutcomeUnknown` if the
-    brokers do not show the new settings within `broker_timeout_ms`.
+    brokers do not answer, or do not show the new settings, within `broker_timeout_ms`.
     """
     for topic in dict.fromkeys(change.topic for change in changes):
         entries = [
@@ -75,9 +76,8 @@ def apply_changes(changes: Sequence[TopicChange], settings: Settings, admin: Adm
         try:
             answer[resource].result()
         except KafkaException as error:
-            raise PreflightFailed(
-                f"failed to change topic {topic}: {error.args[0].str()}; give this user the right to alter its settings"
-            ) from error
+            what = f"failed to change topic {topic}"
+            raise failed_request(what, error, "give this user the right to alter its settings") from error
     # The controller has the settings; other brokers receive them with a delay.
     topics = list(dict.fromkeys(change.topic for change in changes))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
+from tidemark.broker.admin_errors import failed_request
 from tidemark.broker.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
 from tidemark.changelog.policy import (
     changelog_policy,
@@ -17,7 +18,7 @@ from tidemark.changelog.policy import (
     repartition_config,
     topology_config,
 )
-from tidemark.errors import PreflightFailed
+from tidemark.errors import PreflightFailed, TidemarkError
 from tidemark.local.processes import wait_until
 from tidemark.names import (
     TaskId,
@@ -174,10 +175,13 @@ def partition_counts(admin: AdminClient, settings: Settings) -> dict[str, int]:
     return {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
 
 
-def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings) -> None:
+def create_topics(
+    admin: AdminClient, specs: Iterable[TopicSpec], settings: Settings, created: Callable[[str], None] | None = None
+) -> None:
     """Create topics and wait until every partition has a leader. A topic that already exists is accepted.
 
-    Blocks. Raises `PreflightFailed` with the topic, the reason and the remedy.
+    `created` is called with each topic that this call has created, also when it fails later. Blocks. Raises
+    `PreflightFailed` with the topic, the reason and the remedy, `OutcomeUnknown` if the brokers do not answer in time.
     """
     wanted = [
         NewTopic(spec.name, spec.partitions, max(spec.replicas, settings.replication_factor), config=dict(spec.config))
@@ -185,25 +189,39 @@ def create_topics(admin: AdminClient, specs: Iterable[TopicSpec], settings: Sett
     ]
     if not wanted:
         return
-    for name, future in admin.create_topics(wanted, operation_timeout=settings.broker_timeout_ms / 1000).items():
+    failed: TidemarkError | None = None
+    timeout_s = settings.broker_timeout_ms / 1000
+    # Longer than the broker may take, so that its answer comes.
+    answers = admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=2 * timeout_s)
+    for name, future in answers.items():
         try:
             future.result()
+            if created is not None:
+                created(name)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 continue
-            remedy = (
-                "set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower `survives` of the topology, "
-                "or add brokers"
-            )
-            if reason.code() != KafkaError.INVALID_REPLICATION_FACTOR:
-                remedy = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
-            raise PreflightFailed(f"topic {name} cannot be created: {reason.str()}; {remedy}") from error
+            what = f"topic {name} cannot be created"
+            if reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+                failed = PreflightFailed(
+                    f"{what}: {reason.str()}; set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower "
+                    "`survives` of the topology, or add brokers"
+                )
+            else:
+                right = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
+                failed = failed_request(what, error, right)
+            failed.__cause__ = error
+    if failed is not None:
+        raise failed
     wait_until_led(admin, [spec.topic for spec in wanted], settings)
 
 
 def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settings) -> None:
-    """Add the missing partitions and wait until they have leaders. Blocks. Raises `PreflightFailed`."""
+    """Add the missing partitions and wait until they have leaders. Blocks.
+
+    Raises `PreflightFailed`, and `OutcomeUnknown` if the brokers do not answer in time.
+    """
     wanted = [NewPartitions(spec.name, spec.partitions) for spec in specs]
     if not wanted:
         return
@@ -211,10 +229,8 @@ def grow_topics(admin: AdminClient, specs: Sequence[TopicSpec], settings: Settin
         try:
             future.result()
         except KafkaException as error:
-            raise PreflightFailed(
-                f"failed to add partitions to topic {name}: {error.args[0].str()}; add them by hand, or give this user the "
-                "right to"
-            ) from error
+            what = f"failed to add partitions to topic {name}"
+            raise failed_request(what, error, "add them by hand, or give this user the right to") from error
 
     def grown() -> bool:
         found = partition_counts(admin, settings)
@@ -234,11 +250,13 @@ def ensure_internal_topics(
     admin: AdminClient,
     existing: Mapping[str, int],
     committed: Collection[str] = (),
+    created: Callable[[str], None] | None = None,
 ) -> None:
     """Create the missing internal topics and verify the existing ones. Blocks.
 
     `committed` are topics that the last commits knew: they are never created, as an empty one would be taken for the state.
-    Raises `PreflightFailed` with the topic, what was found, what is needed, and the remedy.
+    `created` is called with each topic that was created. Raises `PreflightFailed` with the topic, what was found, what is
+    needed, and the remedy.
     """
     specs = internal_topics(plan, settings, existing)
     missing = [spec for spec in specs if spec.name not in existing]
@@ -248,7 +266,7 @@ def ensure_internal_topics(
                 f"topic {spec.name} was deleted while the application was starting: it held state and is not created again; "
                 "start again to see what is lost and how to repair it"
             )
-    create_topics(admin, missing, settings)
+    create_topics(admin, missing, settings, created)
     grow_topics(
         admin, [s for s in specs if s.may_have_more and existing.get(s.name, s.partitions) < s.partitions], settings
     )

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.broker.topics import partition_counts
 from tidemark.change.copying import Copier, live_items
 from tidemark.change.description import Description
 from tidemark.change.generations import with_new_changelogs
 from tidemark.change.moving import moved_records
+from tidemark.change.new_topics import NewTopics
 from tidemark.change.recorded import named, settled
 from tidemark.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
 from tidemark.change.repaired import REPAIRS_FOLDER, note_repaired
@@ -139,25 +140,28 @@ class Repair:
             return True
         if not approve(plan):
             return False
-        anew = [store.store for store in plan.stores if store.is_new]
-        counts: dict[TaskId, dict[str, int]] = {}
-        after, description = own, None
-        if anew:
-            description = self._new_changelogs(before, own, anew)
-            after = kit_of(named(self.plan, description), self.settings, self.clock)
-            copier = Copier(after, producer, folder / "new", self.probe)
-            self._copy([part for part in parts if part.spec.name in anew], before, copier, folder, counts)
-            self.probe("copied")
-        stay = [part for part in parts if part.values and part.spec.name not in anew]
-        values = {own.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
-        for part in stay:
-            changelog = own.witnesses.changelog_of(part.task, part.spec)
-            counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
-        _remember_repaired(before, counts)
-        standing = {task: before.followed(task) for task in counts}
-        ends = output_ends(after, list(standing))
-        records = moved_records(CommitKind.REPAIR, after.plan, standing, counts, ends, self.clock())
-        Switch(after, producer, self.probe, "tidemark changelog repair").commit(records, description, values=values)
+        with NewTopics(own.admin, self.settings, self.say) as topics:
+            anew = [store.store for store in plan.stores if store.is_new]
+            counts: dict[TaskId, dict[str, int]] = {}
+            after, description = own, None
+            if anew:
+                description = self._new_changelogs(before, own, anew, topics)
+                after = kit_of(named(self.plan, description), self.settings, self.clock)
+                copier = Copier(after, producer, folder / "new", self.probe)
+                self._copy([part for part in parts if part.spec.name in anew], before, copier, folder, counts)
+                self.probe("copied")
+            stay = [part for part in parts if part.values and part.spec.name not in anew]
+            values = {own.witnesses.changelog_of(part.task, part.spec): part.values for part in stay}
+            for part in stay:
+                changelog = own.witnesses.changelog_of(part.task, part.spec)
+                counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
+            _remember_repaired(before, counts)
+            standing = {task: before.followed(task) for task in counts}
+            ends = output_ends(after, list(standing))
+            records = moved_records(CommitKind.REPAIR, after.plan, standing, counts, ends, self.clock())
+            Switch(after, producer, self.probe, "tidemark changelog repair", topics).commit(
+                records, description, values=values
+            )
         self._verify(stay, before, own, folder)
         self._note(parts)
         return True
@@ -372,13 +376,13 @@ class Repair:
                         "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store"
                     )
 
-    def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str]) -> Description:
+    def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str], topics: NewTopics) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
         existing = partition_counts(own.admin, self.settings)
         description = with_new_changelogs(self.plan, before.description, anew, existing)
         # Other topics that were lost stay so until an operator decides about them.
         description = replace(description, topic_ids=before.description.topic_ids)
-        ensure_internal_topics(named(self.plan, description), self.settings, own.admin, existing)
+        topics.ensure(named(self.plan, description))
         self.probe("topics-made")
         return description
 

@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
+from tidemark.broker.topics import TopicSpec, partition_counts
 from tidemark.change.copying import Copier, OldState, Place, live_items
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.generations import next_generation
 from tidemark.change.moving import moved_records, records_between, send_on
+from tidemark.change.new_topics import NewTopics
 from tidemark.change.owners import Owner, owner_of
 from tidemark.change.recorded import named, require_same
 from tidemark.change.rescale_plan import RescalePlan
@@ -92,19 +93,20 @@ class Rescale:
         plan = self._planned(before)
         if not approve(plan):
             return False
-        description = self._new_topics(kit, before)
-        own = kit_of(named(self.plan, description), self.settings, self.clock)
-        self.probe("topics-made")
-        self._send_on(before, description, producer)
-        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say)
-        after = self._after(before, description, own)
-        counts = self._spread(before, after, old, Copier(own, producer, folder / "new", self.probe))
-        self.probe("copied")
-        records = moved_records(
-            CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
-        )
-        gone = [task for task in before.standing if task not in after]
-        Switch(own, producer, self.probe, "tidemark rescale").commit(records, description, gone)
+        with NewTopics(kit.admin, self.settings, self.say) as topics:
+            description = self._new_topics(kit, before, topics)
+            own = kit_of(named(self.plan, description), self.settings, self.clock)
+            self.probe("topics-made")
+            self._send_on(before, description, producer)
+            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say)
+            after = self._after(before, description, own)
+            counts = self._spread(before, after, old, Copier(own, producer, folder / "new", self.probe))
+            self.probe("copied")
+            records = moved_records(
+                CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
+            )
+            gone = [task for task in before.standing if task not in after]
+            Switch(own, producer, self.probe, "tidemark rescale", topics).commit(records, description, gone)
         return True
 
     def _planned(self, before: Stood) -> RescalePlan:
@@ -168,7 +170,7 @@ class Rescale:
             for place in [TopicPartition(topic, task.partition)]
         ]
 
-    def _new_topics(self, kit: RestoreKit, before: Stood) -> Description:
+    def _new_topics(self, kit: RestoreKit, before: Stood, made_topics: NewTopics) -> Description:
         """Create the new topics, and return the description from now on."""
         old, existing = before.description, partition_counts(kit.admin, self.settings)
         app = old.application_id
@@ -179,13 +181,10 @@ class Rescale:
         made = replace(made, routing=next_routing(app, old.internal, existing, old.routing))
         self.say("creating the topics of the new tasks")
         topics = [made.routed_topic(topic) for s in made.subtopologies for topic in s.sources]
-        create_topics(
-            kit.admin,
-            [TopicSpec(topic, self.tasks, repartition_config()).surviving(self.plan.survives) for topic in topics],
-            self.settings,
+        made_topics.create(
+            [TopicSpec(topic, self.tasks, repartition_config()).surviving(self.plan.survives) for topic in topics]
         )
-        existing = partition_counts(kit.admin, self.settings)
-        ensure_internal_topics(named(self.plan, made), self.settings, kit.admin, existing)
+        made_topics.ensure(named(self.plan, made))
         return made
 
     def _send_on(self, before: Stood, made: Description, producer: BatchProducer) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
+from tidemark.broker.topics import TopicSpec, partition_counts
 from tidemark.change.copying import Copier, OldState, live_items
 from tidemark.change.description import Description
 from tidemark.change.generations import with_new_changelogs
 from tidemark.change.moving import moved_records
+from tidemark.change.new_topics import NewTopics
 from tidemark.change.recorded import named, settled
 from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
 from tidemark.change.stood import Stood, kit_of, output_ends, stood
@@ -81,17 +82,18 @@ class Reset:
             raise StartRefused(f"{plan.application_id} is already at these offsets: there is nothing to reset")
         if not approve(plan):
             return False
-        description = self._renewed(kit, before, plan)
-        renewed = named(self.plan, description)
-        own = kit_of(renewed, self.settings, self.clock)
-        old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
-        counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
-        self.probe("copied")
-        after = self._after(before, plan)
-        records = moved_records(
-            CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.standing
-        )
-        Switch(own, producer, self.probe, "tidemark offsets reset").commit(records, description)
+        with NewTopics(kit.admin, self.settings, self.say) as topics:
+            description = self._renewed(before, plan, topics)
+            renewed = named(self.plan, description)
+            own = kit_of(renewed, self.settings, self.clock)
+            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
+            counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
+            self.probe("copied")
+            after = self._after(before, plan)
+            records = moved_records(
+                CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.standing
+            )
+            Switch(own, producer, self.probe, "tidemark offsets reset", topics).commit(records, description)
         return True
 
     def _is_done(self, before: Stood, plan: ResetPlan) -> bool:
@@ -150,16 +152,16 @@ class Reset:
             tuple(sorted({*before.lost, *damaged})),
         )
 
-    def _renewed(self, kit: RestoreKit, before: Stood, plan: ResetPlan) -> Description:
+    def _renewed(self, before: Stood, plan: ResetPlan, topics: NewTopics) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
-        self._make_lost_topics(kit, before)
-        existing = partition_counts(kit.admin, self.settings)
+        self._make_lost_topics(before, topics)
+        existing = partition_counts(before.kit.admin, self.settings)
         renewed = with_new_changelogs(self.plan, before.description, (*plan.rewritten, *plan.emptied), existing)
-        ensure_internal_topics(named(self.plan, renewed), self.settings, kit.admin, existing)
+        topics.ensure(named(self.plan, renewed))
         self.probe("topics-made")
         return renewed
 
-    def _make_lost_topics(self, kit: RestoreKit, before: Stood) -> None:
+    def _make_lost_topics(self, before: Stood, topics: NewTopics) -> None:
         """Create the repartition topics that were deleted, with a partition for each task that reads them."""
         tasks = [
             (task, topic) for task, each in before.found.items() for topic in {p.topic for p in each.facts.sources}
@@ -169,7 +171,7 @@ class Reset:
             for topic, each in before.lost.items()
             if each.use is TopicUse.REPARTITION and each.found_id is None
         ]
-        create_topics(kit.admin, [spec.surviving(self.plan.survives) for spec in specs], self.settings)
+        topics.create([spec.surviving(self.plan.survives) for spec in specs])
 
     def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
         """Copy the stores that are rewritten. Returns the records written, per task and changelog."""

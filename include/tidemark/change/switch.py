@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidemark.broker.cluster import topic_ids
 from tidemark.change.description import Description
+from tidemark.change.new_topics import NewTopics
 from tidemark.change.stood import Stood, stood
 from tidemark.commit.record import CommitRecord
 from tidemark.commit.transaction import BatchProducer, TransactionalProducer
@@ -84,12 +85,16 @@ def fenced_stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
 
 @dataclass(frozen=True)
 class Switch:
-    """Commits a change. The group must be empty and `producer` initialised. `again` is the command to repeat."""
+    """Commits a change. The group must be empty and `producer` initialised. `again` is the command to repeat.
+
+    `topics` are those that the change has created; the commit brings them into use.
+    """
 
     kit: RestoreKit
     producer: BatchProducer
     probe: Probe
     again: str
+    topics: NewTopics
 
     def commit(
         self,
@@ -123,8 +128,9 @@ class Switch:
             self.producer.flush()
             send_offsets(self.kit, self.producer, records, f"`{self.again}`")
         self.probe("switch-before-commit")
-        self.producer.commit()
-        self.probe("switch-committed")
+        with self.topics.committing():
+            self.producer.commit()
+            self.probe("switch-committed")
 
     def _topic_ids(self, known: Mapping[str, str]) -> dict[str, str]:
         uses = topics_in_use(self.kit.plan)

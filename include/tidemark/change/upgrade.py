@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import ensure_internal_topics, partition_counts
+from tidemark.broker.topics import partition_counts
 from tidemark.change.carry import Fate, StoreChange, carry, obstacles
 from tidemark.change.copying import Copier, OldState, keys_of, live_items
 from tidemark.change.declared import parse_declared
 from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.change.generations import next_generation
 from tidemark.change.moving import moved_records, records_between
+from tidemark.change.new_topics import NewTopics
 from tidemark.change.recorded import named, require_partitions
 from tidemark.change.stood import Stood, described, kit_of, output_ends, stood
 from tidemark.change.switch import Switch, fenced_stood, standstill
@@ -27,7 +28,6 @@ from tidemark.change.upgrade_plan import UpgradePlan
 from tidemark.change.values import converter
 from tidemark.commit.record import CommitKind
 from tidemark.commit.transaction import BatchProducer
-from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
 from tidemark.probe import Probe
 from tidemark.restore.kit import RestoreKit
@@ -128,8 +128,8 @@ class Upgrade:
         plan.require_possible()
         if not approve(plan):
             return False
-        description, made = self._new_topics(kit, change)
-        try:
+        with NewTopics(kit.admin, self.settings, self.say) as topics:
+            description = self._new_topics(kit, change, topics)
             settled = named(self.plan, description)
             new_kit = kit_of(settled, self.settings, self.clock)
             self.probe("topics-made")
@@ -138,10 +138,7 @@ class Upgrade:
             standing = change.after
             ends = output_ends(new_kit, list(standing))
             records = moved_records(CommitKind.UPGRADE, settled, standing, counts, ends, self.clock())
-            Switch(new_kit, producer, self.probe, "tidemark upgrade").commit(records, description)
-        except StartRefused:
-            kit.admin.delete_topics(list(made))
-            raise
+            Switch(new_kit, producer, self.probe, "tidemark upgrade", topics).commit(records, description)
         self._forget_folders(description, held)
         return True
 
@@ -205,8 +202,8 @@ class Upgrade:
                     )
         return told
 
-    def _new_topics(self, kit: RestoreKit, change: Change) -> tuple[Description, list[str]]:
-        """Create the new topics. Returns the new description with its generations, and the topics that did not exist before."""
+    def _new_topics(self, kit: RestoreKit, change: Change, topics: NewTopics) -> Description:
+        """Create the new topics. Returns the new description with its generations."""
         existing = partition_counts(kit.admin, self.settings)
         app, generations = self.plan.application_id, {}
         for each in change.changes:
@@ -222,9 +219,8 @@ class Upgrade:
             describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
         )
         self.say("creating the topics of the new version")
-        ensure_internal_topics(named(self.plan, description), self.settings, kit.admin, existing)
-        made = [topic for topic in partition_counts(kit.admin, self.settings) if topic not in existing]
-        return description, made
+        topics.ensure(named(self.plan, description))
+        return description
 
     def _copy(
         self, change: Change, built: Mapping[tuple[TaskId, str], Path], copier: Copier

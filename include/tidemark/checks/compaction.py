@@ -17,6 +17,8 @@ from tidemark.names import TopicPartition
 from tidemark.topology.durations import about_ms
 
 _USUAL_RATIO = 0.5
+_LOW_RATIO = 0.1
+_SHORT_SEGMENT_MS = 600_000
 
 
 @dataclass(frozen=True)
@@ -249,13 +251,16 @@ def _overdue(found: CompactionSettings, sample: CompactionSample, now_ms: int, r
 
 
 def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[CompactionSample]) -> Mapping[str, str]:
-    """Return settings, by name, with which superseded records would be compacted; those of the topology come first."""
-    asked = {
-        "min.cleanable.dirty.ratio": str(found.min_cleanable_ratio),
-        "segment.ms": str(found.segment_ms),
-        "segment.bytes": str(found.segment_bytes),
+    """Return settings, by name, with which superseded records would be compacted; those of the topology come first.
+
+    Empty if every value that could be proposed is set already.
+    """
+    asked: dict[str, float] = {
+        "min.cleanable.dirty.ratio": found.min_cleanable_ratio,
+        "segment.ms": found.segment_ms,
+        "segment.bytes": found.segment_bytes,
     }
-    ours = {name: found.wanted[name] for name, now in asked.items() if found.wanted.get(name, now) != now}
+    ours = {name: found.wanted[name] for name, now in asked.items() if float(found.wanted.get(name, now)) != now}
     if ours:
         return ours
     changes: dict[str, str] = {}
@@ -264,12 +269,19 @@ def proposal(found: CompactionSettings, now_ms: int, samples: Sequence[Compactio
     # The active segment is never compacted, and a small partition has no other.
     if all(sample.topic_bytes is None or sample.topic_bytes < found.segment_bytes for sample in samples):
         since_ms = min((s.dirt.superseded_since_ms for s in samples if s.dirt.superseded_since_ms), default=now_ms)
-        if now_ms - since_ms < found.segment_ms:
-            changes["segment.ms"] = "600000"
-    return changes or {"min.cleanable.dirty.ratio": "0.1"}
+        if now_ms - since_ms < found.segment_ms and found.segment_ms > _SHORT_SEGMENT_MS:
+            changes["segment.ms"] = str(_SHORT_SEGMENT_MS)
+    if not changes and found.min_cleanable_ratio > _LOW_RATIO:
+        changes["min.cleanable.dirty.ratio"] = str(_LOW_RATIO)
+    return changes
 
 
 def _remedy(found: CompactionSettings, changes: Mapping[str, str], topology: str) -> str:
+    if not changes:
+        return (
+            f"No setting delays the cleaner: `tidemark check compaction {topology} --log-dir FOLDER`, with the log folder of a "
+            "broker, shows its position, and the broker's log shows whether it runs"
+        )
     told = ", ".join(f"{name}={value}" for name, value in changes.items())
     if all(found.wanted.get(name) == value for name, value in changes.items()):
         return f"The topology asks for {told}: `tidemark topics apply {topology}`"

@@ -15,7 +15,7 @@ from tidemark.commit.dead_letters import dead_letter_record
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
-from tidemark.errors import BatchAborted
+from tidemark.errors import BatchAborted, InstanceFenced
 from tidemark.membership.member import Member
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.probe import Probe
@@ -174,4 +174,13 @@ class Committer:
             metadata = OffsetMetadata(update.batch, update.stream_times, self.topology_version).encode()
             for topic, (_, end) in update.sources.items():
                 offsets.append(ClientPartition(topic, update.task.partition, end, metadata))
-        self.producer.send_offsets(offsets, group)
+        try:
+            self.producer.send_offsets(offsets, group)
+        except InstanceFenced as fenced:
+            if self.member.metadata().member_id == group.member_id:
+                raise
+            # The client was removed and joins again with another id: the member that has replaced it is this instance's own.
+            self.producer.abort()
+            raise TasksRevoked(
+                "the group has removed this member, which joins again; its batch is thrown away"
+            ) from fenced

@@ -191,7 +191,7 @@ class BatchProducer(ABC):
                 error = self._fatal_reason(error)
             if error.code() == KafkaError.FENCED_INSTANCE_ID:
                 raise InstanceFenced(
-                    f"{what}: another copy of this instance joined the group: {error.str()}"
+                    f"{what}: the group has replaced this member by another one of the same instance: {error.str()}"
                 ) from raised
             if error.code() in _PRODUCER_FENCED:
                 raise ProducerFenced(

@@ -50,8 +50,8 @@ def _verdict(
         )
     if compared.different:
         return Verdict.FAILED, (
-            f"{told}; take a savepoint and keep it, find the program that writes to {keeping.topic}, and do not "
-            "restore from the changelog alone"
+            f"{told}; the store or its changelog is wrong, and a drill cannot tell which: take a savepoint and keep it, find "
+            f"the program that writes to {keeping.topic}, and do not restore from the changelog alone"
         )
     return compared.figures.verdict, _told(compared, keeping)
 

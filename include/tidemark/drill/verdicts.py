@@ -35,7 +35,7 @@ class DrillVerdict:
     """The verdict on a live store of the newest drill that could compare it. Times are epoch milliseconds.
 
     `verdict` is OK if no key differs between the live store and its changelog, otherwise FAILED with the number of
-    `differing` keys: one of the two is wrong, and a drill cannot say which. `savepoints` are those of the drill that it
+    `differing` keys: one of the two is wrong, and a drill cannot tell which. `savepoints` are those of the drill that it
     judged, which are copies of the live store, the oldest first. `right_ms` is the last time at which the store is
     known to have been right: the beginning of the newest savepoint that a drill found equal, or the end of the last
     restore that verified it; None if there was none.

@@ -32,11 +32,11 @@ from tidemark.commit.transaction import BatchProducer, IdempotentProducer, Trans
 from tidemark.errors import (
     BatchAborted,
     BatchTooLarge,
+    InstanceFenced,
     OutcomeUnknown,
     ProducerFenced,
     StartRefused,
     TaskLocked,
-    TidemarkError,
 )
 from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
@@ -46,6 +46,7 @@ from tidemark.instance.source import BatchSource, SourceBatch
 from tidemark.instance.split import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.instance.state import InstanceState, StateMachine
 from tidemark.membership.member import Member
+from tidemark.membership.second_copy import Holder, SecondCopyCheck
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.building import StoreBuilder, StoreOpener
@@ -143,6 +144,7 @@ class Instance:
         }
         lead_topics = [subtopology.lead.topic for subtopology in plan.subtopologies]
         self._member = Member(member_config, lead_topics, self._lock, self._changed.set)
+        self._second_copy = SecondCopyCheck(settings, self._admin, app, instance)
         self._producer = self._make_producer({**client, **limits.producer_config()}, transactional_id(app, instance))
         ends = EndOffsets(self._admin, settings.broker_timeout_ms / 1000)
         self._committer = Committer(
@@ -213,15 +215,27 @@ class Instance:
         self._producer.init(stalled_after(self._settings))
         if self._has_grown:
             await_session_end(self._admin, self._plan.application_id, self._number, self._settings, stop)
+        self._second_copy.note_earlier()
         self._member.start()
         self.states.to(InstanceState.REBALANCING)
         try:
-            self._work(stop)
-        except ProducerFenced:
-            # Only the group knows whether another copy runs (see invariant: exit codes). It joins at once, and two heartbeats
-            # follow.
-            self._member.await_verdict(2 * self._heartbeat_ms / 1000)
-            raise
+            try:
+                self._work(stop)
+            except ProducerFenced:
+                # Only the group knows whether another member has joined (see invariant: exit codes). It joins at once, and two
+                # heartbeats follow.
+                self._member.await_verdict(2 * self._heartbeat_ms / 1000)
+                raise
+        except InstanceFenced as fenced:
+            self._source.stop()
+            log.warning("fenced: asking the group whether another copy of this instance lives: %s", fenced)
+            holder = self._second_copy.holder(stop)
+            if holder is Holder.COPY:
+                raise
+            raise OutcomeUnknown(
+                f"the group has replaced the member of this instance by another one, and {holder.value}; the instance starts "
+                f"again ({fenced})"
+            ) from fenced
 
     def _work(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -445,7 +459,7 @@ class Instance:
         ):
             try:
                 closing()
-            except (TidemarkError, OSError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - the other parts are closed all the same.
                 log.warning("failed to close the %s: %s", what, error)
         if failure is not None:
             self._listeners.on_failure(failure)

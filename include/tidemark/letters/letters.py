@@ -99,7 +99,8 @@ class Letters:
         self.topic = dlq_topic(application_id)
         self.client = librdkafka_config(settings)
         self.admin = AdminClient(self.client)
-        self.ends = EndOffsets(self.admin, settings.broker_timeout_ms / 1000)
+        self.timeout_s = settings.broker_timeout_ms / 1000
+        self.ends = EndOffsets(self.admin, self.timeout_s)
         self._stalled_after_s = stalled_after(settings)
         count = partition_counts(self.admin, settings).get(self.topic, 0)
         if not count:

@@ -21,10 +21,11 @@ from itertools import islice
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from tidemark.broker.admin_errors import failed_request
+from tidemark.broker.purge import KEPT_OFFSETS
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letters import REASON
 from tidemark.commit.transaction import TransactionalProducer
-from tidemark.errors import TidemarkError
 from tidemark.letters.letters import REPLAYED, Letter, LetterFilter, Letters, headers_of
 from tidemark.probe import Probe
 from tidemark.restore.alone import aborting
@@ -154,20 +155,25 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Message:
 def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict[str, int]:
     """Delete what was written to `<app>-dlq` before `until_ms`; return the number of offsets by partition of the topic.
 
-    Blocks. Raises `TidemarkError` if the broker refuses.
+    The last offset of a partition is kept (`KEPT_OFFSETS`). Most often it is the end of a transaction and no letter. Blocks.
+    Raises `PreflightFailed` if the broker refuses, `OutcomeUnknown` if it does not answer in time.
     """
     places = [place for place in letters.partitions if partition in (None, place.partition)]
-    begins, ends = letters.ends.beginnings(places), letters.ends.at_time(places, until_ms)
-    due = {place: ends[place] for place in places if ends[place] > begins[place]}
+    begins, at_time, ends = (
+        letters.ends.beginnings(places),
+        letters.ends.at_time(places, until_ms),
+        letters.ends.of(places),
+    )
+    before = {place: min(at_time[place], ends[place] - KEPT_OFFSETS) for place in places}
+    due = {place: offset for place, offset in before.items() if offset > begins[place]}
     if not due:
         return {}
-    asked = letters.admin.delete_records([ClientPartition(p.topic, p.partition, end) for p, end in due.items()])
+    wanted = [ClientPartition(p.topic, p.partition, at) for p, at in due.items()]
+    asked = letters.admin.delete_records(wanted, request_timeout=letters.timeout_s)
     try:
         for future in asked.values():
             future.result()
     except KafkaException as error:
-        raise TidemarkError(
-            f"failed to delete records of {letters.topic}: {error.args[0].str()}; give this user the right to "
-            "delete its records"
-        ) from error
-    return {str(place): end - begins[place] for place, end in due.items()}
+        what = f"failed to delete records of {letters.topic}"
+        raise failed_request(what, error, "give this user the right to delete its records") from error
+    return {str(place): offset - begins[place] for place, offset in due.items()}

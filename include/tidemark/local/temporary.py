@@ -26,6 +26,19 @@ def temporary_folders(state_dir: Path, name: str) -> Path:
     return state_dir / TEMPORARY_FOLDER / name
 
 
+def application_of(name: str) -> str:
+    """Return the application whose instance or job has a name: `<application_id>-<number>`, `<application_id>-audit`."""
+    return name.rpartition("-")[0]
+
+
+def abandoned_folders(folders: Path) -> list[Path]:
+    """Return the temporary folders in `folders` whose processes have all ended.
+
+    While `folders` is not locked, that may also be a folder that a process has just made and is about to lock.
+    """
+    return sorted(folder for folder in folders.glob("*") if folder.is_dir() and not is_locked(folder))
+
+
 def use_temporary_folder(folders: Path) -> FolderLock | None:
     """Create and lock a folder in `folders`; Python, Spark and JVMs that start from now on put temporary files there.
 
@@ -49,7 +62,6 @@ def _new_folder(folders: Path) -> FolderLock:
     with (folders / LOCK_FILE).open("w") as lock:
         # Only one process does this at a time: a folder that exists and is not locked is abandoned.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for folder in folders.iterdir():
-            if folder.is_dir() and not is_locked(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in abandoned_folders(folders):
+            shutil.rmtree(folder, ignore_errors=True)
         return FolderLock(folders / uuid.uuid4().hex)

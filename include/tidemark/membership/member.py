@@ -26,6 +26,7 @@ _FINAL = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
 _POLL_INTERVAL_S = 0.05
+_STOPS_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Member:
         self._thread.start()
 
     def _assigned(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        if self._stopping.is_set():
+            return  # The client is being closed: it assigns and gives back by itself, and may refuse calls already.
         with self._lock:
             consumer.incremental_assign(partitions)
             # Paused: Spark reads the records, this member only holds the assignment.
@@ -115,6 +118,8 @@ class Member:
         with self._lock:
             named = _named(partitions)
             self.ownership.revoked(named)
+            if self._stopping.is_set():
+                return
             consumer.incremental_unassign(partitions)
             log.info("rebalance: revoked %s", ", ".join(map(str, named)) or "nothing")
         self._on_change()
@@ -147,11 +152,13 @@ class Member:
             return
         text = str(self._failure)
         if "FENCED" in text or "fenced" in text:
-            raise InstanceFenced(f"another copy of this instance joined the group: {text}") from self._failure
+            raise InstanceFenced(
+                f"the group has replaced this member by another one of the same instance: {text}"
+            ) from self._failure
         raise OutcomeUnknown(f"the group member failed: {text}") from self._failure
 
     def await_verdict(self, timeout_s: float) -> None:
-        """Give the group time to report that another copy has replaced this member; raises as `check` does. Blocks.
+        """Give the group time to report that another member has replaced this one; raises as `check` does. Blocks.
 
         That copy joins after its producer is initialised, and the reply to the next heartbeat reports it.
         """
@@ -187,7 +194,7 @@ class Member:
         """Stop polling. A static member does not leave the group: a restart within the session timeout moves nothing."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join(10)
+            self._thread.join(_STOPS_S)
         self._consumer.close()
 
 

@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -94,19 +95,27 @@ class CaseFolder:
         return found
 
     def note(self, step: str, what: str, message: str = "", **figures: Any) -> None:
-        """Add a line to the time line."""
+        """Add a line to the time line. It begins a new line even if a kill or a full disk has cut the previous one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = asdict(Note(self.clock(), step, what, message, figures))
-        with (self.folder / "events.jsonl").open("a") as events:
-            events.write(json.dumps(line) + "\n")
+        line = json.dumps(asdict(Note(self.clock(), step, what, message, figures))) + "\n"
+        with (self.folder / "events.jsonl").open("a+b") as events:
+            is_cut = False
+            if events.seek(0, os.SEEK_END):
+                events.seek(-1, os.SEEK_END)
+                is_cut = events.read(1) != b"\n"
+            events.write(("\n" + line if is_cut else line).encode())
 
     def notes(self) -> list[Note]:
-        """Return the time line so far."""
+        """Return the time line so far. A line that was cut counts as not written."""
         try:
             lines = (self.folder / "events.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [Note(**json.loads(line)) for line in lines if line.endswith("}")]
+        found: list[Note] = []
+        for line in lines:
+            with suppress(json.JSONDecodeError):
+                found.append(Note(**json.loads(line)))
+        return found
 
     @contextmanager
     def step(self, name: str) -> Iterator[Callable[[str], None]]:

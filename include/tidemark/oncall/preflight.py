@@ -9,6 +9,7 @@ from tidemark.names import group_instance_id
 from tidemark.oncall.case import Case
 from tidemark.restore.fence import members
 from tidemark.restore.kit import RestoreKit
+from tidemark.restore.rewind import unfinished_rewind
 from tidemark.restore.workspace import RestoreState, workspaces
 from tidemark.savepoints.asking import live_instances
 
@@ -36,7 +37,10 @@ def require_all_here(kit: RestoreKit) -> None:
 
 
 def require_nothing_else(kit: RestoreKit, case: Case) -> None:
-    """Check that there is no unfinished other restore, and no hold of another case or command. Raises `PreflightFailed`."""
+    """Check that there is no other unfinished restore or rewind, and no hold of another case or command.
+
+    Raises `PreflightFailed`.
+    """
     app = kit.plan.application_id
     for workspace in workspaces(kit.settings.state_dir, app):
         name, state = workspace.folder.name, workspace.progress().state
@@ -45,6 +49,12 @@ def require_nothing_else(kit: RestoreKit, case: Case) -> None:
                 f"restore {name} of {app} is {state}: finish it with `tidemark restore run {case.topology} --resume {name}`, "
                 f"or give it up with `tidemark restore abort {case.topology} {name}`"
             )
+    rewind = unfinished_rewind(kit)
+    if rewind is not None and rewind != case.case_id:
+        raise PreflightFailed(
+            f"rewind {rewind} of {app} is committed but not finished: stop the application and finish it with `tidemark rewind "
+            f"{case.topology} --to -1m --run`, which puts its state in place whatever time it is given"
+        )
     hold = read_hold(kit.settings.var_dir, app)
     is_another = hold is not None and hold.by != case.case_id
     if hold is not None and is_another and stale_because(kit.settings.var_dir, app, hold) is None:

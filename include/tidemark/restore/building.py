@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rocksdict import Cache
 
-from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted
+from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted, TidemarkError
 from tidemark.names import TaskId
 from tidemark.restore.apart import load_apart
 from tidemark.restore.restore import RestoreJob, Restorer
@@ -23,7 +23,7 @@ from tidemark.stores.directory import folder_of
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.tasks.code import load_code
+from tidemark.tasks.code import code_failed, load_code
 from tidemark.topology.plan import StoreSpec
 
 log = logging.getLogger(__name__)
@@ -38,13 +38,21 @@ class StoreOpener:
     clock: Callable[[], int]
 
     def open(self, folder: Path, spec: StoreSpec) -> Store:
-        """Open or create a store. A RocksDB folder that cannot be read is moved aside, and an empty store is opened."""
+        """Open or create a store. A RocksDB folder that cannot be read is moved aside, and an empty store is opened.
+
+        Raises `UserCodeFailed` if a custom store cannot be created.
+        """
         if spec.in_memory:
             return MemoryStore()
         if spec.custom is not None:
             folder.mkdir(parents=True, exist_ok=True)
             make: Callable[[Path], Store] = load_code(spec.custom, f"store {spec.name}")
-            return make(folder)
+            try:
+                return make(folder)
+            except (TidemarkError, MemoryError):
+                raise
+            except Exception as error:
+                raise code_failed(f"store {spec.name}: {spec.custom}", f"creating it in {folder}", error) from error
         try:
             return self.rocks(folder)
         except TaskCorrupted as error:

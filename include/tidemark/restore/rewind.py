@@ -16,13 +16,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.change.switch import fence
-from tidemark.commit.record import CommitKind
+from tidemark.commit.history import last_commit_records
+from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import StartRefused
 from tidemark.files import replace_file
 from tidemark.names import TaskId, transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.fence import fenced
+from tidemark.restore.kit import RestoreKit
 from tidemark.restore.past import PastBuilder
 from tidemark.restore.rewind_commit import RewindCommitter, TaskWork
 from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
@@ -230,14 +232,7 @@ class Rewind:
             if progress is None:
                 shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
             elif progress.state is RewindState.COMMITTING:
-                made = {TaskId.parse(task): batch for task, batch in progress.batches.items()}
-                is_last = all(
-                    record is not None
-                    and (record.kind, record.batch, record.commit_time_ms)
-                    == (CommitKind.REWIND, made.get(task), progress.commit_time_ms)
-                    for task, record in records.items()
-                )
-                if is_last:
+                if _is_last(progress, records):
                     self.say(f"the rewind to {told_time(progress.at_ms)} is committed but not finished: finishing it")
                     earlier._put_in_place(progress)
                     return True
@@ -284,6 +279,35 @@ def finished_rewinds(state_dir: Path, application_id: str) -> list[RewindProgres
     folder = state_dir / REWINDS_FOLDER / application_id
     found = (_read(folder / name) for name in _names(state_dir, application_id))
     return [progress for progress in found if progress is not None and progress.state is RewindState.DONE]
+
+
+def unfinished_rewind(kit: RestoreKit) -> str | None:
+    """Return the id of a rewind that was committed last and whose state is not in place; None if there is none.
+
+    Blocks, and asks Kafka only if a rewind has left a folder. Raises `OutcomeUnknown`.
+    """
+    app = kit.plan.application_id
+    for name in _names(kit.settings.state_dir, app):
+        progress = _read(kit.settings.state_dir / REWINDS_FOLDER / app / name)
+        if progress is None or progress.state is not RewindState.COMMITTING:
+            continue
+        tasks = [TaskId.parse(task) for task in progress.batches]
+        after_s = stalled_after(kit.settings)
+        found = last_commit_records(kit.client_config, kit.ends, app, tasks, stalled_after_s=after_s)
+        if _is_last(progress, {task: found.get(task) for task in tasks}):
+            return name
+    return None
+
+
+def _is_last(progress: RewindProgress, records: Mapping[TaskId, CommitRecord | None]) -> bool:
+    """Return whether `records`, the last ones of each task, are those of the rewind."""
+    made = {TaskId.parse(task): batch for task, batch in progress.batches.items()}
+    return all(
+        record is not None
+        and (record.kind, record.batch, record.commit_time_ms)
+        == (CommitKind.REWIND, made.get(task), progress.commit_time_ms)
+        for task, record in records.items()
+    )
 
 
 def _read(folder: Path) -> RewindProgress | None:

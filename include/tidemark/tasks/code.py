@@ -5,7 +5,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tidemark.errors import InvalidTopology
+from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed
+from tidemark.files import as_full_disk
+
+
+def code_failed(where: str, what: str, error: Exception) -> TidemarkError:
+    """Return the error to raise if user code raised and no record is to blame, so that a relaunch would end in the same way.
+
+    `where` names node and function, `what` the call. A full disk is not the fault of the code: it gives `StoreFailed`.
+    """
+    full = as_full_disk(error) if isinstance(error, OSError) else None
+    return full or UserCodeFailed(
+        f"{where}: {what} raised {type(error).__name__}: {error}; no record is to blame, and it would raise again: correct it, "
+        "and launch again"
+    )
 
 
 def load_code(path: str, where: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.tasks.nodes.batches import Batches
 
-from tidemark.errors import InvalidTopology, UserCodeFailed
+from tidemark.errors import ExitCode, InvalidTopology, StoreFailed, UserCodeFailed
 from tidemark.processors import Punctuate
 from tidemark.tasks.nodes.context import Schedule
 from tidemark.tasks.nodes.process import ProcessOperator
@@ -162,7 +163,9 @@ def test_should_find_the_rows_of_which_a_batched_processor_makes_what_cannot_be_
 
 def test_should_end_with_a_refusal_where_a_callback_makes_what_cannot_be_used():
     node = processing("ForwardsTextInACallback")
-    with pytest.raises(UserCodeFailed, match=r"the callback by stream_time raised UnusableValue: .*column n is int64"):
+    with pytest.raises(
+        UserCodeFailed, match=r"the callback by stream_time at time 5 raised UnusableValue: .*column n is int64"
+    ):
         node.run(rows(("a", 5, 1)), newest_ms=5)
     assert node.contents("s") == {}
 
@@ -186,9 +189,34 @@ def test_should_bound_what_is_said_of_refused_records():
 
 def test_should_end_with_a_refusal_where_a_callback_raises():
     node = processing("FailsInACallback")
-    with pytest.raises(UserCodeFailed, match=r"PROC: .*callback by stream_time raised ZeroDivisionError") as raised:
+    with pytest.raises(
+        UserCodeFailed, match=r"PROC: .*callback by stream_time at time 5 raised ZeroDivisionError"
+    ) as raised:
         node.run(rows(("a", 5, 1)), newest_ms=5)
     assert raised.value.exit_code == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "is_batched", "said"),
+    [
+        ("FailsInInit", False, "init() raised FileNotFoundError: rates.csv"),
+        ("FailsInInitInColumns", True, "init() raised FileNotFoundError: rates.csv"),
+        ("FailsWhenItIsMade", False, "creating it raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_should_end_with_a_refusal_where_a_processor_cannot_be_made(name, is_batched, said):
+    with pytest.raises(
+        UserCodeFailed, match=re.escape(f"PROC: {HERE}:{name}: {said}; no record is to blame")
+    ) as raised:
+        ProcessOperator(a_node(name, is_batched), OPENED_MS)
+    assert raised.value.exit_code == ExitCode.REFUSED
+    assert raised.value.__cause__ is not None
+
+
+def test_should_try_again_where_a_processor_found_no_room_on_the_disk():
+    with pytest.raises(StoreFailed) as raised:
+        ProcessOperator(a_node("FindsNoRoomInInit"), OPENED_MS)
+    assert raised.value.exit_code == ExitCode.RETRY
 
 
 def test_should_see_in_a_range_what_the_batch_put_before_and_give_copies():
@@ -379,7 +407,7 @@ def test_should_refuse_a_processor_of_the_other_form_or_with_a_store_it_was_not_
 
 
 def test_should_refuse_to_read_a_store_before_there_is_a_batch():
-    with pytest.raises(RuntimeError, match="outside of process"):
+    with pytest.raises(UserCodeFailed, match="outside of process"):
         ProcessOperator(a_node("UsesStoreInInit"), OPENED_MS)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -278,3 +280,35 @@ class FailsInACallback(Processor):
 
     def process(self, record):
         pass
+
+
+class FailsInInit(Processor):
+    def init(self, context):
+        raise FileNotFoundError("rates.csv")
+
+    def process(self, record):
+        raise AssertionError("init has failed")
+
+
+class FailsInInitInColumns(ArrowProcessor):
+    def init(self, context):
+        raise FileNotFoundError("rates.csv")
+
+    def process(self, rows):
+        raise AssertionError("init has failed")
+
+
+class FailsWhenItIsMade(Processor):
+    def __init__(self):
+        raise ZeroDivisionError("division by zero")
+
+    def process(self, record):
+        raise AssertionError("it was never made")
+
+
+class FindsNoRoomInInit(Processor):
+    def init(self, context):
+        raise OSError(errno.ENOSPC, "No space left on device", "rates.csv")
+
+    def process(self, record):
+        raise AssertionError("init has failed")

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidemark.errors import InvalidTopology, UserCodeFailed
+from tidemark.errors import InvalidTopology
 from tidemark.processors import KeyValueStore, Punctuate
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.tasks.code import code_failed
 from tidemark.tasks.nodes.columns import with_sequence
 from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
@@ -182,10 +183,7 @@ class TaskContext:
                     error.add_note(f"{self._where}, callback by {time.value}, time {now_ms}")
                     raise
                 except Exception as error:
-                    raise UserCodeFailed(
-                        f"{self._where}: the callback by {time.value} raised {type(error).__name__}: {error} at time {now_ms}; "
-                        "no record is to blame, and it would raise again: correct it, and launch again"
-                    ) from error
+                    raise code_failed(self._where, f"the callback by {time.value} at time {now_ms}", error) from error
 
     def end(self) -> Rows:
         """Write the stores, and return the forwarded rows in the order of the calls.

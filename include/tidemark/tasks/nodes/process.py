@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pyarrow as pa
 from tidemark.errors import InvalidTopology
 from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
-from tidemark.tasks.code import load_code
+from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
 from tidemark.tasks.nodes.columns import last_sequence, with_sequence
 from tidemark.tasks.nodes.context import TaskContext
@@ -32,10 +32,13 @@ class ProcessOperator:
     """
 
     def __init__(self, node: Process, wall_ms: int) -> None:
-        """`wall_ms` is the clock when the task is opened. Raises `InvalidTopology` for code that cannot be used."""
+        """`wall_ms` is the clock when the task is opened.
+
+        Raises `InvalidTopology` for code that cannot be used, `UserCodeFailed` for a processor whose `init` raises.
+        """
         self.node = node
         self._where = f"{node.node}: {node.processor}"
-        made = load_code(node.processor, node.node)()
+        made = self._of_user("creating it", load_code(node.processor, node.node))
         wanted = ArrowProcessor if node.is_batched else Processor
         if not isinstance(made, wanted):
             raise InvalidTopology(
@@ -43,8 +46,18 @@ class ProcessOperator:
             )
         self._processor: Processor | ArrowProcessor = made
         self._context = TaskContext(node, wall_ms)
-        self._processor.init(self._context)
+        self._of_user("init()", lambda: made.init(self._context))
         self._context.initialised()
+
+    def _of_user(self, what: str, call: Callable[[], Any]) -> Any:
+        """Call user code for which no record is to blame."""
+        try:
+            return call()
+        except NOT_THE_ROWS_FAULT as error:
+            error.add_note(f"{self._where}, {what}")
+            raise
+        except Exception as error:
+            raise code_failed(self._where, what, error) from error
 
     def is_due(self, wall_ms: int) -> bool:
         """Return whether a callback of the processor is due by the clock alone."""

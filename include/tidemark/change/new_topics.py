@@ -1,0 +1,82 @@
+"""The topics that a change creates. They are deleted if it fails before it can have been committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
+from tidemark.errors import BatchAborted
+from tidemark.settings import Settings
+from tidemark.tasks.task import changelog_of
+from tidemark.topology.plan import TopologyPlan
+
+
+class NewTopics:
+    """A context around a change. If it ends with any error, the topics that it has created are deleted.
+
+    A killed process leaves them. Nothing refers to them, and the next run of the command creates others. `say` is called with
+    what could not be deleted.
+    """
+
+    def __init__(self, admin: AdminClient, settings: Settings, say: Callable[[str], None]) -> None:
+        self._admin = admin
+        self._settings = settings
+        self._say = say
+        self._made: list[str] = []
+        self._may_be_in_use = False
+
+    def create(self, specs: Sequence[TopicSpec]) -> None:
+        """Create what does not exist. Blocks. Raises `PreflightFailed`, `OutcomeUnknown`."""
+        create_topics(self._admin, specs, self._settings, self._made.append)
+
+    def ensure(self, plan: TopologyPlan) -> None:
+        """Create the changelogs and repartition topics of a plan that do not exist, and verify its internal topics.
+
+        Other missing topics are created and stay, because every version has them. Blocks. Raises `PreflightFailed`,
+        `OutcomeUnknown`.
+        """
+        own = {changelog_of(plan.application_id, store) for store in plan.stores if store.has_changelog}
+        own |= set(plan.repartition_topics)
+
+        def created(name: str) -> None:
+            if name in own:
+                self._made.append(name)
+
+        existing = partition_counts(self._admin, self._settings)
+        ensure_internal_topics(plan, self._settings, self._admin, existing, created=created)
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Surround the commit that brings the topics into use. After it, they are deleted only if it was certainly aborted."""
+        self._may_be_in_use = True
+        try:
+            yield
+        except BatchAborted:
+            self._may_be_in_use = False
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not self._may_be_in_use and self._made:
+            self._delete()
+
+    def _delete(self) -> None:
+        try:
+            answers = self._admin.delete_topics(self._made, request_timeout=self._settings.broker_timeout_ms / 1000)
+            for answer in answers.values():
+                answer.result()
+        except KafkaException as error:
+            self._say(
+                f"failed to delete the topics that were created: {error}; nothing uses them, and they may be deleted: "
+                f"{', '.join(self._made)}"
+            )

@@ -1,0 +1,127 @@
+"""Decides whether the member that has replaced a fenced instance is a live second copy.
+
+The group gives a `group.instance.id` to the member that joined last. That member may belong to another process or to none:
+a request to join may be processed after its process has ended, and a new coordinator may read an old member from its log,
+because coordinators write members to the log only when a rebalance ends. A process sends heartbeats, so its member stays in a
+stable group for longer than a session. A member without a process does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from confluent_kafka import ConsumerGroupState
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.offsets import describe_group, settled
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import group_instance_id
+from tidemark.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_ASK_AGAIN_S = 0.5
+_SESSIONS = 3
+"""Sessions within which a group must show whether the other member has a process."""
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """What a coordinator reported at a monotonic time. `member_id` is that of the member with the instance's id, or None."""
+
+    at_s: float
+    coordinator: int
+    is_stable: bool
+    member_id: str | None
+
+
+class Holder(Enum):
+    """What is known of the member that has replaced a fenced instance. The values are clauses of messages."""
+
+    NOBODY = "no process is behind that member"
+    COPY = "a process is behind that member"
+    UNDECIDED = "it is not known whether a process is behind that member"
+
+
+def judge(sightings: Sequence[Sighting], earlier: Collection[str], session_s: float) -> Holder:
+    """Return what these sightings, the newest last, say of the member.
+
+    `earlier` are ids of members that were there before this instance joined. If such a member has a process, the next launch
+    of this instance fences that process.
+    """
+    last = sightings[-1]
+    if last.member_id is None or last.member_id in earlier:
+        return Holder.NOBODY
+    since_s = last.at_s
+    for sighting in reversed(sightings):
+        # In a rebalance, and with another coordinator, sessions begin again.
+        if (sighting.coordinator, sighting.is_stable, sighting.member_id) != (last.coordinator, True, last.member_id):
+            break
+        since_s = sighting.at_s
+    return Holder.COPY if last.at_s - since_s > session_s else Holder.UNDECIDED
+
+
+class SecondCopyCheck:
+    """Asks the group's coordinator which member has the id of an instance."""
+
+    def __init__(self, settings: Settings, admin: AdminClient, application_id: str, instance: int) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._group = application_id
+        self._name = group_instance_id(application_id, instance)
+        self._earlier: set[str] = set()
+        # A fifth more than a session, for the time that the coordinator takes to notice its end and to answer.
+        self._session_s = 1.2 * settings.session_timeout_ms / 1000
+
+    def note_earlier(self) -> None:
+        """Remember the member that has the id before the instance joins.
+
+        Blocks for `broker_timeout_ms` at most; never raises.
+        """
+        try:
+            holder = self._look().member_id
+        except OutcomeUnknown as error:
+            # Without the id, `holder` needs a session to judge that member.
+            log.warning("failed to look for an earlier member %s: %s", self._name, error)
+            return
+        if holder is not None:
+            self._earlier.add(holder)
+
+    def holder(self, stop: threading.Event) -> Holder:
+        """Find out whether the member that has replaced the fenced instance has a process. Never raises.
+
+        Blocks until that is known, at most for three sessions and `broker_timeout_ms`, or until `stop` is set.
+        """
+        deadline = time.monotonic() + _SESSIONS * self._session_s + self._settings.broker_timeout_ms / 1000
+        seen: list[Sighting] = []
+        while not stop.is_set() and time.monotonic() < deadline:
+            try:
+                seen.append(self._look())
+            except OutcomeUnknown as error:
+                log.warning("failed to look for the other member %s: %s", self._name, error)
+                seen.clear()
+            else:
+                found = judge(seen, self._earlier, self._session_s)
+                if found is not Holder.UNDECIDED:
+                    return found
+            stop.wait(_ASK_AGAIN_S)
+        return Holder.UNDECIDED
+
+    def _look(self) -> Sighting:
+        found = settled(
+            lambda: describe_group(self._settings, self._admin, self._group),
+            self._group,
+            self._settings.broker_timeout_ms / 1000,
+        )
+        holders = [member.member_id for member in found.members if member.group_instance_id == self._name]
+        return Sighting(
+            time.monotonic(),
+            found.coordinator.id,
+            found.state is ConsumerGroupState.STABLE,
+            holders[0] if holders else None,
+        )

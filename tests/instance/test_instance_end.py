@@ -1,0 +1,54 @@
+"""How an instance ends: everything is closed whatever fails, and its process ends whatever still runs in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from tests.restore.counting import NO_PROBE, counted_plan
+
+from tidemark.errors import ExitCode
+from tidemark.instance.instance import Instance
+from tidemark.instance.state import InstanceState
+from tidemark.settings import project_root
+from tidemark.stores.directory import FolderLock
+
+_ENDS_BY_A_FAULT = """
+import runpy, sys, threading
+from tidemark.settings import Settings
+def load():
+    raise ZeroDivisionError("a fault")
+Settings.load = load
+threading.Thread(target=threading.Event().wait).start()
+sys.argv = ["stream_instance.py", "--topology", "clicks"]
+runpy.run_path("spark_jobs/stream_instance.py", run_name="__main__")
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("part", ["_member", "_savepoints"])
+def test_should_close_the_rest_when_a_part_cannot_be_closed(settings, admin, unique, part):
+    instance = Instance(counted_plan(settings, admin, unique("app"), 0), settings, 0, "made", NO_PROBE)
+    close = getattr(instance, part).close
+
+    def closing():
+        close()
+        raise KafkaException(KafkaError(KafkaError._DESTROY))
+
+    getattr(instance, part).close = closing
+    instance.close(None)
+    assert instance.states.state is InstanceState.ERROR, "it never ran"
+    FolderLock(instance.folder).release()
+
+
+def test_should_end_by_a_fault_though_a_thread_of_a_library_runs_on():
+    environment = {**os.environ, "PYTHONPATH": f"{project_root()}:{project_root() / 'include'}"}
+    command = [sys.executable, "-c", _ENDS_BY_A_FAULT]
+    ended = subprocess.run(
+        command, env=environment, cwd=project_root(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == ExitCode.FAILED
+    assert "ZeroDivisionError: a fault" in ended.stderr

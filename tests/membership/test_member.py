@@ -1,0 +1,83 @@
+"""A group member on a real broker: it closes whatever the group is about to tell it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
+from tests.group_requests import remove_from_group
+
+from tidemark.broker.offsets import describe_group, settled
+from tidemark.local.processes import wait_until
+from tidemark.membership import member as module
+from tidemark.membership.member import Member
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
+
+
+def member_of(settings, group, topic, name, lock):
+    config = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group, "group.instance.id": name}
+    return Member({**config, "session.timeout.ms": 6000, "log_level": 0}, [topic], lock, lambda: None)
+
+
+class Slow:
+    """A client in a callback that goes on only once the client has ended, as on a machine that has much to do."""
+
+    def __init__(self, consumer):
+        self._consumer = consumer
+
+    def __getattr__(self, name):
+        return getattr(self._consumer, name)
+
+    def incremental_assign(self, partitions):
+        self._consumer.incremental_assign(partitions)
+        assert wait_until(self._refuses, 30)
+
+    def _refuses(self):
+        try:
+            self._consumer.assignment()
+        except KafkaException as error:
+            return error.args[0].code() == KafkaError._DESTROY
+        return False
+
+
+def test_should_close_while_the_client_calls_back_that_it_has_joined_again(
+    settings, admin, broker, create_topic, unique, monkeypatch
+):
+    """The group has removed the member, and has nothing for it: the client ends before its last callback does."""
+    monkeypatch.setattr(module, "_STOPS_S", 0.1)
+    called_back = []
+    assigned = Member._assigned
+
+    def noted(member, consumer, partitions):
+        client = Slow(consumer) if called_back else consumer
+        called_back.append(client)
+        assigned(member, client, partitions)
+
+    group, topic, lock = unique("group"), create_topic(unique("source"), 1), threading.RLock()
+    first = member_of(settings, group, topic, "first", threading.RLock())
+    first.start()
+
+    def member_id():
+        """The id that the group knows, once it is stable."""
+        found = settled(lambda: describe_group(settings, admin, group), group, 20)
+        ids = {member.group_instance_id: member.member_id for member in found.members}
+        return ids.get("closed") if found.state is ConsumerGroupState.STABLE else None
+
+    try:
+        assert wait_until(lambda: bool(first.ownership.held()), 30)
+        monkeypatch.setattr(Member, "_assigned", noted)
+        member = member_of(settings, group, topic, "closed", lock)
+        member.start()
+        assert wait_until(lambda: len(called_back) == 1, 30)
+        # Without the lock the member does not poll, so that it is called back while it is closed.
+        with lock:
+            before = member.metadata().member_id
+            remove_from_group(broker.bootstrap, group, "closed")
+            assert wait_until(lambda: member_id() not in (None, before), 30)
+            member.close()
+        assert member.ownership.held() == {}
+        assert len(called_back) == 2, "nothing was called back while it was closed"
+    finally:
+        first.close()
