@@ -25,11 +25,12 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
+from tests.chaos.brokers import Brokers, disks_of_their_own
 from tests.chaos.checks import Findings, check
 from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.sampling import Sampler
-from tests.chaos.world import Brokers, Place, World, disks_of_their_own
+from tests.chaos.world import Place, World
 from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs

@@ -1,147 +1,32 @@
-"""Three brokers behind proxies, two instances and a standby that are launched again whenever they end, and input."""
+"""Two instances and a standby that are launched again whenever they end, their brokers, and their input."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.brokers import LARGEST_RECORD, Brokers
 from tests.chaos.feeding import PARTITIONS, Feeding
-from tests.chaos.proxy import Proxy, proxied
-from tests.crash import disk
+from tests.chaos.supervised import Supervised
 from tests.crash.bench import ROOT, plan_of
 from tests.truth.topics import Place, committed_offsets, end_offsets
 
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local import jars
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.broker_config import Node
-from tidemark.local.ports import LOOPBACK
 from tidemark.local.processes import wait_until
-from tidemark.settings import Settings
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
 INSTANCES = 2
-LARGEST_RECORD = 4 << 20
-_RELAUNCH_S = 1.0
 _LAUNCH_S = 120
 _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
-
-
-class Brokers:
-    """Three nodes; clients of `proxied` go through one proxy per node, those of `direct` do not."""
-
-    def __init__(self, folder: Path) -> None:
-        self._front: dict[int, int] = {}
-        self._behind: dict[int, int] = {}
-
-        def overrides(node: Node, free_port: Callable[[], int]) -> dict[str, str]:
-            self._front[node.node_id], self._behind[node.node_id] = free_port(), free_port()
-            return proxied(node, self._behind[node.node_id], self._front[node.node_id]) | {
-                "message.max.bytes": str(LARGEST_RECORD + (1 << 20)),
-                "replica.fetch.max.bytes": str(LARGEST_RECORD + (1 << 20)),
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-                "log.segment.bytes": str(256 << 20),
-            }
-
-        self.cluster = EmbeddedCluster(folder, jars.ensure("kafka", Settings.load()), overrides=overrides, heap="640m")
-        self.proxies = {node: Proxy(self._front[node], self._behind[node]) for node in self.cluster.node_ids}
-        self.direct = self.cluster.bootstrap
-        self.proxied = ",".join(f"{LOOPBACK}:{port}" for port in self._front.values())
-        self.disk = disk_of_broker(folder)
-        self._started = ExitStack()
-
-    def __enter__(self) -> Brokers:
-        with ExitStack() as stack:
-            for started in (self.cluster, *self.proxies.values()):
-                stack.enter_context(started)
-            self._started = stack.pop_all()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._started.close()
-
-    def alive(self) -> list[int]:
-        """The nodes whose processes run."""
-        return [node for node in self.cluster.node_ids if self.cluster.node(node).is_alive()]
-
-    @contextmanager
-    def stopped(self, node: int) -> Iterator[None]:
-        """SIGSTOP until the end of the block."""
-        identity = self.cluster.node(node).identity
-        assert identity is not None
-        os.kill(identity.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(identity.pid, signal.SIGCONT)
-
-
-@dataclass
-class Supervised:
-    """A process that is launched again one second after it has ended, unless it is to stay down."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    ends: list[int] = field(default_factory=list)
-    is_wanted: bool = True
-    _ended_at: float = 0.0
-
-    def look(self) -> None:
-        """Launch it where it is due."""
-        if self.process is not None and self.process.poll() is not None:
-            self.ends.append(self.process.returncode)
-            self.process, self._ended_at = None, time.monotonic()
-        if self.process is None and self.is_wanted and time.monotonic() - self._ended_at >= _RELAUNCH_S:
-            with self.log.open("ab") as file:
-                self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, cwd=ROOT,
-                    start_new_session=True,
-                )  # fmt: skip
-
-    def send(self, number: signal.Signals) -> bool:
-        """Signal the process alone; whether there is one."""
-        if self.process is None or self.process.poll() is not None:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
-        return True
-
-    def jvms(self) -> list[psutil.Process]:
-        """The Java processes below it."""
-        if self.process is None:
-            return []
-        with suppress(psutil.Error):
-            below = psutil.Process(self.process.pid).children(recursive=True)
-            return [child for child in below if "java" in child.name()]
-        return []
-
-    def end(self, timeout_s: float = 60) -> int | None:
-        """SIGTERM, and SIGKILL after the time; it stays down."""
-        self.is_wanted = False
-        if not self.send(signal.SIGTERM) or self.process is None:
-            return None
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait(10)
 
 
 class World:
@@ -302,19 +187,3 @@ class World:
         """Ends that nobody launches again. One that was fenced is: the operator finds that the other copy is gone."""
         ends, final = self.ends_of_instances(), (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
         return [f"an instance ended with {int(code)}, {ends[code]} times" for code in final if ends[code]]
-
-
-def disk_of_broker(folder: Path) -> Path:
-    """The folder of the one node that may have a disk of its own."""
-    return folder / "node-1"
-
-
-@contextmanager
-def disks_of_their_own(folder: Path, is_wanted: bool) -> Iterator[bool]:
-    """A disk that can be full under one machine's state, under `var` and under one broker; False where there is none."""
-    if not (is_wanted and disk.may_mount()):
-        yield False
-        return
-    places = [folder / "disks" / "machine-0", folder / "var", disk_of_broker(folder / "brokers")]
-    with disk.mounted(places[0]), disk.mounted(places[1]), disk.mounted(places[2]):
-        yield True
