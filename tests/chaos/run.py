@@ -26,9 +26,10 @@ from statistics import median
 
 from rich.console import Console
 from tests.chaos.brokers import Brokers, disks_of_their_own
-from tests.chaos.checks import Findings, check
+from tests.chaos.checks import check
 from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
 from tests.chaos.feeding import PARTITIONS
+from tests.chaos.findings import Findings
 from tests.chaos.sampling import Sampler
 from tests.chaos.world import Place, World
 from tests.crash import disk
@@ -257,7 +258,8 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             for line in world.refusals():
                 found.add("wrong", 1, line)
             check_ends(world, found)
-            check(brokers.direct, dlq_topic(world.application_id), found)
+            may_double = options.guarantee == "at_least_once"
+            check(brokers.direct, dlq_topic(world.application_id), found, may_double)
             course.attribute(found.again)
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
