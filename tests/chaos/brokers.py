@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class Brokers:
         self.proxies = {node: Proxy(self._front[node], self._behind[node]) for node in self.cluster.node_ids}
         self.direct = self.cluster.bootstrap
         self.proxied = ",".join(f"{LOOPBACK}:{port}" for port in self._front.values())
-        self.disk = disk_of_broker(folder)
+        self._folder = folder
         self._started = ExitStack()
 
     def __enter__(self) -> Brokers:
@@ -52,6 +52,10 @@ class Brokers:
 
     def __exit__(self, *ended: object) -> None:
         self._started.close()
+
+    def disk(self, node: int) -> Path:
+        """A node's folder."""
+        return _disk_of(self._folder, node)
 
     def alive(self) -> list[int]:
         """The nodes whose processes run."""
@@ -69,17 +73,18 @@ class Brokers:
             os.kill(identity.pid, signal.SIGCONT)
 
 
-def disk_of_broker(folder: Path) -> Path:
-    """The folder of the one node that may have a disk of its own."""
-    return folder / "node-1"
+def _disk_of(folder: Path, node: int) -> Path:
+    return folder / f"node-{node}"
 
 
 @contextmanager
-def disks_of_their_own(folder: Path, is_wanted: bool) -> Iterator[bool]:
-    """A disk that can be full under one machine's state, under `var` and under one broker; False where there is none."""
+def disks_of_their_own(folder: Path, is_wanted: bool, nodes: Iterable[int]) -> Iterator[bool]:
+    """A disk that can be full under one machine's state, under `var` and under these brokers; False where there is none."""
     if not (is_wanted and disk.may_mount()):
         yield False
         return
-    places = [folder / "disks" / "machine-0", folder / "var", disk_of_broker(folder / "brokers")]
-    with disk.mounted(places[0]), disk.mounted(places[1]), disk.mounted(places[2]):
+    brokers = [_disk_of(folder / "brokers", node) for node in nodes]
+    with ExitStack() as stack:
+        for place in (folder / "disks" / "machine-0", folder / "var", *brokers):
+            stack.enter_context(disk.mounted(place))
         yield True

@@ -1,4 +1,8 @@
-"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns."""
+"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns.
+
+Where a commit is held (`held.py`), the harm is done to the driver whose commit it is, and to the broker that it waits for; the
+commit goes on as soon as the fault is in place.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,24 @@ from tidemark.settings import Settings
 T = TypeVar("T")
 Fault = Callable[[World, random.Random], None]
 FAULTS: dict[str, Fault] = {}
+SPARED: dict[str, str] = {}
+"""Kinds that end no commit that is held, and why."""
+UNHARMED = "nothing, but that a commit is held for 30 s"
+"""What shows that outputs come again because of a fault, and not because a commit was held."""
 NEEDS_DISKS = {"disk full: state", "disk full: var", "disk full: broker"}
 """Kinds that are left out where nobody may mount."""
+DISK_OF_BROKER = 1
+"""The broker that has a disk of its own, where not all have."""
+NEEDS_TRANSACTIONS = {
+    "network: the end of a transaction comes in the next one",
+    "network: the offsets of a transaction come in the next one",
+    "network: a late end of a transaction, then SIGKILL",
+}
+"""Kinds that do nothing where a commit is no transaction."""
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
+_DIES_S = 10
 
 
 def acts_on(name: str) -> str:
@@ -50,16 +67,26 @@ def acts_on(name: str) -> str:
     return thing if thing in ("broker", "network", "disk full", "standby") else "driver"
 
 
-def _named(name: str) -> Callable[[Fault], Fault]:
+class Longest(random.Random):
+    """Chance that draws the longest duration of those that are possible: longer than a commit waits for what it needs."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
+
+
+def _named(name: str, spares: str = "") -> Callable[[Fault], Fault]:
     def named(fault: Fault) -> Fault:
         FAULTS[name] = fault
+        if spares:
+            SPARED[name] = spares
         return fault
 
     return named
 
 
-def _lasts(seconds: float) -> None:
-    """The fault's own duration."""
+def _lasts(world: World, seconds: float, when: Callable[[], bool] | None = None) -> None:
+    """The fault is in place, once `when` holds if it is given, and stays for so long."""
+    world.in_place(when)
     threading.Event().wait(seconds)
 
 
@@ -72,11 +99,31 @@ def _answered(question: Callable[[], T]) -> T:
         except (KafkaException, OutcomeUnknown):
             if time.monotonic() > deadline:
                 raise
-            _lasts(0.5)
+            threading.Event().wait(0.5)
 
 
 def _one(world: World, chance: random.Random) -> int:
-    return chance.choice(list(world.instances))
+    """An instance: the one whose commit is held, or any."""
+    return chance.choice(list(world.instances)) if world.held is None else world.held.number
+
+
+def _a_broker(world: World, chance: random.Random) -> int:
+    """The broker that takes the offsets of a commit that is held, or any, of those that are alive if there are some."""
+    if world.held is not None:
+        return _coordinator(world)
+    return chance.choice(world.brokers.alive() or list(world.brokers.cluster.node_ids))
+
+
+def _coordinator(world: World) -> int:
+    """The broker that takes the group's offsets."""
+    settings = Settings.load(bootstrap_servers=world.brokers.direct)
+    group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
+    return int(group.coordinator.id)
+
+
+def unharmed(_world: World, _chance: random.Random) -> None:
+    """No fault."""
+    threading.Event().wait(30)
 
 
 @_named("driver: SIGKILL")
@@ -84,7 +131,7 @@ def _(world: World, chance: random.Random) -> None:
     world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("driver: SIGTERM")
+@_named("driver: SIGTERM", spares="a driver that is told to stop ends behind its commit")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     process = one.process
@@ -92,16 +139,16 @@ def _(world: World, chance: random.Random) -> None:
         wait_until(lambda: one.process is not process, 60)
 
 
-@_named("driver: SIGSTOP for 1 to 5 s")
+@_named("driver: SIGSTOP for 1 to 5 s", spares="shorter than the session of the group's member")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
-    _stopped(one.send, chance.uniform(1, 5))
+    _stopped(world, one.send, chance.uniform(1, 5))
 
 
 @_named("driver: SIGSTOP for 15 to 60 s")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
-    _stopped(one.send, chance.uniform(15, 60))
+    _stopped(world, one.send, chance.uniform(15, 60))
 
 
 @_named("driver: SIGKILL at a step of a commit")
@@ -114,7 +161,7 @@ def _(world: World, chance: random.Random) -> None:
     before = {number: one.process for number, one in world.instances.items()}
     if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
         return
-    _lasts(chance.uniform(5, 20))
+    _lasts(world, chance.uniform(5, 20))
     for number, process in before.items():
         if process is not None and world.instances[number].process is process:
             world.instances[number].send(signal.SIGCONT)
@@ -128,12 +175,12 @@ def _(world: World, chance: random.Random) -> None:
     world.arm_file.unlink(missing_ok=True)
 
 
-@_named("clock: a driver's an hour ahead for 5 to 20 s")
+@_named("clock: a driver's an hour ahead for 5 to 20 s", spares="a commit notes the time, and waits by another clock")
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, 3_600)
 
 
-@_named("clock: a driver's an hour behind for 5 to 20 s")
+@_named("clock: a driver's an hour behind for 5 to 20 s", spares="a commit notes the time, and waits by another clock")
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, -3_600)
 
@@ -144,33 +191,35 @@ def _(world: World, _chance: random.Random) -> None:
         one.send(signal.SIGKILL)
 
 
-@_named("JVM: SIGKILL")
+@_named("JVM: SIGKILL", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
-    for jvm in world.instances[_one(world, chance)].jvms():
+    jvms = world.instances[_one(world, chance)].jvms()
+    for jvm in jvms:
         with suppress(psutil.Error):
             jvm.kill()
+    psutil.wait_procs(jvms, _DIES_S)
 
 
-@_named("JVM: SIGSTOP for 5 to 30 s")
+@_named("JVM: SIGSTOP for 5 to 30 s", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.suspend()
-    _lasts(chance.uniform(5, 30))
+    _lasts(world, chance.uniform(5, 30))
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.resume()
 
 
-@_named("standby: SIGKILL")
+@_named("standby: SIGKILL", spares="a standby has no part in commits")
 def _(world: World, _chance: random.Random) -> None:
     world.standby.send(signal.SIGKILL)
 
 
-@_named("standby: SIGSTOP for 5 to 20 s")
+@_named("standby: SIGSTOP for 5 to 20 s", spares="a standby has no part in commits")
 def _(world: World, chance: random.Random) -> None:
-    _stopped(world.standby.send, chance.uniform(5, 20))
+    _stopped(world, world.standby.send, chance.uniform(5, 20))
 
 
 @_named("state lost")
@@ -186,18 +235,21 @@ def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     process = world.instances[number].process
     with world.guest(number, "elsewhere") as guest:
+        world.in_place(lambda: world.runs(number, guest.process) or guest.process.poll() is not None)
         # One of the two ends; both may be launched again by who watches them, as two operators do.
         wait_until(lambda: world.instances[number].process is not process or guest.process.poll() is not None, 60)
     shutil.rmtree(world.state_dir("elsewhere"), ignore_errors=True)
 
 
-@_named("third instance comes and goes")
+@_named("third instance comes and goes", spares="a rebalance waits for the commit in hand")
 def _(world: World, chance: random.Random) -> None:
     with world.guest(INSTANCES, "third"):
-        _lasts(chance.uniform(15, 30))
+        _lasts(world, chance.uniform(15, 30), when=lambda: world.members() > INSTANCES)
 
 
-@_named("broker: a leader of the source killed")
+@_named(
+    "broker: a leader of the source killed", spares="a commit does not ask it, unless it is the group's coordinator"
+)
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("chaos-numbers", timeout=15)).topics
     _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
@@ -205,12 +257,10 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: the group's coordinator killed")
 def _(world: World, chance: random.Random) -> None:
-    settings = Settings.load(bootstrap_servers=world.brokers.direct)
-    group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
-    _killed(world, [group.coordinator.id], chance)
+    _killed(world, [_coordinator(world)], chance)
 
 
-@_named("broker: a transaction coordinator killed")
+@_named("broker: a transaction coordinator killed", spares="there are no transactions")
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("__transaction_state", timeout=15)).topics
     name = transactional_id(world.application_id, _one(world, chance))
@@ -218,7 +268,7 @@ def _(world: World, chance: random.Random) -> None:
     _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
 
 
-@_named("broker: the controller killed")
+@_named("broker: the controller killed", spares="a commit does not ask it, unless it is the group's coordinator")
 def _(world: World, chance: random.Random) -> None:
     admin = world.admin
     cluster = _answered(lambda: admin.describe_cluster(request_timeout=15).result(20))
@@ -227,7 +277,8 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: two of three killed")
 def _(world: World, chance: random.Random) -> None:
-    _killed(world, chance.sample(world.brokers.alive(), 2), chance)
+    one = _a_broker(world, chance)
+    _killed(world, [one, *chance.sample([node for node in world.brokers.alive() if node != one], 1)], chance)
 
 
 @_named("broker: all killed")
@@ -237,40 +288,42 @@ def _(world: World, chance: random.Random) -> None:
 
 @_named("broker: SIGSTOP for 5 to 20 s")
 def _(world: World, chance: random.Random) -> None:
-    with world.brokers.stopped(chance.choice(world.brokers.alive())):
-        _lasts(chance.uniform(5, 20))
+    with world.brokers.stopped(_a_broker(world, chance)):
+        _lasts(world, chance.uniform(5, 20))
 
 
-@_named("broker: one after the other restarted")
-def _(world: World, _chance: random.Random) -> None:
-    for node in world.brokers.cluster.node_ids:
+@_named("broker: one after the other restarted", spares="the group has another coordinator before the commit gives up")
+def _(world: World, chance: random.Random) -> None:
+    first = _a_broker(world, chance)
+    for node in sorted(world.brokers.cluster.node_ids, key=lambda node: node != first):
         world.brokers.cluster.stop_node(node)
+        world.in_place()
         world.brokers.cluster.start_node(node)
 
 
-@_named("network: delay of 0.1 to 0.5 s")
+@_named("network: delay of 0.1 to 0.5 s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(delay_s=chance.uniform(0.1, 0.5)), chance.uniform(5, 15))
 
 
-@_named("network: slow, 200 to 1000 kB/s")
+@_named("network: slow, 200 to 1000 kB/s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(bytes_per_s=chance.uniform(200e3, 1e6)), chance.uniform(5, 15))
 
 
-@_named("network: all connections cut")
+@_named("network: all connections cut", spares="the client connects and sends the offsets again")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 3)):
         for proxy in world.brokers.proxies.values():
             proxy.cut()
-        _lasts(chance.uniform(0.2, 2))
+        _lasts(world, chance.uniform(0.2, 2))
 
 
 @_named("network: one broker unreachable for 3 to 15 s")
 def _(world: World, chance: random.Random) -> None:
-    proxy = chance.choice(list(world.brokers.proxies.values()))
+    proxy = world.brokers.proxies[_a_broker(world, chance)]
     proxy.close()
-    _lasts(chance.uniform(3, 15))
+    _lasts(world, chance.uniform(3, 15))
     proxy.open()
 
 
@@ -295,76 +348,78 @@ def _(world: World, chance: random.Random) -> None:
         world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("disk full: state")
+@_named("disk full: state", spares="stores are written behind the offsets")
 def _(world: World, chance: random.Random) -> None:
-    _full(world.state_dir("machine-0"), chance.uniform(5, 20))
+    _full(world, world.state_dir("machine-0"), chance.uniform(5, 20))
 
 
-@_named("disk full: var")
+@_named("disk full: var", spares="nothing of a commit is written there")
 def _(world: World, chance: random.Random) -> None:
-    _full(world.var_dir, chance.uniform(5, 20))
+    _full(world, world.var_dir, chance.uniform(5, 20))
 
 
 @_named("disk full: broker")
 def _(world: World, chance: random.Random) -> None:
-    _full(world.brokers.disk, chance.uniform(5, 15))
+    node = DISK_OF_BROKER if world.held is None else _coordinator(world)
     # A broker without a log folder ends by itself.
-    _lasts(2)
+    _full(world, world.brokers.disk(node), chance.uniform(7, 17), when=lambda: node not in world.brokers.alive())
     world.brokers.cluster.start()
 
 
-@_named("input: not JSON")
+@_named("input: not JSON", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 50)):
         world.feeding.poison("chaos-events", b"i001", chance.choice([b"{broken", b"", b"\xff\xfe", b"[]", b"null"]))
 
 
-@_named("input: a key that is no text")
+@_named("input: a key that is no text", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     for key in (b"\xff", b"i00\xc3", b"\x00\xfe"):
         world.feeding.poison("chaos-events", key, {"id": "i003", "v": chance.randint(1, 9), "kind": "kind-0"})
 
 
-@_named("input: larger than the topic of dead letters takes")
+@_named("input: larger than the topic of dead letters takes", spares="input has no part in a commit that is held")
 def _(world: World, _chance: random.Random) -> None:
     world.feeding.poison("chaos-events", b"i004", world.feeding.large())
 
 
-@_named("input: refused by user code")
+@_named("input: refused by user code", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 20)):
         world.feeding.poison("chaos-events", b"i000", world.feeding.refused())
 
 
-@_named("input: impossible times")
+@_named("input: impossible times", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     ahead = int(time.time() * 1000) + 7_200_000
     for at_ms in (-1, ahead, ahead * 10):
         world.feeding.poison("chaos-events", b"i005", {"id": "i005", "ts": at_ms, "v": 1, "kind": "k"})
 
 
-@_named("input: ten times as much")
+@_named("input: ten times as much", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     rates = world.feeding.rates
     usual, rates.numbers = rates.numbers, 10 * rates.numbers
-    _lasts(chance.uniform(5, 10))
+    _lasts(world, chance.uniform(5, 10))
     rates.numbers = usual
 
 
-@_named("input: one key has half of all records")
+@_named("input: one key has half of all records", spares="input has no part in a commit that is held")
 def _(world: World, chance: random.Random) -> None:
     world.feeding.rates.hot_share = 0.5
-    _lasts(chance.uniform(5, 20))
+    _lasts(world, chance.uniform(5, 20))
     world.feeding.rates.hot_share = 0.0
 
 
-def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
+def _stopped(world: World, send: Callable[[signal.Signals], bool], seconds: float) -> None:
     if send(signal.SIGSTOP):
-        _lasts(seconds)
+        _lasts(world, seconds)
         send(signal.SIGCONT)
 
 
 def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, float] | None = None) -> bool:
+    if world.held is not None and clock is None:
+        return world.instances[world.held.number].send(signal.Signals[how])
     probe.arm(world.arm_file, point, 1, how, clock=clock)
     reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
@@ -374,21 +429,21 @@ def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, f
 def _clock_wrong(world: World, chance: random.Random, ahead_s: float) -> None:
     for_s = chance.uniform(5, 20)
     if _armed(world, chance.choice(STEPS), clock=(ahead_s, for_s)):
-        _lasts(for_s)
+        _lasts(world, for_s)
 
 
 def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
     for node in nodes:
         if node in world.brokers.cluster.node_ids:
             world.brokers.cluster.kill_node(node)
-    _lasts(chance.uniform(0, 10))
+    _lasts(world, chance.uniform(0, 10))
     world.brokers.cluster.start()
 
 
 def _disturbed(world: World, disturb: Callable[[Proxy], None], seconds: float) -> None:
     for proxy in world.brokers.proxies.values():
         disturb(proxy)
-    _lasts(seconds)
+    _lasts(world, seconds)
     for proxy in world.brokers.proxies.values():
         proxy.open()
 
@@ -404,10 +459,10 @@ def _held_back(world: World, chance: random.Random, request: int, until: int) ->
     return came
 
 
-def _full(folder: Path, seconds: float) -> None:
+def _full(world: World, folder: Path, seconds: float, when: Callable[[], bool] | None = None) -> None:
     disk.fill(folder)
     try:
-        _lasts(seconds)
+        _lasts(world, seconds, when)
     finally:
         disk.free(folder)
 

@@ -7,9 +7,9 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException, Producer
 from tests.chaos.processor import REFUSED
@@ -21,7 +21,6 @@ EVENT_TIME_BEHIND_MS = 4 * 3_600_000
 """Events happened that long before they are sent: what closes all windows in the end is then not ahead of its time."""
 _EVERY_S = 0.25
 _QUEUE_TRANSACTION = 50
-_ABORTED_SHARE = 0.1
 _LARGE_BYTES = 1_400_000
 
 
@@ -34,6 +33,7 @@ class Rates:
     others: int = 60
     queue: int = 100
     hot_share: float = 0.0
+    aborted_share: float = 0.1
 
 
 class Feeding:
@@ -68,6 +68,15 @@ class Feeding:
         self._stop.set()
         for thread in self._threads:
             thread.join(120)
+
+    @contextmanager
+    def only_queue(self) -> Iterator[None]:
+        """Until the end of the block nothing but elements of the queue is sent, and none is aborted."""
+        usual, self.rates = self.rates, replace(self.rates, numbers=0, events=0, others=0, aborted_share=0.0)
+        try:
+            yield
+        finally:
+            self.rates = usual
 
     def poison(self, topic: str, key: bytes | None, value: bytes | dict[str, object]) -> None:
         """Send a bad record among the others; what is no bytes gets the time at which it is sent, unless it has one."""
@@ -185,7 +194,7 @@ class Feeding:
                         key = f"q{int(chance.random() * IDS):03d}"
                         body = json.dumps({"id": key, "n": element}).encode()
                         producer.produce("chaos-queue", body, key.encode())
-                    if chance.random() < _ABORTED_SHARE:
+                    if chance.random() < self.rates.aborted_share:
                         # What is aborted is to have been in the topic.
                         producer.flush(30)
                         producer.abort_transaction(30)

@@ -6,6 +6,11 @@ Faults are drawn in turn, each kind as often as the others, some while others la
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
 
     chaos: faults=… kinds=… records=… lost=0 duplicated=0 wrong=0 stuck=0
+
+With `--guarantee at_least_once` each kind comes once, by itself, while a commit is held between its outputs and its offsets.
+Exit 1 where something was lost or wrong, or no output came again behind a kind that ends such a commit. Last line:
+
+    chaos at_least_once: classes=… with_duplicates=… lost=0 wrong=0 stuck=0
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -27,9 +33,20 @@ from statistics import median
 from rich.console import Console
 from tests.chaos.brokers import Brokers, disks_of_their_own
 from tests.chaos.checks import check
-from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
+from tests.chaos.faults import (
+    DISK_OF_BROKER,
+    FAULTS,
+    NEEDS_DISKS,
+    NEEDS_TRANSACTIONS,
+    SPARED,
+    UNHARMED,
+    Longest,
+    acts_on,
+    unharmed,
+)
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.findings import Findings
+from tests.chaos.held import held_commit
 from tests.chaos.sampling import Sampler
 from tests.chaos.world import Place, World
 from tests.crash import disk
@@ -47,6 +64,7 @@ _TOGETHER = (1, 3, 4, 5, 6)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
+AT_LEAST_ONCE = "at_least_once"
 _OUTPUTS = [(topic, number) for topic in ("chaos-stats", "chaos-dequeued") for number in range(PARTITIONS)]
 
 
@@ -104,16 +122,16 @@ class Turns:
 def run_faults(
     world: World, course: Course, kinds: Sequence[str], options: argparse.Namespace, console: Console
 ) -> None:
-    """Bring faults about until the time is over; each kind once at least."""
-    chance, minutes = random.Random(options.seed), options.minutes
+    """Bring faults about until the time is over, each kind once at least; where commits are held, each once."""
+    is_held = options.guarantee == AT_LEAST_ONCE
+    chance, minutes = random.Random(options.seed), 0 if is_held else options.minutes
     turns = Turns(kinds, chance)
     began, done = time.monotonic(), set[str]()
     while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
-        is_alone = options.calm or options.guarantee == "at_least_once"
-        names = turns.together(1 if is_alone else chance.choice(_TOGETHER))
+        names = turns.together(1 if options.calm or is_held else chance.choice(_TOGETHER))
         done.update(names)
         course.rounds.append((names[0], world.ends(_OUTPUTS)))
-        recovery_s = _bring_about(world, names, chance)
+        recovery_s = _bring_about(world, names, chance, is_held)
         what = " + ".join(names)
         if recovery_s is None:
             course.stuck.append(what)
@@ -142,22 +160,24 @@ def _behind_s(world: World) -> float:
     return world.lag() / a_second
 
 
-def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> float | None:
+def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_held: bool) -> float | None:
     """The seconds until all that was there when the faults had healed was committed; None after `_STUCK_S`."""
     failures: list[BaseException] = []
 
     def bring(name: str, own: random.Random) -> None:
         try:
-            FAULTS[name](world, own)
+            ({UNHARMED: unharmed} | FAULTS)[name](world, own)
         except BaseException as error:
             failures.append(error)
             raise
 
-    threads = [threading.Thread(target=bring, args=(name, random.Random(chance.random()))) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    draws = Longest if is_held else random.Random
+    threads = [threading.Thread(target=bring, args=(name, draws(chance.random()))) for name in names]
+    with held_commit(world) if is_held else nullcontext():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     world.brokers.cluster.start()
     if failures:
         raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
@@ -211,21 +231,50 @@ def table(course: Course) -> list[str]:
     lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
     if course.later:
         lines = [f"{lines[0]} behind the input later, worst |", f"{lines[1]}--:|"]
-    if course.again:
-        lines = [f"{lines[0]} outputs that came again |", f"{lines[1]}--:|"]
     for name, seconds in sorted((name, seconds) for name, seconds in course.recoveries.items() if seconds):
         later = f" {max(course.later[name]):.1f} s |" if course.later else ""
-        again = f" {course.again[name]} |" if course.again else ""
-        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}{again}")
+        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}")
     return lines
+
+
+def table_of_held(course: Course) -> list[str]:
+    """One line per kind that met a commit which was held, in Markdown: first those that end it."""
+    lines = ["| fault | elements that came again | ends no commit, because |", "|---|--:|---|"]
+    for name in sorted(course.recoveries, key=lambda name: (name == UNHARMED, name in SPARED, name)):
+        lines.append(f"| {name} | {course.again[name]} | {SPARED.get(name, '')} |")
+    return lines
+
+
+def verdict(course: Course, found: Findings) -> tuple[str, bool]:
+    """The last line, and whether all is right."""
+    line = (
+        f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
+        f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
+    )
+    return line, not (found.lost or found.duplicated or found.wrong or course.stuck)
+
+
+def verdict_of_held(course: Course, found: Findings, kinds: Iterable[str]) -> tuple[str, bool]:
+    """The last line of a run at least once, and whether nothing was lost and each kind that ends a commit has shown it."""
+    classes = [name for name in kinds if name not in SPARED and name != UNHARMED]
+    shown = [name for name in classes if course.again[name]]
+    line = (
+        f"chaos {AT_LEAST_ONCE}: classes={len(classes)} with_duplicates={len(shown)} lost={found.lost} "
+        f"wrong={found.wrong} stuck={len(course.stuck)}"
+    )
+    has_control = not course.again[UNHARMED]
+    return line, shown == classes and has_control and not (found.lost or found.wrong or course.stuck)
 
 
 def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
     """All of it; the exit code."""
     course = Course()
+    is_held = options.guarantee == AT_LEAST_ONCE
     fills = not options.only or bool(NEEDS_DISKS & {*options.only})
-    with disks_of_their_own(folder, fills) as may_fill, Brokers(folder / "brokers") as brokers:
-        kinds = [name for name in options.only or FAULTS if may_fill or name not in NEEDS_DISKS]
+    nodes = (1, 2, 3) if is_held else (DISK_OF_BROKER,)
+    with disks_of_their_own(folder, fills, nodes) as may_fill, Brokers(folder / "brokers") as brokers:
+        left_out = (set() if may_fill else NEEDS_DISKS) | (NEEDS_TRANSACTIONS if is_held else set())
+        kinds = [name for name in options.only or FAULTS if name not in left_out] + [UNHARMED] * is_held
         if fills and not may_fill:
             console.print("chaos: this user may not mount, disks are not filled")
         with (
@@ -258,19 +307,17 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             for line in world.refusals():
                 found.add("wrong", 1, line)
             check_ends(world, found)
-            may_double = options.guarantee == "at_least_once"
-            check(brokers.direct, dlq_topic(world.application_id), found, may_double)
+            check(brokers.direct, dlq_topic(world.application_id), found, may_double=is_held)
             course.attribute(found.again)
+            lines = table_of_held(course) if is_held else table(course)
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
-                options.report.write_text("\n".join(table(course)) + "\n")
-    for line in [*table(course), *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
+                options.report.write_text("\n".join(lines) + "\n")
+    for line in [*lines, *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
         console.print(line, markup=False, soft_wrap=True)
-    print(
-        f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
-        f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
-    )
-    return 1 if found.lost or found.duplicated or found.wrong or course.stuck else 0
+    last, is_right = verdict_of_held(course, found, kinds) if is_held else verdict(course, found)
+    print(last)
+    return 0 if is_right else 1
 
 
 def main() -> int:
@@ -280,7 +327,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--only", nargs="*", choices=sorted(FAULTS), help="some kinds instead of all")
-    parser.add_argument("--guarantee", choices=("exactly_once", "at_least_once"), default="exactly_once")
+    parser.add_argument("--guarantee", choices=("exactly_once", AT_LEAST_ONCE), default="exactly_once")
     parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
     parser.add_argument(
         "--calm", type=float, default=0.0, help="seconds after each fault, which then come one by one, until it is told "

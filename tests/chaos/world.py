@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos.brokers import LARGEST_RECORD, Brokers
 from tests.chaos.feeding import PARTITIONS, Feeding
+from tests.chaos.held import HeldCommit
 from tests.chaos.supervised import Supervised
 from tests.crash.bench import ROOT, plan_of
 from tests.truth.topics import Place, committed_offsets, end_offsets
@@ -21,11 +23,14 @@ from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
 from tidemark.local.processes import wait_until
+from tidemark.restore.fence import members
+from tidemark.settings import Settings
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
 INSTANCES = 2
 _LAUNCH_S = 120
+_IN_PLACE_S = 60
 _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
 
 
@@ -48,6 +53,7 @@ class World:
             self.environment("standby"),
             folder / "standby.log",
         )
+        self.held: HeldCommit | None = None
         self._guests: list[Supervised] = []
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -147,17 +153,30 @@ class World:
             guest.end(20)
             self._guests.remove(guest)
 
+    def in_place(self, when: Callable[[], bool] | None = None) -> None:
+        """A fault has been brought about: a commit that is held goes on and meets it, once `when` holds if it is given."""
+        if self.held is not None:
+            if when is not None:
+                wait_until(when, _IN_PLACE_S, 0.2)
+            self.held.let_go()
+
+    def runs(self, number: int, process: subprocess.Popen[bytes] | None) -> bool:
+        """Whether the instance of that number is this process, and says that it runs."""
+        return process is not None and _says(run_file_path(self.var_dir, self.application_id, number), process)
+
+    def members(self) -> int:
+        """How many members the application's group has."""
+        return len(members(Settings.load(bootstrap_servers=self.brokers.direct), self.admin, self.application_id))
+
     def wait_running(self, timeout_s: float = _LAUNCH_S) -> None:
         """Until both instances and the standby say so."""
 
-        files = {run_file_path(self.var_dir, self.application_id, n): one for n, one in self.instances.items()}
-        files[standby_file_path(self.var_dir, self.application_id, 0)] = self.standby
+        def all_run() -> bool:
+            standby, file = self.standby.process, standby_file_path(self.var_dir, self.application_id, 0)
+            follows = standby is not None and _says(file, standby)
+            return follows and all(self.runs(number, one.process) for number, one in self.instances.items())
 
-        def runs(file: Path, one: Supervised) -> bool:
-            said = read_run_file(file) or {}
-            return one.process is not None and said.get("pid") == one.process.pid and said.get("state") == "RUNNING"
-
-        if not wait_until(lambda: all(runs(*each) for each in files.items()), timeout_s, 0.2):
+        if not wait_until(all_run, timeout_s, 0.2):
             raise RuntimeError(f"not all of the application run after {timeout_s} s")
 
     @property
@@ -187,3 +206,9 @@ class World:
         """Ends that nobody launches again. One that was fenced is: the operator finds that the other copy is gone."""
         ends, final = self.ends_of_instances(), (ExitCode.FAILED, ExitCode.USAGE, ExitCode.REFUSED)
         return [f"an instance ended with {int(code)}, {ends[code]} times" for code in final if ends[code]]
+
+
+def _says(file: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process itself says in its run file that it runs."""
+    said = read_run_file(file) or {}
+    return said.get("pid") == process.pid and said.get("state") == "RUNNING"
