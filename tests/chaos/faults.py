@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import psutil
 from confluent_kafka import KafkaException
+from tests.chaos.kinds import Fault, Needs, When, kind
 from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
 from tests.chaos.world import INSTANCES, World
 from tests.crash import disk, probe
@@ -30,41 +31,18 @@ from tidemark.names import transactional_id
 from tidemark.settings import Settings
 
 T = TypeVar("T")
-Fault = Callable[[World, random.Random], None]
-FAULTS: dict[str, Fault] = {}
-SPARED: dict[str, str] = {}
-"""Kinds that end no commit that is held, and why."""
 UNHARMED = "nothing, but that a commit is held for 30 s"
 """What shows that outputs come again because of a fault, and not because a commit was held."""
-NEEDS_DISKS = {"disk full: state", "disk full: var", "disk full: broker"}
-"""Kinds that are left out where nobody may mount."""
 DISK_OF_BROKER = 1
 """The broker that has a disk of its own, where not all have."""
-NEEDS_TRANSACTIONS = {
-    "network: the end of a transaction comes in the next one",
-    "network: the offsets of a transaction come in the next one",
-    "network: a late end of a transaction, then SIGKILL",
-}
-"""Kinds that do nothing where a commit is no transaction."""
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
 _DIES_S = 10
 
 
-def acts_on(name: str) -> str:
-    """The part of the system that a kind of fault harms.
-
-    Two faults on one part could undo each other, or the second could find nothing left to harm.
-    """
-    thing = name.partition(":")[0]
-    if name == "disk full: broker":
-        return "broker"
-    if thing in ("JVM", "second copy of an instance", "third instance comes and goes"):
-        return "instance"
-    if thing == "input":
-        return name
-    return thing if thing in ("broker", "network", "disk full", "standby") else "driver"
+def _input(name: str) -> Callable[[Fault], Fault]:
+    return kind(name, name, spares="input has no part in a commit that is held")
 
 
 class Longest(random.Random):
@@ -72,16 +50,6 @@ class Longest(random.Random):
 
     def uniform(self, a: float, b: float) -> float:
         return max(a, b)
-
-
-def _named(name: str, spares: str = "") -> Callable[[Fault], Fault]:
-    def named(fault: Fault) -> Fault:
-        FAULTS[name] = fault
-        if spares:
-            SPARED[name] = spares
-        return fault
-
-    return named
 
 
 def _lasts(world: World, seconds: float, when: Callable[[], bool] | None = None) -> None:
@@ -121,17 +89,18 @@ def _coordinator(world: World) -> int:
     return int(group.coordinator.id)
 
 
-def unharmed(_world: World, _chance: random.Random) -> None:
+@kind(UNHARMED, spares="the measure of the others", when=When.HELD)
+def _(_world: World, _chance: random.Random) -> None:
     """No fault."""
     threading.Event().wait(30)
 
 
-@_named("driver: SIGKILL")
+@kind("driver: SIGKILL")
 def _(world: World, chance: random.Random) -> None:
     world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("driver: SIGTERM", spares="a driver that is told to stop ends behind its commit")
+@kind("driver: SIGTERM", spares="a driver that is told to stop ends behind its commit")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     process = one.process
@@ -139,24 +108,24 @@ def _(world: World, chance: random.Random) -> None:
         wait_until(lambda: one.process is not process, 60)
 
 
-@_named("driver: SIGSTOP for 1 to 5 s", spares="shorter than the session of the group's member")
+@kind("driver: SIGSTOP for 1 to 5 s", spares="shorter than the session of the group's member")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     _stopped(world, one.send, chance.uniform(1, 5))
 
 
-@_named("driver: SIGSTOP for 15 to 60 s")
+@kind("driver: SIGSTOP for 15 to 60 s")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     _stopped(world, one.send, chance.uniform(15, 60))
 
 
-@_named("driver: SIGKILL at a step of a commit")
+@kind("driver: SIGKILL at a step of a commit")
 def _(world: World, chance: random.Random) -> None:
     _armed(world, chance.choice([*STEPS, *MIDDLES]))
 
 
-@_named("driver: SIGSTOP at a step of a commit")
+@kind("driver: SIGSTOP at a step of a commit")
 def _(world: World, chance: random.Random) -> None:
     before = {number: one.process for number, one in world.instances.items()}
     if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
@@ -167,7 +136,7 @@ def _(world: World, chance: random.Random) -> None:
             world.instances[number].send(signal.SIGCONT)
 
 
-@_named("driver: SIGKILL in a rebalance")
+@kind("driver: SIGKILL in a rebalance")
 def _(world: World, chance: random.Random) -> None:
     probe.arm(world.arm_file, "rebalance", 1)
     world.instances[_one(world, chance)].send(signal.SIGKILL)
@@ -175,23 +144,31 @@ def _(world: World, chance: random.Random) -> None:
     world.arm_file.unlink(missing_ok=True)
 
 
-@_named("clock: a driver's an hour ahead for 5 to 20 s", spares="a commit notes the time, and waits by another clock")
+@kind(
+    "clock: a driver's an hour ahead for 5 to 20 s",
+    "driver",
+    spares="a commit notes the time, and waits by another clock",
+)
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, 3_600)
 
 
-@_named("clock: a driver's an hour behind for 5 to 20 s", spares="a commit notes the time, and waits by another clock")
+@kind(
+    "clock: a driver's an hour behind for 5 to 20 s",
+    "driver",
+    spares="a commit notes the time, and waits by another clock",
+)
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, -3_600)
 
 
-@_named("both drivers: SIGKILL")
+@kind("both drivers: SIGKILL", "driver")
 def _(world: World, _chance: random.Random) -> None:
     for one in world.instances.values():
         one.send(signal.SIGKILL)
 
 
-@_named("JVM: SIGKILL", spares="a commit is the driver's alone")
+@kind("JVM: SIGKILL", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
     for jvm in jvms:
@@ -200,7 +177,7 @@ def _(world: World, chance: random.Random) -> None:
     psutil.wait_procs(jvms, _DIES_S)
 
 
-@_named("JVM: SIGSTOP for 5 to 30 s", spares="a commit is the driver's alone")
+@kind("JVM: SIGSTOP for 5 to 30 s", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
     for jvm in jvms:
@@ -212,17 +189,17 @@ def _(world: World, chance: random.Random) -> None:
             jvm.resume()
 
 
-@_named("standby: SIGKILL", spares="a standby has no part in commits")
+@kind("standby: SIGKILL", spares="a standby has no part in commits")
 def _(world: World, _chance: random.Random) -> None:
     world.standby.send(signal.SIGKILL)
 
 
-@_named("standby: SIGSTOP for 5 to 20 s", spares="a standby has no part in commits")
+@kind("standby: SIGSTOP for 5 to 20 s", spares="a standby has no part in commits")
 def _(world: World, chance: random.Random) -> None:
     _stopped(world, world.standby.send, chance.uniform(5, 20))
 
 
-@_named("state lost")
+@kind("state lost", "driver")
 def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     world.instances[number].send(signal.SIGKILL)
@@ -230,7 +207,7 @@ def _(world: World, chance: random.Random) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@_named("second copy of an instance")
+@kind("second copy of an instance", "instance")
 def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     process = world.instances[number].process
@@ -241,26 +218,27 @@ def _(world: World, chance: random.Random) -> None:
     shutil.rmtree(world.state_dir("elsewhere"), ignore_errors=True)
 
 
-@_named("third instance comes and goes", spares="a rebalance waits for the commit in hand")
+@kind("third instance comes and goes", "instance", spares="a rebalance waits for the commit in hand")
 def _(world: World, chance: random.Random) -> None:
     with world.guest(INSTANCES, "third"):
         _lasts(world, chance.uniform(15, 30), when=lambda: world.members() > INSTANCES)
 
 
-@_named(
-    "broker: a leader of the source killed", spares="a commit does not ask it, unless it is the group's coordinator"
+@kind(
+    "broker: a leader of the source killed",
+    spares="a commit does not ask it, unless it is the group's coordinator",
 )
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("chaos-numbers", timeout=15)).topics
     _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
 
 
-@_named("broker: the group's coordinator killed")
+@kind("broker: the group's coordinator killed")
 def _(world: World, chance: random.Random) -> None:
     _killed(world, [_coordinator(world)], chance)
 
 
-@_named("broker: a transaction coordinator killed", spares="there are no transactions")
+@kind("broker: a transaction coordinator killed", spares="there are no transactions")
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("__transaction_state", timeout=15)).topics
     name = transactional_id(world.application_id, _one(world, chance))
@@ -268,31 +246,34 @@ def _(world: World, chance: random.Random) -> None:
     _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
 
 
-@_named("broker: the controller killed", spares="a commit does not ask it, unless it is the group's coordinator")
+@kind("broker: the controller killed", spares="a commit does not ask it, unless it is the group's coordinator")
 def _(world: World, chance: random.Random) -> None:
     admin = world.admin
     cluster = _answered(lambda: admin.describe_cluster(request_timeout=15).result(20))
     _killed(world, [cluster.controller.id], chance)
 
 
-@_named("broker: two of three killed")
+@kind("broker: two of three killed")
 def _(world: World, chance: random.Random) -> None:
     one = _a_broker(world, chance)
     _killed(world, [one, *chance.sample([node for node in world.brokers.alive() if node != one], 1)], chance)
 
 
-@_named("broker: all killed")
+@kind("broker: all killed")
 def _(world: World, chance: random.Random) -> None:
     _killed(world, world.brokers.alive(), chance)
 
 
-@_named("broker: SIGSTOP for 5 to 20 s")
+@kind("broker: SIGSTOP for 5 to 20 s")
 def _(world: World, chance: random.Random) -> None:
     with world.brokers.stopped(_a_broker(world, chance)):
         _lasts(world, chance.uniform(5, 20))
 
 
-@_named("broker: one after the other restarted", spares="the group has another coordinator before the commit gives up")
+@kind(
+    "broker: one after the other restarted",
+    spares="the group has another coordinator before the commit gives up",
+)
 def _(world: World, chance: random.Random) -> None:
     first = _a_broker(world, chance)
     for node in sorted(world.brokers.cluster.node_ids, key=lambda node: node != first):
@@ -301,17 +282,17 @@ def _(world: World, chance: random.Random) -> None:
         world.brokers.cluster.start_node(node)
 
 
-@_named("network: delay of 0.1 to 0.5 s", spares="offsets come late, but they come")
+@kind("network: delay of 0.1 to 0.5 s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(delay_s=chance.uniform(0.1, 0.5)), chance.uniform(5, 15))
 
 
-@_named("network: slow, 200 to 1000 kB/s", spares="offsets come late, but they come")
+@kind("network: slow, 200 to 1000 kB/s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(bytes_per_s=chance.uniform(200e3, 1e6)), chance.uniform(5, 15))
 
 
-@_named("network: all connections cut", spares="the client connects and sends the offsets again")
+@kind("network: all connections cut", spares="the client connects and sends the offsets again")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 3)):
         for proxy in world.brokers.proxies.values():
@@ -319,7 +300,7 @@ def _(world: World, chance: random.Random) -> None:
         _lasts(world, chance.uniform(0.2, 2))
 
 
-@_named("network: one broker unreachable for 3 to 15 s")
+@kind("network: one broker unreachable for 3 to 15 s")
 def _(world: World, chance: random.Random) -> None:
     proxy = world.brokers.proxies[_a_broker(world, chance)]
     proxy.close()
@@ -327,38 +308,38 @@ def _(world: World, chance: random.Random) -> None:
     proxy.open()
 
 
-@_named("network: no broker reachable for 5 to 40 s")
+@kind("network: no broker reachable for 5 to 40 s")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, Proxy.close, chance.uniform(5, 40))
 
 
-@_named("network: the end of a transaction comes in the next one")
+@kind("network: the end of a transaction comes in the next one", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     _held_back(world, chance, END_TXN, ADD_PARTITIONS)
 
 
-@_named("network: the offsets of a transaction come in the next one")
+@kind("network: the offsets of a transaction come in the next one", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     _held_back(world, chance, OFFSET_COMMIT, OFFSET_COMMIT)
 
 
-@_named("network: a late end of a transaction, then SIGKILL")
+@kind("network: a late end of a transaction, then SIGKILL", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     if _held_back(world, chance, END_TXN, ADD_PARTITIONS):
         world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("disk full: state", spares="stores are written behind the offsets")
+@kind("disk full: state", spares="stores are written behind the offsets", needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
     _full(world, world.state_dir("machine-0"), chance.uniform(5, 20))
 
 
-@_named("disk full: var", spares="nothing of a commit is written there")
+@kind("disk full: var", spares="nothing of a commit is written there", needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
     _full(world, world.var_dir, chance.uniform(5, 20))
 
 
-@_named("disk full: broker")
+@kind("disk full: broker", "broker", needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
     node = DISK_OF_BROKER if world.held is None else _coordinator(world)
     # A broker without a log folder ends by itself.
@@ -366,37 +347,37 @@ def _(world: World, chance: random.Random) -> None:
     world.brokers.cluster.start()
 
 
-@_named("input: not JSON", spares="input has no part in a commit that is held")
+@_input("input: not JSON")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 50)):
         world.feeding.poison("chaos-events", b"i001", chance.choice([b"{broken", b"", b"\xff\xfe", b"[]", b"null"]))
 
 
-@_named("input: a key that is no text", spares="input has no part in a commit that is held")
+@_input("input: a key that is no text")
 def _(world: World, chance: random.Random) -> None:
     for key in (b"\xff", b"i00\xc3", b"\x00\xfe"):
         world.feeding.poison("chaos-events", key, {"id": "i003", "v": chance.randint(1, 9), "kind": "kind-0"})
 
 
-@_named("input: larger than the topic of dead letters takes", spares="input has no part in a commit that is held")
+@_input("input: larger than the topic of dead letters takes")
 def _(world: World, _chance: random.Random) -> None:
     world.feeding.poison("chaos-events", b"i004", world.feeding.large())
 
 
-@_named("input: refused by user code", spares="input has no part in a commit that is held")
+@_input("input: refused by user code")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 20)):
         world.feeding.poison("chaos-events", b"i000", world.feeding.refused())
 
 
-@_named("input: impossible times", spares="input has no part in a commit that is held")
+@_input("input: impossible times")
 def _(world: World, chance: random.Random) -> None:
     ahead = int(time.time() * 1000) + 7_200_000
     for at_ms in (-1, ahead, ahead * 10):
         world.feeding.poison("chaos-events", b"i005", {"id": "i005", "ts": at_ms, "v": 1, "kind": "k"})
 
 
-@_named("input: ten times as much", spares="input has no part in a commit that is held")
+@_input("input: ten times as much")
 def _(world: World, chance: random.Random) -> None:
     rates = world.feeding.rates
     usual, rates.numbers = rates.numbers, 10 * rates.numbers
@@ -404,7 +385,7 @@ def _(world: World, chance: random.Random) -> None:
     rates.numbers = usual
 
 
-@_named("input: one key has half of all records", spares="input has no part in a commit that is held")
+@_input("input: one key has half of all records")
 def _(world: World, chance: random.Random) -> None:
     world.feeding.rates.hot_share = 0.5
     _lasts(world, chance.uniform(5, 20))

@@ -23,32 +23,22 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 from tests.chaos.brokers import Brokers, disks_of_their_own
 from tests.chaos.checks import check
-from tests.chaos.faults import (
-    DISK_OF_BROKER,
-    FAULTS,
-    NEEDS_DISKS,
-    NEEDS_TRANSACTIONS,
-    SPARED,
-    UNHARMED,
-    Longest,
-    acts_on,
-    unharmed,
-)
+from tests.chaos.course import AT_LEAST_ONCE, Course, table, table_of_held, verdict, verdict_of_held
+from tests.chaos.faults import DISK_OF_BROKER, Longest
 from tests.chaos.feeding import PARTITIONS
 from tests.chaos.findings import Findings
 from tests.chaos.held import held_commit
+from tests.chaos.kinds import KINDS, Needs, When
 from tests.chaos.sampling import Sampler
-from tests.chaos.world import Place, World
+from tests.chaos.turns import Turns
+from tests.chaos.world import World
 from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs
@@ -64,59 +54,7 @@ _TOGETHER = (1, 3, 4, 5, 6)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
 _PAUSE_S = (0.5, 3)
 _RATE_S = 10
-AT_LEAST_ONCE = "at_least_once"
 _OUTPUTS = [(topic, number) for topic in ("chaos-stats", "chaos-dequeued") for number in range(PARTITIONS)]
-
-
-@dataclass
-class Course:
-    """What was done, and how long each took to recover from."""
-
-    recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    later: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Behind each kind, after the calm: how many seconds of input were not committed."""
-    stuck: list[str] = field(default_factory=list)
-    rounds: list[tuple[str, dict[Place, int]]] = field(default_factory=list)
-    """The kind that came first, and where the ends of the outputs were then."""
-    again: Counter[str] = field(default_factory=Counter)
-    """Outputs that came once more, by the kind that they came behind."""
-
-    def attribute(self, again: Iterable[tuple[str, int, int]]) -> None:
-        """Count each output that came once more with the fault before it."""
-        for topic, partition, offset in again:
-            before = [name for name, ends in self.rounds if ends[topic, partition] <= offset]
-            self.again.update(before[-1:])
-
-    @property
-    def faults(self) -> int:
-        """How many there were."""
-        return sum(map(len, self.recoveries.values())) + len(self.stuck)
-
-    @property
-    def kinds(self) -> int:
-        """How many different ones."""
-        return sum(1 for seconds in self.recoveries.values() if seconds)
-
-
-class Turns:
-    """Deals out all kinds in random order, then all of them again, so that each comes as often as the others."""
-
-    def __init__(self, kinds: Sequence[str], chance: random.Random) -> None:
-        self._kinds = kinds
-        self._chance = chance
-        self._next: list[str] = []
-
-    def together(self, number: int) -> list[str]:
-        """The next kinds, `number` at most, that act on different parts. A kind that is passed over comes next time."""
-        if len(set(map(acts_on, self._next))) < number and len(self._next) < len(self._kinds):
-            self._next += self._chance.sample(self._kinds, len(self._kinds))
-        chosen: dict[str, str] = {}
-        for name in self._next:
-            if len(chosen) < number:
-                chosen.setdefault(acts_on(name), name)
-        for name in chosen.values():
-            self._next.remove(name)
-        return list(chosen.values())
 
 
 def run_faults(
@@ -166,7 +104,7 @@ def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_h
 
     def bring(name: str, own: random.Random) -> None:
         try:
-            ({UNHARMED: unharmed} | FAULTS)[name](world, own)
+            KINDS[name].fault(world, own)
         except BaseException as error:
             failures.append(error)
             raise
@@ -226,55 +164,22 @@ def check_ends(world: World, found: Findings) -> None:
         found.add("wrong", 1, f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
 
 
-def table(course: Course) -> list[str]:
-    """One line per kind, in Markdown."""
-    lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
-    if course.later:
-        lines = [f"{lines[0]} behind the input later, worst |", f"{lines[1]}--:|"]
-    for name, seconds in sorted((name, seconds) for name, seconds in course.recoveries.items() if seconds):
-        later = f" {max(course.later[name]):.1f} s |" if course.later else ""
-        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}")
-    return lines
-
-
-def table_of_held(course: Course) -> list[str]:
-    """One line per kind that met a commit which was held, in Markdown: first those that end it."""
-    lines = ["| fault | elements that came again | ends no commit, because |", "|---|--:|---|"]
-    for name in sorted(course.recoveries, key=lambda name: (name == UNHARMED, name in SPARED, name)):
-        lines.append(f"| {name} | {course.again[name]} | {SPARED.get(name, '')} |")
-    return lines
-
-
-def verdict(course: Course, found: Findings) -> tuple[str, bool]:
-    """The last line, and whether all is right."""
-    line = (
-        f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
-        f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
-    )
-    return line, not (found.lost or found.duplicated or found.wrong or course.stuck)
-
-
-def verdict_of_held(course: Course, found: Findings, kinds: Iterable[str]) -> tuple[str, bool]:
-    """The last line of a run at least once, and whether nothing was lost and each kind that ends a commit has shown it."""
-    classes = [name for name in kinds if name not in SPARED and name != UNHARMED]
-    shown = [name for name in classes if course.again[name]]
-    line = (
-        f"chaos {AT_LEAST_ONCE}: classes={len(classes)} with_duplicates={len(shown)} lost={found.lost} "
-        f"wrong={found.wrong} stuck={len(course.stuck)}"
-    )
-    has_control = not course.again[UNHARMED]
-    return line, shown == classes and has_control and not (found.lost or found.wrong or course.stuck)
+def kinds_of(options: argparse.Namespace) -> list[str]:
+    """Those that are asked for, or all, as far as they are for the guarantee."""
+    other = When.FREE if options.guarantee == AT_LEAST_ONCE else When.HELD
+    chosen = [name for name in KINDS if not options.only or name in options.only or KINDS[name].when is When.HELD]
+    return [name for name in chosen if KINDS[name].when is not other]
 
 
 def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
     """All of it; the exit code."""
     course = Course()
     is_held = options.guarantee == AT_LEAST_ONCE
-    fills = not options.only or bool(NEEDS_DISKS & {*options.only})
+    kinds = kinds_of(options)
+    fills = any(KINDS[name].needs is Needs.DISKS for name in kinds)
     nodes = (1, 2, 3) if is_held else (DISK_OF_BROKER,)
     with disks_of_their_own(folder, fills, nodes) as may_fill, Brokers(folder / "brokers") as brokers:
-        left_out = (set() if may_fill else NEEDS_DISKS) | (NEEDS_TRANSACTIONS if is_held else set())
-        kinds = [name for name in options.only or FAULTS if name not in left_out] + [UNHARMED] * is_held
+        kinds = [name for name in kinds if may_fill or KINDS[name].needs is not Needs.DISKS]
         if fills and not may_fill:
             console.print("chaos: this user may not mount, disks are not filled")
         with (
@@ -326,7 +231,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--only", nargs="*", choices=sorted(FAULTS), help="some kinds instead of all")
+    parser.add_argument("--only", nargs="*", choices=sorted(KINDS), help="some kinds instead of all")
     parser.add_argument("--guarantee", choices=("exactly_once", AT_LEAST_ONCE), default="exactly_once")
     parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
     parser.add_argument(

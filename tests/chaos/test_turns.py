@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from collections import Counter
 
 import pytest
-from tests.chaos.faults import FAULTS, SPARED, UNHARMED, Longest, acts_on
-from tests.chaos.findings import Findings
-from tests.chaos.run import Course, Turns, table_of_held, verdict_of_held
+from tests.chaos.faults import UNHARMED
+from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.run import kinds_of
+from tests.chaos.turns import Turns
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """Three kinds that come with others, and two that come alone."""
+    made = {name: Kind(lambda *_: None, name.partition(":")[0]) for name in ("a: 1", "a: 2", "b: 1")}
+    made |= {name: Kind(lambda *_: None, "alone", comes_alone=True) for name in ("alone: 1", "alone: 2")}
+    for name in list(KINDS):
+        monkeypatch.delitem(KINDS, name)
+    for name, kind in made.items():
+        monkeypatch.setitem(KINDS, name, kind)
+    return list(made)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_should_bring_every_kind_as_often_as_the_others_though_some_come_together(seed):
     chance = random.Random(seed)
-    turns = Turns(list(FAULTS), chance)
+    together = [name for name in KINDS if not KINDS[name].comes_alone]
+    turns = Turns(together, chance)
     came: Counter[str] = Counter()
     for _ in range(300):
         names = turns.together(chance.choice((1, 3, 4, 5, 6)))
         assert names
-        assert len({acts_on(name) for name in names}) == len(names)
+        assert len({KINDS[name].acts_on for name in names}) == len(names)
         came.update(names)
-    assert came.keys() == FAULTS.keys()
+    assert came.keys() == set(together)
     # A kind that is passed over keeps its turn: it is never further behind than the round that is being drawn.
     assert max(came.values()) - min(came.values()) <= 2
 
@@ -31,54 +46,31 @@ def test_should_draw_fewer_where_all_that_is_left_acts_on_one_thing():
     assert sorted(turns.together(3) + turns.together(3)) == ["broker: all killed", "disk full: broker"]
 
 
-def test_should_count_what_came_again_with_the_fault_before_it():
-    course = Course()
-    course.rounds = [("a", {("out", 0): 0, ("out", 1): 5}), ("b", {("out", 0): 10, ("out", 1): 5})]
-    course.attribute([("out", 0, 9), ("out", 0, 10), ("out", 1, 5), ("out", 1, 7)])
-    assert course.again == {"a": 1, "b": 3}
+@pytest.mark.parametrize("seed", range(20))
+def test_should_bring_one_of_those_that_come_alone_each_time_that_all_others_have_come(kinds, seed):
+    turns = Turns(kinds, random.Random(seed))
+    came: Counter[str] = Counter()
+    for _ in range(100):
+        names = turns.together(2)
+        assert len(names) == 1 or not any(KINDS[name].comes_alone for name in names)
+        came.update(names)
+    assert abs(came["alone: 1"] - came["alone: 2"]) <= 1
+    assert abs(came["alone: 1"] + came["alone: 2"] - came["a: 1"]) <= 2
 
 
-KINDS = ["driver: SIGKILL", "broker: all killed", "standby: SIGKILL", UNHARMED]
+def test_should_bring_those_that_come_alone_where_there_are_no_others(kinds):
+    turns = Turns(["alone: 1", "alone: 2"], random.Random(1))
+    assert {tuple(turns.together(3)) for _ in range(2)} == {("alone: 1",), ("alone: 2",)}
 
 
-def held_course(**again):
-    course = Course()
-    for kind in KINDS:
-        course.recoveries[kind].append(1.0)
-    course.again.update({"driver: SIGKILL": 50, "broker: all killed": 7} | again)
-    return course
-
-
-def test_should_want_outputs_again_behind_every_kind_that_ends_a_commit():
-    line, is_right = verdict_of_held(held_course(), Findings(duplicated=60), KINDS)
-    assert (line, is_right) == ("chaos at_least_once: classes=2 with_duplicates=2 lost=0 wrong=0 stuck=0", True)
-
-
-@pytest.mark.parametrize(
-    ("again", "found", "stuck", "told"),
-    [
-        ({"driver: SIGKILL": 0}, {}, [], "classes=2 with_duplicates=1 lost=0 wrong=0 stuck=0"),
-        ({UNHARMED: 1}, {}, [], "classes=2 with_duplicates=2 lost=0 wrong=0 stuck=0"),
-        ({}, {"lost": 1}, [], "classes=2 with_duplicates=2 lost=1 wrong=0 stuck=0"),
-        ({}, {"wrong": 1}, [], "classes=2 with_duplicates=2 lost=0 wrong=1 stuck=0"),
-        ({}, {}, ["x"], "classes=2 with_duplicates=2 lost=0 wrong=0 stuck=1"),
-    ],
-)
-def test_should_not_pass_at_least_once_where_anything_is_off(again, found, stuck, told):
-    course = held_course()
-    for kind, number in again.items():
-        course.again[kind] = number
-    course.stuck = stuck
-    assert verdict_of_held(course, Findings(**found), KINDS) == (f"chaos at_least_once: {told}", False)
-
-
-def test_should_say_of_each_kind_that_spares_a_held_commit_why():
-    assert SPARED.keys() < FAULTS.keys()
-    rows = table_of_held(held_course())[2:]
-    assert rows[1] == "| driver: SIGKILL | 50 |  |"
-    assert rows[2] == f"| standby: SIGKILL | 0 | {SPARED['standby: SIGKILL']} |"
-    assert rows[3].startswith(f"| {UNHARMED} | 0 |")
-
-
-def test_should_bring_about_the_longest_fault_where_a_commit_is_held():
-    assert [Longest(1).uniform(5, 60), Longest(2).uniform(5, 60)] == [60, 60]
+def test_should_choose_kinds_for_the_guarantee():
+    exactly_once = kinds_of(Namespace(only=None, guarantee="exactly_once"))
+    at_least_once = kinds_of(Namespace(only=None, guarantee="at_least_once"))
+    assert UNHARMED not in exactly_once
+    assert {UNHARMED, "driver: SIGKILL"} < {*at_least_once}
+    assert {name for name in exactly_once if name not in at_least_once} == {
+        "network: the end of a transaction comes in the next one",
+        "network: the offsets of a transaction come in the next one",
+        "network: a late end of a transaction, then SIGKILL",
+    }
+    assert kinds_of(Namespace(only=["driver: SIGKILL"], guarantee="at_least_once")) == ["driver: SIGKILL", UNHARMED]
