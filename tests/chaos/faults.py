@@ -35,10 +35,10 @@ UNHARMED = "nothing, but that a commit is held for 30 s"
 """What shows that outputs come again because of a fault, and not because a commit was held."""
 DISK_OF_BROKER = 1
 """The broker that has a disk of its own, where not all have."""
+_TAKES_OVER = "another broker becomes the group's coordinator before the commit gives up, as a rule"
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
-_DIES_S = 10
 
 
 def _input(name: str) -> Callable[[Fault], Fault]:
@@ -105,10 +105,11 @@ def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     process = one.process
     if one.send(signal.SIGTERM):
+        world.in_place()
         wait_until(lambda: one.process is not process, 60)
 
 
-@kind("driver: SIGSTOP for 1 to 5 s", spares="shorter than the session of the group's member")
+@kind("driver: SIGSTOP for 1 to 5 s", spares="shorter than the member's session, unless a heartbeat was due")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     _stopped(world, one.send, chance.uniform(1, 5))
@@ -174,7 +175,7 @@ def _(world: World, chance: random.Random) -> None:
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.kill()
-    psutil.wait_procs(jvms, _DIES_S)
+    world.in_place(lambda: not any(_is_alive(jvm) for jvm in jvms))
 
 
 @kind("JVM: SIGSTOP for 5 to 30 s", "instance", spares="a commit is the driver's alone")
@@ -233,7 +234,7 @@ def _(world: World, chance: random.Random) -> None:
     _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
 
 
-@kind("broker: the group's coordinator killed")
+@kind("broker: the group's coordinator killed", spares=_TAKES_OVER)
 def _(world: World, chance: random.Random) -> None:
     _killed(world, [_coordinator(world)], chance)
 
@@ -272,7 +273,7 @@ def _(world: World, chance: random.Random) -> None:
 
 @kind(
     "broker: one after the other restarted",
-    spares="the group has another coordinator before the commit gives up",
+    spares=_TAKES_OVER,
 )
 def _(world: World, chance: random.Random) -> None:
     first = _a_broker(world, chance)
@@ -339,7 +340,7 @@ def _(world: World, chance: random.Random) -> None:
     _full(world, world.var_dir, chance.uniform(5, 20))
 
 
-@kind("disk full: broker", "broker", needs=Needs.DISKS)
+@kind("disk full: broker", "broker", spares=_TAKES_OVER, needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
     node = DISK_OF_BROKER if world.held is None else _coordinator(world)
     # A broker without a log folder ends by itself.
@@ -390,6 +391,14 @@ def _(world: World, chance: random.Random) -> None:
     world.feeding.rates.hot_share = 0.5
     _lasts(world, chance.uniform(5, 20))
     world.feeding.rates.hot_share = 0.0
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; one that its parent has not asked after does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _stopped(world: World, send: Callable[[signal.Signals], bool], seconds: float) -> None:
