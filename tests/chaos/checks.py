@@ -12,15 +12,15 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from tests.chaos.feeding import LAST
+from tests.chaos.feeding import LAST, QUEUE
 from tests.chaos.findings import Findings
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row, by_partition, each_row, partitions, read_all
+from tests.truth.topics import NOTHING_PAST, Past, Row, by_partition, each_row, partitions, read_all
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 _WINDOW_MS, _GRACE_MS, _GAP_MS, _WITHIN_MS = 10_000, 3_600_000, 3_000, 2_000
@@ -28,13 +28,22 @@ _AHEAD_MS = 3_600_000
 _HEADERS = ("tidemark.topic", "tidemark.partition", "tidemark.offset")
 
 
-def check(bootstrap: str, dlq: str, found: Findings, may_double: bool = False, timeout_s: float = 900) -> None:
+def check(
+    bootstrap: str,
+    dlq: str,
+    found: Findings,
+    may_double: bool = False,
+    past: Past = NOTHING_PAST,
+    excused: Collection[int] = (),
+    timeout_s: float = 900,
+) -> None:
     """Read all topics, recompute, compare, and add what differs. Nothing may be written meanwhile.
 
-    `may_double`: of an application that processes each record at least once.
+    `may_double`: of an application that processes each record at least once. `past` has elements of the queue that were
+    deleted; those that are `excused` were deleted before anybody read them, and must not have come out.
     """
     _statistics(bootstrap, found, may_double, timeout_s)
-    _queue(bootstrap, found, timeout_s)
+    check_elements(bootstrap, QUEUE, "chaos-dequeued", found, past, excused, timeout_s)
     _events(bootstrap, dlq, found, may_double, timeout_s)
 
 
@@ -116,30 +125,39 @@ def _compare_doubled_statistics(
     found.add("wrong", len(unlike), f"{name}: no minimum and maximum of the numbers: {unlike[:3]}")
 
 
-def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:
+def check_elements(
+    bootstrap: str,
+    source: str,
+    sink: str,
+    found: Findings,
+    past: Past = NOTHING_PAST,
+    excused: Collection[int] = (),
+    timeout_s: float = 900,
+) -> None:
     """Jepsen's queue: every element once, in order, none that was aborted."""
-    rows = read_all(bootstrap, ["chaos-queue", "chaos-dequeued"], timeout_s)
-    for partition, given in by_partition(rows, "chaos-queue").items():
-        came = rows["chaos-dequeued", partition]
+    rows = read_all(bootstrap, [source, sink], timeout_s, past)
+    for partition, given in by_partition(rows, source).items():
+        came, name = rows[sink, partition], f"{sink}[{partition}]"
         found.records += len(given)
-        wanted = [json.loads(row.value or b"{}")["n"] for row in given]
+        elements = [json.loads(row.value or b"{}")["n"] for row in given]
+        wanted = [element for element in elements if element not in excused]
         there = [json.loads(row.value or b"{}")["n"] for row in came]
         times = Counter(there)
         missing = set(wanted) - times.keys()
-        found.add("lost", len(missing), f"chaos-dequeued[{partition}]: {sorted(missing)[:3]}")
+        found.add("lost", len(missing), f"{name}: {sorted(missing)[:3]}")
         seen, again = set[int](), list[tuple[str, int, int]]()
         for row, element in zip(came, there, strict=True):
             if element in seen:
                 again.append(_place(row))
             seen.add(element)
-        found.add("duplicated", len(again), f"chaos-dequeued[{partition}]")
+        found.add("duplicated", len(again), name)
         found.again += again
-        aborted = times.keys() - set(wanted)
-        found.add("wrong", len(aborted), f"chaos-dequeued[{partition}]: was never committed: {sorted(aborted)[:3]}")
-        once = list(dict.fromkeys(n for n in there if n not in aborted))
+        strange = times.keys() - set(wanted)
+        found.add("wrong", len(strange), f"{name}: was aborted, or deleted before it was read: {sorted(strange)[:3]}")
+        once = list(dict.fromkeys(n for n in there if n not in strange))
         places = {element: at for at, element in enumerate(wanted)}
         swapped = sum(places[a] > places[b] for a, b in pairwise(once))
-        found.add("wrong", swapped, f"chaos-dequeued[{partition}]: in another order")
+        found.add("wrong", swapped, f"{name}: in another order")
 
 
 def _events(bootstrap: str, dlq: str, found: Findings, may_double: bool, timeout_s: float) -> None:

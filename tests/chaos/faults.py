@@ -84,7 +84,7 @@ def _a_broker(world: World, chance: random.Random) -> int:
 
 def _coordinator(world: World) -> int:
     """The broker that takes the group's offsets."""
-    settings = Settings.load(bootstrap_servers=world.brokers.direct)
+    settings = Settings.load(bootstrap_servers=world.bootstrap)
     group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
     return int(group.coordinator.id)
 

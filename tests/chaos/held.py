@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.chaos.feeding import QUEUE
 from tests.crash import probe
 
 from tidemark.local.processes import wait_until
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tests.chaos.world import World
 
 _POINT = "4-commit-records"
-_QUEUE = "chaos-queue"
 _WAIT_S = 240
 
 
@@ -41,13 +41,13 @@ def held_commit(world: World) -> Iterator[HeldCommit]:
     """
     file = probe.held_file(world.arm_file)
     world.wait_running(_WAIT_S)
-    others = [place for place in world.places if place[0] != _QUEUE]
-    with world.feeding.only_queue():
+    others = [place for place in world.places if place[0] != QUEUE]
+    with world.feeding.at(numbers=0, events=0, others=0, aborted_share=0.0):
         if not wait_until(lambda: world.behind(world.ends(others)) == 0, _WAIT_S, 0.2):
-            raise RuntimeError(f"after {_WAIT_S} s not everything but the elements of {_QUEUE} is committed")
+            raise RuntimeError(f"after {_WAIT_S} s not everything but the elements of {QUEUE} is committed")
         probe.arm(world.arm_file, _POINT, how=probe.HOLD)
         if not wait_until(file.exists, _WAIT_S, 0.05):
-            raise RuntimeError(f"nothing of {_QUEUE} was committed within {_WAIT_S} s")
+            raise RuntimeError(f"nothing of {QUEUE} was committed within {_WAIT_S} s")
     pid = int(file.read_text())
     number = next(n for n, one in world.instances.items() if one.process is not None and one.process.pid == pid)
     world.held = HeldCommit(number, file)

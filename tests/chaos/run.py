@@ -37,6 +37,7 @@ from tests.chaos.findings import Findings
 from tests.chaos.held import held_commit
 from tests.chaos.kinds import KINDS, Needs, When
 from tests.chaos.sampling import Sampler
+from tests.chaos.topic_faults import topics_of
 from tests.chaos.turns import Turns
 from tests.chaos.world import World
 from tests.crash import disk
@@ -47,7 +48,7 @@ from tests.truth.topics import each_row, hidden_ends
 from tidemark.broker.topics import user_topics
 from tidemark.local import processes
 from tidemark.local.processes import wait_until
-from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
+from tidemark.names import TaskId, commits_topic, dlq_topic
 
 _STUCK_S = 240
 _TOGETHER = (1, 3, 4, 5, 6)
@@ -120,23 +121,23 @@ def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_h
     if failures:
         raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
     healed = time.monotonic()
-    ends = world.ends(world.places)
-    return time.monotonic() - healed if wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5) else None
+    return time.monotonic() - healed if wait_until(world.committed_from_now(), _STUCK_S, 0.5) else None
 
 
 def drain(world: World, timeout_s: float) -> bool:
     """Until nothing is left to read, between the sub-topologies neither."""
-    return wait_until(lambda: world.lag() == 0, timeout_s, 1.0)
+    return wait_until(lambda: world.committed_from_now()(), timeout_s, 1.0)
 
 
 def compare_states(world: World, found: Findings) -> None:
     """Each task's stores are the fold of their changelogs, and the standby's copies are the same."""
+    topics = topics_of(world)
     for subtopology in world.plan.subtopologies:
         for store in (store for store in subtopology.stores if store.has_changelog):
             for number in range(PARTITIONS):
                 live: dict[bytes, bytes] = {}
-                place = changelog_topic(world.application_id, store.name), number
-                for row in each_row(world.brokers.direct, [place], 900):
+                place = topics.changelog(store.name), number
+                for row in each_row(world.bootstrap, [place], 900):
                     if row.value is None:
                         live.pop(row.key or b"", None)
                     else:
@@ -158,9 +159,9 @@ def _compare_state(world: World, found: Findings, task: TaskId, store: str, live
 
 def check_ends(world: World, found: Findings) -> None:
     """No transaction may have been left open."""
-    logged = [changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.has_changelog]
+    logged = [topics_of(world).changelog(s.name) for s in world.plan.stores if s.has_changelog]
     own = [dlq_topic(world.application_id), commits_topic(world.application_id)]
-    for place, ends in hidden_ends(world.brokers.direct, [*user_topics(world.plan), *logged, *own]).items():
+    for place, ends in hidden_ends(world.bootstrap, [*user_topics(world.plan), *logged, *own]).items():
         found.add("wrong", 1, f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
 
 
@@ -189,8 +190,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
             world.feeding.rates.numbers = options.rate
             world.feeding.start()
             wait_until(lambda: world.feeding.sent > options.rate, 60)
-            ends = world.ends(world.places)
-            if not wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5):
+            if not wait_until(world.committed_from_now(), _STUCK_S, 0.5):
                 raise RuntimeError("the stream does not keep up before anything has failed")
             with Sampler(world, folder / "samples.csv") as sampler:
                 run_faults(world, course, kinds, options, console)
@@ -209,10 +209,12 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
                 course.stuck.append("the closing of the windows")
             world.end_all()
             console.print(f"instances ended with (code: times) {dict(world.ends_of_instances())}")
+            if world.repairs:
+                console.print(f"refusals that the operator answered with (command: times) {dict(world.repairs)}")
             for line in world.refusals():
                 found.add("wrong", 1, line)
             check_ends(world, found)
-            check(brokers.direct, dlq_topic(world.application_id), found, may_double=is_held)
+            check(world.bootstrap, dlq_topic(world.application_id), found, is_held, world.past, world.excused)
             course.attribute(found.again)
             lines = table_of_held(course) if is_held else table(course)
             if options.report:

@@ -8,7 +8,7 @@ import pytest
 from tests.chaos import checks
 from tests.chaos.findings import Findings
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row
+from tests.truth.topics import NOTHING_PAST, Past, Row
 
 T0 = 1_795_000_000_000
 SOURCES = ("chaos-numbers", "chaos-queue", "chaos-events", "chaos-others")
@@ -55,8 +55,9 @@ def topics(monkeypatch):
         "dlq": [letter("chaos-events", 2), letter("chaos-events", 3)],
     }
 
-    def read(_bootstrap, names, _timeout_s):
-        return {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+    def read(_bootstrap, names, _timeout_s, past=NOTHING_PAST):
+        rows = {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+        return {place: past.kept.get(place, []) + found for place, found in rows.items()}
 
     def each(_bootstrap, places, _timeout_s):
         return (one._replace(offset=at) for name, _ in places for at, one in enumerate(made[name]))
@@ -67,9 +68,9 @@ def topics(monkeypatch):
     return made
 
 
-def checked(may_double=False):
+def checked(may_double=False, **deleted):
     result = Findings()
-    checks.check("nowhere", "dlq", result, may_double)
+    checks.check("nowhere", "dlq", result, may_double, **deleted)
     return result
 
 
@@ -147,6 +148,17 @@ def test_should_say_where_outputs_came_again(topics):
     for sink in ("chaos-stats", "chaos-dequeued"):
         topics[sink].append(topics[sink][-1])
     assert checked().again == [("chaos-stats", 0, 2), ("chaos-dequeued", 0, 3)]
+
+
+# What retention has taken.
+
+
+def test_should_want_of_what_was_deleted_all_but_what_nobody_had_read(topics):
+    past = Past(kept={("chaos-queue", 0): [row("chaos-queue", "q", {"id": "q", "n": n}) for n in (-3, -2, -1)]})
+    read = [row("chaos-dequeued", "q", {"id": "q", "n": n}) for n in (-3, -2)]
+    topics["chaos-dequeued"] = read + topics["chaos-dequeued"]
+    told = [checked(past=past, excused=excused) for excused in ({-1}, set(), {-2, -1})]
+    assert [(one.lost, one.duplicated, one.wrong) for one in told] == [(0, 0, 0), (1, 0, 0), (0, 0, 1)]
 
 
 # At least once: what may hold records twice.

@@ -17,7 +17,7 @@ from tests.chaos.feeding import PARTITIONS, Feeding
 from tests.chaos.held import HeldCommit
 from tests.chaos.supervised import Supervised
 from tests.crash.bench import ROOT, plan_of
-from tests.truth.topics import Place, committed_offsets, end_offsets
+from tests.truth.topics import Past, Place, committed_offsets, end_offsets
 
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
@@ -54,6 +54,10 @@ class World:
             folder / "standby.log",
         )
         self.held: HeldCommit | None = None
+        # What the topics held before somebody deleted it, and the elements of the queue among it that nobody had read.
+        self.past = Past()
+        self.excused: set[int] = set()
+        self.repairs: Counter[str] = Counter()
         self._guests: list[Supervised] = []
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -68,6 +72,11 @@ class World:
         admin = self.admin
         for created in admin.create_topics(topics).values():
             created.result(30)
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' own addresses, for whoever is no part of the application."""
+        return self.brokers.direct
 
     @property
     def admin(self) -> AdminClient:
@@ -135,11 +144,15 @@ class World:
             one.is_wanted = False
         return [one.end(timeout_s) for one in [*self._guests, *self.lasting]]
 
-    def resume(self) -> None:
-        """Launch everything again, and wait until it runs."""
+    def launch(self) -> None:
+        """Launch everything again, whether it will run or not."""
         for one in self.lasting:
             one.is_wanted = True
-        self.wait_running()
+
+    def resume(self, timeout_s: float = _LAUNCH_S) -> None:
+        """Launch everything again, and wait until it runs."""
+        self.launch()
+        self.wait_running(timeout_s)
 
     @contextmanager
     def guest(self, number: int, machine: str) -> Iterator[Supervised]:
@@ -197,6 +210,11 @@ class World:
     def lag(self) -> int:
         """How many offsets the group stands before the ends of now, in all partitions that a task reads."""
         return self.behind(self.ends(self.places))
+
+    def committed_from_now(self) -> Callable[[], bool]:
+        """Whether all that is in the topics now is committed, to be asked later."""
+        ends = self.ends(self.places)
+        return lambda: self.behind(ends) == 0
 
     def ends_of_instances(self) -> Counter[int]:
         """How often an instance ended with which code; a signal's is negative."""
