@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,9 +30,9 @@ class Course:
     """Outputs that came once more, by the kind that they came behind."""
 
     def attribute(self, again: Iterable[tuple[str, int, int]]) -> None:
-        """Count each output that came once more with the fault before it."""
+        """Count each output that came once more with the fault before it, where its topic's ends are known."""
         for topic, partition, offset in again:
-            before = [name for name, ends in self.rounds if ends[topic, partition] <= offset]
+            before = [name for name, ends in self.rounds if ends.get((topic, partition), math.inf) <= offset]
             self.again.update(before[-1:])
 
     @property

@@ -17,6 +17,8 @@ class Needs(StrEnum):
 
     DISKS = "disks"
     """A disk that can be full: mounting one takes root."""
+    AIRFLOW = "Airflow"
+    """A stream that a real Airflow keeps running."""
 
 
 class When(StrEnum):

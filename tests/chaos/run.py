@@ -24,10 +24,12 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from rich.console import Console
+from tests.chaos import airflow_faults, faults, topic_faults
+from tests.chaos.airflow_stream import AirflowStream, check_small
 from tests.chaos.brokers import Brokers, disks_of_their_own
 from tests.chaos.checks import check
 from tests.chaos.course import AT_LEAST_ONCE, Course, table, table_of_held, verdict, verdict_of_held
@@ -50,6 +52,8 @@ from tidemark.local import processes
 from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, commits_topic, dlq_topic
 
+FAULTS = (airflow_faults, faults, topic_faults)
+"""The modules that add kinds."""
 _STUCK_S = 240
 _TOGETHER = (1, 3, 4, 5, 6)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
@@ -67,6 +71,9 @@ def run_faults(
     turns = Turns(kinds, chance)
     began, done = time.monotonic(), set[str]()
     while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
+        if time.monotonic() - began >= minutes * 60:
+            # Not all over again for the few that have not come.
+            turns = Turns([name for name in kinds if name not in done], chance)
         names = turns.together(1 if options.calm or is_held else chance.choice(_TOGETHER))
         done.update(names)
         course.rounds.append((names[0], world.ends(_OUTPUTS)))
@@ -186,21 +193,31 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
         with (
             World(folder, brokers, options.seed, options.guarantee) as world,
             ends_of_logs(console, folder, "*.log", 40),
+            ExitStack() as watched,
         ):
             world.feeding.rates.numbers = options.rate
             world.feeding.start()
             wait_until(lambda: world.feeding.sent > options.rate, 60)
+            if any(KINDS[name].needs is Needs.AIRFLOW for name in kinds):
+                small = AirflowStream(folder / "airflow", brokers.direct, brokers.proxied)
+                world.airflow = watched.enter_context(small)
             if not wait_until(world.committed_from_now(), _STUCK_S, 0.5):
                 raise RuntimeError("the stream does not keep up before anything has failed")
             with Sampler(world, folder / "samples.csv") as sampler:
                 run_faults(world, course, kinds, options, console)
             console.print("no more faults; what is left is worked off, then all is compared")
             world.feeding.stop()
+            if world.airflow is not None:
+                world.airflow.stop_feeding()
             world.wait_running(240)
             found = Findings()
             if not drain(world, _STUCK_S):
                 course.stuck.append("the end")
             world.end_all()
+            if world.airflow is not None:
+                check_small(world.bootstrap, found)
+                watched.close()
+                world.airflow = None
             # Before windows expire: then the stores no longer hold what the changelogs do.
             compare_states(world, found)
             world.resume()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.airflow_stream import AirflowStream
 from tests.chaos.brokers import LARGEST_RECORD, Brokers
 from tests.chaos.feeding import PARTITIONS, Feeding
 from tests.chaos.held import HeldCommit
@@ -58,6 +59,7 @@ class World:
         self.past = Past()
         self.excused: set[int] = set()
         self.repairs: Counter[str] = Counter()
+        self.airflow: AirflowStream | None = None
         self._guests: list[Supervised] = []
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -212,9 +214,10 @@ class World:
         return self.behind(self.ends(self.places))
 
     def committed_from_now(self) -> Callable[[], bool]:
-        """Whether all that is in the topics now is committed, to be asked later."""
-        ends = self.ends(self.places)
-        return lambda: self.behind(ends) == 0
+        """Whether all that is in the topics now is committed, to be asked later; of the stream in Airflow as well."""
+        ends, airflow = self.ends(self.places), self.airflow
+        small = {} if airflow is None else airflow.ends()
+        return lambda: self.behind(ends) == 0 and (airflow is None or airflow.behind(small) == 0)
 
     def ends_of_instances(self) -> Counter[int]:
         """How often an instance ended with which code; a signal's is negative."""
