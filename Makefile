@@ -38,8 +38,9 @@ crash: jars ## kill the instance at every step of a commit, and compare everythi
 
 chaos: MINUTES = 60
 chaos: SEED = 1
-chaos: jars ## MINUTES=60 SEED=1 processes, brokers, network, disks and input fail under load; all compared with a recomputation
-	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED)
+chaos: GUARANTEE = exactly_once
+chaos: jars ## MINUTES=60 SEED=1 GUARANTEE=exactly_once all that a stream stands on fails under load; compared with a recomputation
+	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED) --guarantee $(GUARANTEE)
 
 cluster: jars ## a stream on a Spark standalone cluster with two workers; an executor, a worker, the instance, the broker killed
 	@$(BIN)/python -m tests.cluster.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -66,13 +67,17 @@ class RealAirflow:
 
         assert wait_until(are_well, READY_TIMEOUT_S, every_s=0.5), names
 
-    def kill(self, part: str) -> None:
-        """SIGKILL a part with everything in its session: its workers, its runners."""
+    def send(self, part: str, number: signal.Signals) -> None:
+        """Signal a part and everything in its session: its workers, its runners."""
         leader = self._parts[part].pid
         for process in processes.carrying(self._mark):
             with suppress(psutil.Error, ProcessLookupError):
                 if os.getsid(process.pid) == leader:
-                    process.kill()
+                    process.send_signal(number)
+
+    def kill(self, part: str) -> None:
+        """SIGKILL a part with everything in its session."""
+        self.send(part, signal.SIGKILL)
         assert wait_until(lambda: not self._parts[part].is_alive(), 10)
 
     def is_alive(self, part: str) -> bool:

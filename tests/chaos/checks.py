@@ -2,6 +2,9 @@
 
 Statistics and sessions come in steps, of which batches skip some: one that comes a second time, or behind a later one, is
 duplicated, and where the last one is missing, something was lost. Everything else comes once per record, pair or window.
+
+At least once, a record may also be counted twice, and then is in every later sum of its key: a sum that is too large has
+something twice, one that is too small, or falls, has lost something.
 """
 
 from __future__ import annotations
@@ -9,15 +12,15 @@ from __future__ import annotations
 import json
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from tests.chaos.feeding import LAST
+from tests.chaos.feeding import LAST, QUEUE
+from tests.chaos.findings import Findings
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row, by_partition, each_row, partitions, read_all
+from tests.truth.topics import NOTHING_PAST, Past, Row, by_partition, each_row, partitions, read_all
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 _WINDOW_MS, _GRACE_MS, _GAP_MS, _WITHIN_MS = 10_000, 3_600_000, 3_000, 2_000
@@ -25,42 +28,26 @@ _AHEAD_MS = 3_600_000
 _HEADERS = ("tidemark.topic", "tidemark.partition", "tidemark.offset")
 
 
-@dataclass
-class Findings:
-    """What differs, and how many records were looked at."""
+def check(
+    bootstrap: str,
+    dlq: str,
+    found: Findings,
+    may_double: bool = False,
+    past: Past = NOTHING_PAST,
+    excused: Collection[int] = (),
+    timeout_s: float = 900,
+) -> None:
+    """Read all topics, recompute, compare, and add what differs. Nothing may be written meanwhile.
 
-    lost: int = 0
-    duplicated: int = 0
-    wrong: int = 0
-    records: int = 0
-    report: list[str] = field(default_factory=list)
-    again: list[tuple[str, int, int]] = field(default_factory=list)
-    """Topic, partition and offset of statistics and of the queue's elements that came once more."""
-
-    def add(self, kind: str, number: int, text: str) -> None:
-        """`number` more of a kind; one line about them."""
-        if number:
-            setattr(self, kind, getattr(self, kind) + int(number))
-            self.report.append(f"{kind}: {number} × {text}")
-
-    def compare(self, name: str, wanted: Counter[Any], there: Counter[Any]) -> None:
-        """What must come a number of times each."""
-        missing = wanted - there
-        self.add("lost", missing.total(), f"{name}: {list(missing)[:3]}")
-        again = Counter({one: n - wanted[one] for one, n in there.items() if one in wanted and n > wanted[one]})
-        self.add("duplicated", again.total(), f"{name}: {list(again)[:3]}")
-        strange = [one for one in there if one not in wanted]
-        self.add("wrong", len(strange), f"{name}: follows from nothing: {strange[:3]}")
+    `may_double`: of an application that processes each record at least once. `past` has elements of the queue that were
+    deleted; those that are `excused` were deleted before anybody read them, and must not have come out.
+    """
+    _statistics(bootstrap, found, may_double, timeout_s)
+    check_elements(bootstrap, QUEUE, "chaos-dequeued", found, past, excused, timeout_s)
+    _events(bootstrap, dlq, found, may_double, timeout_s)
 
 
-def check(bootstrap: str, dlq: str, found: Findings, timeout_s: float = 900) -> None:
-    """Read all topics, recompute, compare, and add what differs. Nothing may be written meanwhile."""
-    _statistics(bootstrap, found, timeout_s)
-    _queue(bootstrap, found, timeout_s)
-    _events(bootstrap, dlq, found, timeout_s)
-
-
-def _statistics(bootstrap: str, found: Findings, timeout_s: float) -> None:
+def _statistics(bootstrap: str, found: Findings, may_double: bool, timeout_s: float) -> None:
     """Kafka Streams' EOS system test: every minimum, maximum, sum and count that came out is right, in order, once.
 
     Of the millions of numbers only their keys' and their own are kept.
@@ -73,7 +60,8 @@ def _statistics(bootstrap: str, found: Findings, timeout_s: float) -> None:
             numbers.append(int((row.value or b"").rpartition(b":")[2][:-1]))
         found.records += len(numbers)
         results = each_row(bootstrap, [("chaos-stats", place[1])], timeout_s)
-        _compare_statistics(found, place[1], keys, np.asarray(of), np.asarray(numbers), results)
+        compare = _compare_doubled_statistics if may_double else _compare_statistics
+        compare(found, place[1], keys, np.asarray(of), np.asarray(numbers), results)
 
 
 def _compare_statistics(
@@ -112,33 +100,67 @@ def _compare_statistics(
     found.add("lost", short, f"chaos-stats[{partition}]: numbers that no result counts")
 
 
-def _queue(bootstrap: str, found: Findings, timeout_s: float) -> None:
+def _compare_doubled_statistics(
+    found: Findings, partition: int, keys: Mapping[bytes, int], of: IntArray, values: IntArray, came: Iterable[Row]
+) -> None:
+    """A number that is taken twice changes counts and sums; minima and maxima stay as they are."""
+    order = np.argsort(of, kind="stable")
+    of, values = of[order], values[order]
+    starts = np.searchsorted(of, np.arange(len(keys)))
+    lengths, totals = np.diff(np.append(starts, len(of))), np.add.reduceat(values, starts)
+    least, greatest = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    newest: dict[bytes, dict[str, int]] = {}
+
+    def sums() -> Iterator[tuple[bytes, tuple[int, int]]]:
+        for row in came:
+            key, body = row.key or b"", json.loads(row.value or b"{}")
+            newest[key] = body
+            yield key, (body["times"], body["total"])
+
+    name = f"chaos-stats[{partition}]"
+    wanted = {key: (int(lengths[at]), int(totals[at])) for key, at in keys.items()}
+    found.compare_least(name, wanted, sums())
+    bounds = {key: (int(least[at]), int(greatest[at])) for key, at in keys.items()}
+    unlike = [key for key, body in newest.items() if (body["least"], body["greatest"]) != bounds.get(key)]
+    found.add("wrong", len(unlike), f"{name}: no minimum and maximum of the numbers: {unlike[:3]}")
+
+
+def check_elements(
+    bootstrap: str,
+    source: str,
+    sink: str,
+    found: Findings,
+    past: Past = NOTHING_PAST,
+    excused: Collection[int] = (),
+    timeout_s: float = 900,
+) -> None:
     """Jepsen's queue: every element once, in order, none that was aborted."""
-    rows = read_all(bootstrap, ["chaos-queue", "chaos-dequeued"], timeout_s)
-    for partition, given in by_partition(rows, "chaos-queue").items():
-        came = rows["chaos-dequeued", partition]
+    rows = read_all(bootstrap, [source, sink], timeout_s, past)
+    for partition, given in by_partition(rows, source).items():
+        came, name = rows[sink, partition], f"{sink}[{partition}]"
         found.records += len(given)
-        wanted = [json.loads(row.value or b"{}")["n"] for row in given]
+        elements = [json.loads(row.value or b"{}")["n"] for row in given]
+        wanted = [element for element in elements if element not in excused]
         there = [json.loads(row.value or b"{}")["n"] for row in came]
         times = Counter(there)
         missing = set(wanted) - times.keys()
-        found.add("lost", len(missing), f"chaos-dequeued[{partition}]: {sorted(missing)[:3]}")
+        found.add("lost", len(missing), f"{name}: {sorted(missing)[:3]}")
         seen, again = set[int](), list[tuple[str, int, int]]()
         for row, element in zip(came, there, strict=True):
             if element in seen:
                 again.append(_place(row))
             seen.add(element)
-        found.add("duplicated", len(again), f"chaos-dequeued[{partition}]")
+        found.add("duplicated", len(again), name)
         found.again += again
-        aborted = times.keys() - set(wanted)
-        found.add("wrong", len(aborted), f"chaos-dequeued[{partition}]: was never committed: {sorted(aborted)[:3]}")
-        once = list(dict.fromkeys(n for n in there if n not in aborted))
+        strange = times.keys() - set(wanted)
+        found.add("wrong", len(strange), f"{name}: was aborted, or deleted before it was read: {sorted(strange)[:3]}")
+        once = list(dict.fromkeys(n for n in there if n not in strange))
         places = {element: at for at, element in enumerate(wanted)}
         swapped = sum(places[a] > places[b] for a, b in pairwise(once))
-        found.add("wrong", swapped, f"chaos-dequeued[{partition}]: in another order")
+        found.add("wrong", swapped, f"{name}: in another order")
 
 
-def _events(bootstrap: str, dlq: str, found: Findings, timeout_s: float) -> None:
+def _events(bootstrap: str, dlq: str, found: Findings, may_double: bool, timeout_s: float) -> None:
     sinks = ["chaos-finals", "chaos-sessions", "chaos-pairs", "chaos-named", "chaos-totals", "chaos-kinds"]
     rows = read_all(bootstrap, ["chaos-events", "chaos-others", *sinks, dlq], timeout_s)
     events, bad = _readable(_of(rows, "chaos-events"), {"id": str, "ts": int, "v": int, "kind": str})
@@ -150,21 +172,28 @@ def _events(bootstrap: str, dlq: str, found: Findings, timeout_s: float) -> None
     came = {topic: [json.loads(row.value) for row in _of(rows, topic) if row.value is not None] for topic in sinks}
     by_key, others_by_key = _by_key(events), _by_key(others)
     last_ms = max((body["ts"] for own in by_key.values() for body in own), default=0)
-    wanted: dict[str, Counter[Any]] = {"finals": Counter(), "pairs": Counter(), "totals": Counter()}
+    finals, pairs, totals = Counter[Any](), Counter[Any](), Counter[Any]()
     for key, own in by_key.items():
-        wanted["finals"].update(_windows(key, own, last_ms))
-        wanted["pairs"].update(_pairs(own, others_by_key.get(key, [])))
-        wanted["totals"].update((key, total) for total in accumulate(b["v"] for b in own if b["v"] < REFUSED))
+        finals.update(_windows(key, own, last_ms))
+        pairs.update(_pairs(own, others_by_key.get(key, [])))
+        totals.update((key, total) for total in accumulate(b["v"] for b in own if b["v"] < REFUSED))
     named = Counter((b["v"], f"name {int(b['id'][1:])}") for own in by_key.values() for b in own if b["id"][0] == "i")
     found.compare("chaos-named", named, Counter((b["v"], b["name"]) for b in came["chaos-named"]))
-    there = Counter((b["id"], b["window_start"], b["count"]) for b in came["chaos-finals"])
-    found.compare("chaos-finals", wanted["finals"], there)
-    found.compare("chaos-pairs", wanted["pairs"], Counter((b["v"], b["w"]) for b in came["chaos-pairs"]))
-    found.compare("chaos-totals", wanted["totals"], Counter((b["id"], b["total"]) for b in came["chaos-totals"]))
+    found.compare("chaos-pairs", pairs, Counter((b["v"], b["w"]) for b in came["chaos-pairs"]))
     # What closes the windows has one key in all partitions, and nothing follows it.
     by_key.pop(LAST, None)
-    _sessions(found, by_key, [body for body in came["chaos-sessions"] if body["id"] != LAST])
-    _kinds(found, by_key, [body for body in came["chaos-kinds"] if body["kind"] != LAST])
+    came["chaos-sessions"] = [body for body in came["chaos-sessions"] if body["id"] != LAST]
+    came["chaos-kinds"] = [body for body in came["chaos-kinds"] if body["kind"] != LAST]
+    sessions, kinds = _session_steps(by_key), _sums_by_kind(by_key)
+    if may_double:
+        _compare_doubled_events(found, came, finals, totals, sessions, kinds)
+        return
+    found.compare(
+        "chaos-finals", finals, Counter((b["id"], b["window_start"], b["count"]) for b in came["chaos-finals"])
+    )
+    found.compare("chaos-totals", totals, Counter((b["id"], b["total"]) for b in came["chaos-totals"]))
+    _sessions(found, sessions, came["chaos-sessions"])
+    _kinds(found, kinds, came["chaos-kinds"])
 
 
 def _by_key(rows: Iterable[tuple[Row, dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
@@ -231,21 +260,36 @@ def _pairs(own: list[dict[str, Any]], others: list[dict[str, Any]]) -> Iterator[
             yield body["v"], other["w"]
 
 
-def _sessions(found: Findings, by_key: Mapping[str, list[dict[str, Any]]], came: list[dict[str, Any]]) -> None:
-    """A session comes as it stands after some of its events, each time further on, and as it ends."""
-    steps: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
+def _session_steps(by_key: Mapping[str, list[dict[str, Any]]]) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """By key and start: end and sum of each session after each of its events."""
+    steps: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for key, own in by_key.items():
         start, end, total = 0, -_GAP_MS, 0
         for body in own:
             if body["ts"] - end > _GAP_MS:
                 start, total = body["ts"], 0
             end, total = body["ts"], total + body["v"]
-            of = steps.setdefault((key, start), {})
-            of[end, total] = len(of)
+            steps.setdefault((key, start), []).append((end, total))
+    return steps
+
+
+def _sums_by_kind(by_key: Mapping[str, list[dict[str, Any]]]) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for own in by_key.values():
+        for body in own:
+            sums[body["kind"]] += body["v"]
+    return sums
+
+
+def _sessions(
+    found: Findings, steps: Mapping[tuple[str, int], list[tuple[int, int]]], came: list[dict[str, Any]]
+) -> None:
+    """A session comes as it stands after some of its events, each time further on, and as it ends."""
+    places = {session: {step: at for at, step in enumerate(of)} for session, of in steps.items()}
     newest: dict[tuple[str, int], int] = {}
     for body in came:
         session = body["id"], body["window_start"]
-        at = steps.get(session, {}).get((body["window_end"], body["sum"]))
+        at = places.get(session, {}).get((body["window_end"], body["sum"]))
         if at is None:
             found.add("wrong", 1, f"chaos-sessions: follows from nothing: {body}")
         elif at <= newest.get(session, -1):
@@ -256,12 +300,8 @@ def _sessions(found: Findings, by_key: Mapping[str, list[dict[str, Any]]], came:
     found.add("lost", len(short), f"chaos-sessions: the ends of {short[:3]}")
 
 
-def _kinds(found: Findings, by_key: Mapping[str, list[dict[str, Any]]], came: list[dict[str, Any]]) -> None:
+def _kinds(found: Findings, wanted: Mapping[str, int], came: list[dict[str, Any]]) -> None:
     """Behind the re-key the order is the application's own: totals grow, and the last one is that of all events."""
-    wanted: Counter[str] = Counter()
-    for own in by_key.values():
-        for body in own:
-            wanted[body["kind"]] += body["v"]
     newest: dict[str, int] = {}
     for body in came:
         again = body["total"] <= newest.get(body["kind"], -1)
@@ -271,3 +311,25 @@ def _kinds(found: Findings, by_key: Mapping[str, list[dict[str, Any]]], came: li
     found.add("lost", len(short), f"chaos-kinds: {[(kind, newest.get(kind), wanted[kind]) for kind in short[:3]]}")
     large = [kind for kind in newest if newest[kind] > wanted[kind]]
     found.add("duplicated", len(large), f"chaos-kinds: {large[:3]} are too large")
+
+
+def _compare_doubled_events(
+    found: Findings,
+    came: Mapping[str, list[dict[str, Any]]],
+    finals: Iterable[tuple[str, int, int]],
+    totals: Iterable[tuple[str, int]],
+    sessions: Mapping[tuple[str, int], list[tuple[int, int]]],
+    kinds: Mapping[str, int],
+) -> None:
+    """Counts and sums, each of which must be in the end what all events make, at least."""
+    windows = {(key, start): number for key, start, number in finals}
+    found.compare_least(
+        "chaos-finals", windows, (((b["id"], b["window_start"]), b["count"]) for b in came["chaos-finals"])
+    )
+    found.compare_least("chaos-totals", dict(sorted(totals)), ((b["id"], b["total"]) for b in came["chaos-totals"]))
+    found.compare_least(
+        "chaos-sessions",
+        {session: steps[-1] for session, steps in sessions.items()},
+        (((b["id"], b["window_start"]), (b["window_end"], b["sum"])) for b in came["chaos-sessions"]),
+    )
+    found.compare_least("chaos-kinds", kinds, ((b["kind"], b["total"]) for b in came["chaos-kinds"]))

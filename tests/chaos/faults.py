@@ -1,4 +1,8 @@
-"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns."""
+"""What can go wrong, by kind. Each does its harm, for as long as it lasts, and has healed what it did when it returns.
+
+Where a commit is held (`held.py`), the harm is done to the driver whose commit it is, and to the broker that it waits for; the
+commit goes on as soon as the fault is in place.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from typing import TypeVar
 
 import psutil
 from confluent_kafka import KafkaException
+from tests.chaos.kinds import Fault, Needs, When, kind
 from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
 from tests.chaos.world import INSTANCES, World
 from tests.crash import disk, probe
@@ -26,40 +31,30 @@ from tidemark.names import transactional_id
 from tidemark.settings import Settings
 
 T = TypeVar("T")
-Fault = Callable[[World, random.Random], None]
-FAULTS: dict[str, Fault] = {}
-NEEDS_DISKS = {"disk full: state", "disk full: var", "disk full: broker"}
-"""Kinds that are left out where nobody may mount."""
+UNHARMED = "nothing, but that a commit is held for 30 s"
+"""What shows that outputs come again because of a fault, and not because a commit was held."""
+DISK_OF_BROKER = 1
+"""The broker that has a disk of its own, where not all have."""
+_TAKES_OVER = "another broker becomes the group's coordinator before the commit gives up, as a rule"
 _ARMED_S = 30
 _HELD_S = 40
 _ANSWERED_S = 120
 
 
-def acts_on(name: str) -> str:
-    """The part of the system that a kind of fault harms.
-
-    Two faults on one part could undo each other, or the second could find nothing left to harm.
-    """
-    thing = name.partition(":")[0]
-    if name == "disk full: broker":
-        return "broker"
-    if thing in ("JVM", "second copy of an instance", "third instance comes and goes"):
-        return "instance"
-    if thing == "input":
-        return name
-    return thing if thing in ("broker", "network", "disk full", "standby") else "driver"
+def _input(name: str) -> Callable[[Fault], Fault]:
+    return kind(name, name, spares="input has no part in a commit that is held")
 
 
-def _named(name: str) -> Callable[[Fault], Fault]:
-    def named(fault: Fault) -> Fault:
-        FAULTS[name] = fault
-        return fault
+class Longest(random.Random):
+    """Chance that draws the longest duration of those that are possible: longer than a commit waits for what it needs."""
 
-    return named
+    def uniform(self, a: float, b: float) -> float:
+        return max(a, b)
 
 
-def _lasts(seconds: float) -> None:
-    """The fault's own duration."""
+def _lasts(world: World, seconds: float, when: Callable[[], bool] | None = None) -> None:
+    """The fault is in place, once `when` holds if it is given, and stays for so long."""
+    world.in_place(when)
     threading.Event().wait(seconds)
 
 
@@ -72,55 +67,77 @@ def _answered(question: Callable[[], T]) -> T:
         except (KafkaException, OutcomeUnknown):
             if time.monotonic() > deadline:
                 raise
-            _lasts(0.5)
+            threading.Event().wait(0.5)
 
 
 def _one(world: World, chance: random.Random) -> int:
-    return chance.choice(list(world.instances))
+    """An instance: the one whose commit is held, or any."""
+    return chance.choice(list(world.instances)) if world.held is None else world.held.number
 
 
-@_named("driver: SIGKILL")
+def _a_broker(world: World, chance: random.Random) -> int:
+    """The broker that takes the offsets of a commit that is held, or any, of those that are alive if there are some."""
+    if world.held is not None:
+        return _coordinator(world)
+    return chance.choice(world.brokers.alive() or list(world.brokers.cluster.node_ids))
+
+
+def _coordinator(world: World) -> int:
+    """The broker that takes the group's offsets."""
+    settings = Settings.load(bootstrap_servers=world.bootstrap)
+    group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
+    return int(group.coordinator.id)
+
+
+@kind(UNHARMED, spares="the measure of the others", when=When.HELD)
+def _(_world: World, _chance: random.Random) -> None:
+    """No fault."""
+    threading.Event().wait(30)
+
+
+@kind("driver: SIGKILL")
 def _(world: World, chance: random.Random) -> None:
     world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("driver: SIGTERM")
+@kind("driver: SIGTERM", spares="a driver that is told to stop ends behind its commit")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
     process = one.process
     if one.send(signal.SIGTERM):
+        world.in_place()
         wait_until(lambda: one.process is not process, 60)
 
 
-@_named("driver: SIGSTOP for 1 to 5 s")
+@kind("driver: SIGSTOP for 1 to 5 s", spares="shorter than the member's session, unless a heartbeat was due")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
-    _stopped(one.send, chance.uniform(1, 5))
+    _stopped(world, one.send, chance.uniform(1, 5))
 
 
-@_named("driver: SIGSTOP for 15 to 60 s")
+@kind("driver: SIGSTOP for 15 to 60 s")
 def _(world: World, chance: random.Random) -> None:
     one = world.instances[_one(world, chance)]
-    _stopped(one.send, chance.uniform(15, 60))
+    _stopped(world, one.send, chance.uniform(15, 60))
 
 
-@_named("driver: SIGKILL at a step of a commit")
+@kind("driver: SIGKILL at a step of a commit")
 def _(world: World, chance: random.Random) -> None:
     _armed(world, chance.choice([*STEPS, *MIDDLES]))
 
 
-@_named("driver: SIGSTOP at a step of a commit")
+@kind("driver: SIGSTOP at a step of a commit")
 def _(world: World, chance: random.Random) -> None:
     before = {number: one.process for number, one in world.instances.items()}
     if not _armed(world, chance.choice(STEPS), "SIGSTOP"):
         return
-    _lasts(chance.uniform(5, 20))
+    _lasts(world, chance.uniform(5, 20))
     for number, process in before.items():
         if process is not None and world.instances[number].process is process:
             world.instances[number].send(signal.SIGCONT)
 
 
-@_named("driver: SIGKILL in a rebalance")
+@kind("driver: SIGKILL in a rebalance")
 def _(world: World, chance: random.Random) -> None:
     probe.arm(world.arm_file, "rebalance", 1)
     world.instances[_one(world, chance)].send(signal.SIGKILL)
@@ -128,52 +145,62 @@ def _(world: World, chance: random.Random) -> None:
     world.arm_file.unlink(missing_ok=True)
 
 
-@_named("clock: a driver's an hour ahead for 5 to 20 s")
+@kind(
+    "clock: a driver's an hour ahead for 5 to 20 s",
+    "driver",
+    spares="a commit notes the time, and waits by another clock",
+)
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, 3_600)
 
 
-@_named("clock: a driver's an hour behind for 5 to 20 s")
+@kind(
+    "clock: a driver's an hour behind for 5 to 20 s",
+    "driver",
+    spares="a commit notes the time, and waits by another clock",
+)
 def _(world: World, chance: random.Random) -> None:
     _clock_wrong(world, chance, -3_600)
 
 
-@_named("both drivers: SIGKILL")
+@kind("both drivers: SIGKILL", "driver")
 def _(world: World, _chance: random.Random) -> None:
     for one in world.instances.values():
         one.send(signal.SIGKILL)
 
 
-@_named("JVM: SIGKILL")
+@kind("JVM: SIGKILL", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
-    for jvm in world.instances[_one(world, chance)].jvms():
+    jvms = world.instances[_one(world, chance)].jvms()
+    for jvm in jvms:
         with suppress(psutil.Error):
             jvm.kill()
+    world.in_place(lambda: not any(_is_alive(jvm) for jvm in jvms))
 
 
-@_named("JVM: SIGSTOP for 5 to 30 s")
+@kind("JVM: SIGSTOP for 5 to 30 s", "instance", spares="a commit is the driver's alone")
 def _(world: World, chance: random.Random) -> None:
     jvms = world.instances[_one(world, chance)].jvms()
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.suspend()
-    _lasts(chance.uniform(5, 30))
+    _lasts(world, chance.uniform(5, 30))
     for jvm in jvms:
         with suppress(psutil.Error):
             jvm.resume()
 
 
-@_named("standby: SIGKILL")
+@kind("standby: SIGKILL", spares="a standby has no part in commits")
 def _(world: World, _chance: random.Random) -> None:
     world.standby.send(signal.SIGKILL)
 
 
-@_named("standby: SIGSTOP for 5 to 20 s")
+@kind("standby: SIGSTOP for 5 to 20 s", spares="a standby has no part in commits")
 def _(world: World, chance: random.Random) -> None:
-    _stopped(world.standby.send, chance.uniform(5, 20))
+    _stopped(world, world.standby.send, chance.uniform(5, 20))
 
 
-@_named("state lost")
+@kind("state lost", "driver")
 def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     world.instances[number].send(signal.SIGKILL)
@@ -181,36 +208,38 @@ def _(world: World, chance: random.Random) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@_named("second copy of an instance")
+@kind("second copy of an instance", "instance")
 def _(world: World, chance: random.Random) -> None:
     number = _one(world, chance)
     process = world.instances[number].process
     with world.guest(number, "elsewhere") as guest:
+        world.in_place(lambda: world.runs(number, guest.process) or guest.process.poll() is not None)
         # One of the two ends; both may be launched again by who watches them, as two operators do.
         wait_until(lambda: world.instances[number].process is not process or guest.process.poll() is not None, 60)
     shutil.rmtree(world.state_dir("elsewhere"), ignore_errors=True)
 
 
-@_named("third instance comes and goes")
+@kind("third instance comes and goes", "instance", spares="a rebalance waits for the commit in hand")
 def _(world: World, chance: random.Random) -> None:
     with world.guest(INSTANCES, "third"):
-        _lasts(chance.uniform(15, 30))
+        _lasts(world, chance.uniform(15, 30), when=lambda: world.members() > INSTANCES)
 
 
-@_named("broker: a leader of the source killed")
+@kind(
+    "broker: a leader of the source killed",
+    spares="a commit does not ask it, unless it is the group's coordinator",
+)
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("chaos-numbers", timeout=15)).topics
     _killed(world, [chance.choice(list(topics["chaos-numbers"].partitions.values())).leader], chance)
 
 
-@_named("broker: the group's coordinator killed")
+@kind("broker: the group's coordinator killed", spares=_TAKES_OVER)
 def _(world: World, chance: random.Random) -> None:
-    settings = Settings.load(bootstrap_servers=world.brokers.direct)
-    group = _answered(lambda: describe_group(settings, world.admin, world.application_id))
-    _killed(world, [group.coordinator.id], chance)
+    _killed(world, [_coordinator(world)], chance)
 
 
-@_named("broker: a transaction coordinator killed")
+@kind("broker: a transaction coordinator killed", spares="there are no transactions")
 def _(world: World, chance: random.Random) -> None:
     topics = _answered(lambda: world.admin.list_topics("__transaction_state", timeout=15)).topics
     name = transactional_id(world.application_id, _one(world, chance))
@@ -218,153 +247,169 @@ def _(world: World, chance: random.Random) -> None:
     _killed(world, [partitions[_java_hash(name) % len(partitions)].leader], chance)
 
 
-@_named("broker: the controller killed")
+@kind("broker: the controller killed", spares="a commit does not ask it, unless it is the group's coordinator")
 def _(world: World, chance: random.Random) -> None:
     admin = world.admin
     cluster = _answered(lambda: admin.describe_cluster(request_timeout=15).result(20))
     _killed(world, [cluster.controller.id], chance)
 
 
-@_named("broker: two of three killed")
+@kind("broker: two of three killed")
 def _(world: World, chance: random.Random) -> None:
-    _killed(world, chance.sample(world.brokers.alive(), 2), chance)
+    one = _a_broker(world, chance)
+    _killed(world, [one, *chance.sample([node for node in world.brokers.alive() if node != one], 1)], chance)
 
 
-@_named("broker: all killed")
+@kind("broker: all killed")
 def _(world: World, chance: random.Random) -> None:
     _killed(world, world.brokers.alive(), chance)
 
 
-@_named("broker: SIGSTOP for 5 to 20 s")
+@kind("broker: SIGSTOP for 5 to 20 s")
 def _(world: World, chance: random.Random) -> None:
-    with world.brokers.stopped(chance.choice(world.brokers.alive())):
-        _lasts(chance.uniform(5, 20))
+    with world.brokers.stopped(_a_broker(world, chance)):
+        _lasts(world, chance.uniform(5, 20))
 
 
-@_named("broker: one after the other restarted")
-def _(world: World, _chance: random.Random) -> None:
-    for node in world.brokers.cluster.node_ids:
+@kind(
+    "broker: one after the other restarted",
+    spares=_TAKES_OVER,
+)
+def _(world: World, chance: random.Random) -> None:
+    first = _a_broker(world, chance)
+    for node in sorted(world.brokers.cluster.node_ids, key=lambda node: node != first):
         world.brokers.cluster.stop_node(node)
+        world.in_place()
         world.brokers.cluster.start_node(node)
 
 
-@_named("network: delay of 0.1 to 0.5 s")
+@kind("network: delay of 0.1 to 0.5 s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(delay_s=chance.uniform(0.1, 0.5)), chance.uniform(5, 15))
 
 
-@_named("network: slow, 200 to 1000 kB/s")
+@kind("network: slow, 200 to 1000 kB/s", spares="offsets come late, but they come")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, lambda proxy: proxy.slow(bytes_per_s=chance.uniform(200e3, 1e6)), chance.uniform(5, 15))
 
 
-@_named("network: all connections cut")
+@kind("network: all connections cut", spares="the client connects and sends the offsets again")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 3)):
         for proxy in world.brokers.proxies.values():
             proxy.cut()
-        _lasts(chance.uniform(0.2, 2))
+        _lasts(world, chance.uniform(0.2, 2))
 
 
-@_named("network: one broker unreachable for 3 to 15 s")
+@kind("network: one broker unreachable for 3 to 15 s")
 def _(world: World, chance: random.Random) -> None:
-    proxy = chance.choice(list(world.brokers.proxies.values()))
+    proxy = world.brokers.proxies[_a_broker(world, chance)]
     proxy.close()
-    _lasts(chance.uniform(3, 15))
+    _lasts(world, chance.uniform(3, 15))
     proxy.open()
 
 
-@_named("network: no broker reachable for 5 to 40 s")
+@kind("network: no broker reachable for 5 to 40 s")
 def _(world: World, chance: random.Random) -> None:
     _disturbed(world, Proxy.close, chance.uniform(5, 40))
 
 
-@_named("network: the end of a transaction comes in the next one")
+@kind("network: the end of a transaction comes in the next one", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     _held_back(world, chance, END_TXN, ADD_PARTITIONS)
 
 
-@_named("network: the offsets of a transaction come in the next one")
+@kind("network: the offsets of a transaction come in the next one", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     _held_back(world, chance, OFFSET_COMMIT, OFFSET_COMMIT)
 
 
-@_named("network: a late end of a transaction, then SIGKILL")
+@kind("network: a late end of a transaction, then SIGKILL", when=When.FREE)
 def _(world: World, chance: random.Random) -> None:
     if _held_back(world, chance, END_TXN, ADD_PARTITIONS):
         world.instances[_one(world, chance)].send(signal.SIGKILL)
 
 
-@_named("disk full: state")
+@kind("disk full: state", spares="stores are written behind the offsets", needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
-    _full(world.state_dir("machine-0"), chance.uniform(5, 20))
+    _full(world, world.state_dir("machine-0"), chance.uniform(5, 20))
 
 
-@_named("disk full: var")
+@kind("disk full: var", spares="nothing of a commit is written there", needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
-    _full(world.var_dir, chance.uniform(5, 20))
+    _full(world, world.var_dir, chance.uniform(5, 20))
 
 
-@_named("disk full: broker")
+@kind("disk full: broker", "broker", spares=_TAKES_OVER, needs=Needs.DISKS)
 def _(world: World, chance: random.Random) -> None:
-    _full(world.brokers.disk, chance.uniform(5, 15))
+    node = DISK_OF_BROKER if world.held is None else _coordinator(world)
     # A broker without a log folder ends by itself.
-    _lasts(2)
+    _full(world, world.brokers.disk(node), chance.uniform(7, 17), when=lambda: node not in world.brokers.alive())
     world.brokers.cluster.start()
 
 
-@_named("input: not JSON")
+@_input("input: not JSON")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 50)):
         world.feeding.poison("chaos-events", b"i001", chance.choice([b"{broken", b"", b"\xff\xfe", b"[]", b"null"]))
 
 
-@_named("input: a key that is no text")
+@_input("input: a key that is no text")
 def _(world: World, chance: random.Random) -> None:
     for key in (b"\xff", b"i00\xc3", b"\x00\xfe"):
         world.feeding.poison("chaos-events", key, {"id": "i003", "v": chance.randint(1, 9), "kind": "kind-0"})
 
 
-@_named("input: larger than the topic of dead letters takes")
+@_input("input: larger than the topic of dead letters takes")
 def _(world: World, _chance: random.Random) -> None:
     world.feeding.poison("chaos-events", b"i004", world.feeding.large())
 
 
-@_named("input: refused by user code")
+@_input("input: refused by user code")
 def _(world: World, chance: random.Random) -> None:
     for _ in range(chance.randint(1, 20)):
         world.feeding.poison("chaos-events", b"i000", world.feeding.refused())
 
 
-@_named("input: impossible times")
+@_input("input: impossible times")
 def _(world: World, chance: random.Random) -> None:
     ahead = int(time.time() * 1000) + 7_200_000
     for at_ms in (-1, ahead, ahead * 10):
         world.feeding.poison("chaos-events", b"i005", {"id": "i005", "ts": at_ms, "v": 1, "kind": "k"})
 
 
-@_named("input: ten times as much")
+@_input("input: ten times as much")
 def _(world: World, chance: random.Random) -> None:
     rates = world.feeding.rates
     usual, rates.numbers = rates.numbers, 10 * rates.numbers
-    _lasts(chance.uniform(5, 10))
+    _lasts(world, chance.uniform(5, 10))
     rates.numbers = usual
 
 
-@_named("input: one key has half of all records")
+@_input("input: one key has half of all records")
 def _(world: World, chance: random.Random) -> None:
     world.feeding.rates.hot_share = 0.5
-    _lasts(chance.uniform(5, 20))
+    _lasts(world, chance.uniform(5, 20))
     world.feeding.rates.hot_share = 0.0
 
 
-def _stopped(send: Callable[[signal.Signals], bool], seconds: float) -> None:
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; one that its parent has not asked after does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _stopped(world: World, send: Callable[[signal.Signals], bool], seconds: float) -> None:
     if send(signal.SIGSTOP):
-        _lasts(seconds)
+        _lasts(world, seconds)
         send(signal.SIGCONT)
 
 
 def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, float] | None = None) -> bool:
+    if world.held is not None and clock is None:
+        return world.instances[world.held.number].send(signal.Signals[how])
     probe.arm(world.arm_file, point, 1, how, clock=clock)
     reached = wait_until(lambda: not world.arm_file.exists(), _ARMED_S)
     world.arm_file.unlink(missing_ok=True)
@@ -374,21 +419,21 @@ def _armed(world: World, point: str, how: str = "SIGKILL", clock: tuple[float, f
 def _clock_wrong(world: World, chance: random.Random, ahead_s: float) -> None:
     for_s = chance.uniform(5, 20)
     if _armed(world, chance.choice(STEPS), clock=(ahead_s, for_s)):
-        _lasts(for_s)
+        _lasts(world, for_s)
 
 
 def _killed(world: World, nodes: list[int], chance: random.Random) -> None:
     for node in nodes:
         if node in world.brokers.cluster.node_ids:
             world.brokers.cluster.kill_node(node)
-    _lasts(chance.uniform(0, 10))
+    _lasts(world, chance.uniform(0, 10))
     world.brokers.cluster.start()
 
 
 def _disturbed(world: World, disturb: Callable[[Proxy], None], seconds: float) -> None:
     for proxy in world.brokers.proxies.values():
         disturb(proxy)
-    _lasts(seconds)
+    _lasts(world, seconds)
     for proxy in world.brokers.proxies.values():
         proxy.open()
 
@@ -404,10 +449,10 @@ def _held_back(world: World, chance: random.Random, request: int, until: int) ->
     return came
 
 
-def _full(folder: Path, seconds: float) -> None:
+def _full(world: World, folder: Path, seconds: float, when: Callable[[], bool] | None = None) -> None:
     disk.fill(folder)
     try:
-        _lasts(seconds)
+        _lasts(world, seconds, when)
     finally:
         disk.free(folder)
 

@@ -7,21 +7,25 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException, Producer
 from tests.chaos.processor import REFUSED
 
+from tidemark.local.processes import wait_until
+
 PARTITIONS = 2
 KEYS, IDS = 20_000, 200
+QUEUE = "chaos-queue"
 LAST = "last"
 EVENT_TIME_BEHIND_MS = 4 * 3_600_000
 """Events happened that long before they are sent: what closes all windows in the end is then not ahead of its time."""
 _EVERY_S = 0.25
 _QUEUE_TRANSACTION = 50
-_ABORTED_SHARE = 0.1
+_BEATS_S = 120
 _LARGE_BYTES = 1_400_000
 
 
@@ -34,6 +38,7 @@ class Rates:
     others: int = 60
     queue: int = 100
     hot_share: float = 0.0
+    aborted_share: float = 0.1
 
 
 class Feeding:
@@ -48,6 +53,7 @@ class Feeding:
         self._poison: list[tuple[str, bytes | None, bytes | dict[str, object]]] = []
         self._lock = threading.Lock()
         self._refused = itertools.count()
+        self._beats: Counter[str] = Counter()
         self.sent = 0
 
     def start(self) -> None:
@@ -68,6 +74,19 @@ class Feeding:
         self._stop.set()
         for thread in self._threads:
             thread.join(120)
+
+    @contextmanager
+    def at(self, **rates: float) -> Iterator[None]:
+        """Send at these rates until the end of the block. What was sent at the rates before is in the topics when it begins."""
+        usual, self.rates = self.rates, replace(self.rates, **rates)
+        beats = Counter(self._beats)
+        # The first may have begun before.
+        if not wait_until(lambda: all(self._beats[name] >= beats[name] + 2 for name in beats), _BEATS_S):
+            raise RuntimeError(f"the producers have not come to their new rates within {_BEATS_S} s")
+        try:
+            yield
+        finally:
+            self.rates = usual
 
     def poison(self, topic: str, key: bytes | None, value: bytes | dict[str, object]) -> None:
         """Send a bad record among the others; what is no bytes gets the time at which it is sent, unless it has one."""
@@ -111,6 +130,7 @@ class Feeding:
             # A machine that stood still does not make up for all of it at once.
             send(min(2.0, now - last))
             last = now
+            self._beats[threading.current_thread().name] += 1
 
     def _numbers(self) -> None:
         producer = self._producer()
@@ -130,6 +150,8 @@ class Feeding:
                 for message in messages:
                     del message["_error"]
                 producer.poll(0.2 if messages else 0)
+            if not self.rates.numbers:
+                producer.flush(_BEATS_S)
 
         self._beat(send)
         producer.flush(300)
@@ -159,7 +181,7 @@ class Feeding:
                 raw = value if isinstance(value, bytes) else json.dumps({"ts": self._now_ms(), **value}).encode()
                 producer.produce(topic, raw, own_key)
                 self.sent += 1
-            producer.poll(0)
+            producer.poll(0) if self.rates.events else producer.flush(_BEATS_S)
 
         self._beat(send)
         producer.flush(300)
@@ -184,8 +206,8 @@ class Feeding:
                         element += 1
                         key = f"q{int(chance.random() * IDS):03d}"
                         body = json.dumps({"id": key, "n": element}).encode()
-                        producer.produce("chaos-queue", body, key.encode())
-                    if chance.random() < _ABORTED_SHARE:
+                        producer.produce(QUEUE, body, key.encode())
+                    if chance.random() < self.rates.aborted_share:
                         # What is aborted is to have been in the topic.
                         producer.flush(30)
                         producer.abort_transaction(30)

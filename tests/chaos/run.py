@@ -6,6 +6,11 @@ Faults are drawn in turn, each kind as often as the others, some while others la
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
 
     chaos: faults=… kinds=… records=… lost=0 duplicated=0 wrong=0 stuck=0
+
+With `--guarantee at_least_once` each kind comes once, by itself, while a commit is held between its outputs and its offsets.
+Exit 1 where something was lost or wrong, or no output came again behind a kind that ends such a commit. Last line:
+
+    chaos at_least_once: classes=… with_duplicates=… lost=0 wrong=0 stuck=0
 """
 
 from __future__ import annotations
@@ -18,18 +23,25 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
-from tests.chaos.checks import Findings, check
-from tests.chaos.faults import FAULTS, NEEDS_DISKS, acts_on
+from tests.chaos import airflow_faults, faults, topic_faults
+from tests.chaos.airflow_stream import AirflowStream, check_small
+from tests.chaos.brokers import Brokers, disks_of_their_own
+from tests.chaos.checks import check
+from tests.chaos.course import AT_LEAST_ONCE, Course, table, table_of_held, verdict, verdict_of_held
+from tests.chaos.faults import DISK_OF_BROKER, Longest
 from tests.chaos.feeding import PARTITIONS
+from tests.chaos.findings import Findings
+from tests.chaos.held import held_commit
+from tests.chaos.kinds import KINDS, Needs, When
 from tests.chaos.sampling import Sampler
-from tests.chaos.world import Brokers, Place, World, disks_of_their_own
+from tests.chaos.topic_faults import topics_of
+from tests.chaos.turns import Turns
+from tests.chaos.world import World
 from tests.crash import disk
 from tests.crash.nodes import contents
 from tests.telling import ends_of_logs
@@ -38,8 +50,10 @@ from tests.truth.topics import each_row, hidden_ends
 from tidemark.broker.topics import user_topics
 from tidemark.local import processes
 from tidemark.local.processes import wait_until
-from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
+from tidemark.names import TaskId, commits_topic, dlq_topic
 
+FAULTS = (airflow_faults, faults, topic_faults)
+"""The modules that add kinds."""
 _STUCK_S = 240
 _TOGETHER = (1, 3, 4, 5, 6)
 """Each time, one of these numbers is drawn, and that many faults happen at once."""
@@ -48,70 +62,22 @@ _RATE_S = 10
 _OUTPUTS = [(topic, number) for topic in ("chaos-stats", "chaos-dequeued") for number in range(PARTITIONS)]
 
 
-@dataclass
-class Course:
-    """What was done, and how long each took to recover from."""
-
-    recoveries: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    later: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Behind each kind, after the calm: how many seconds of input were not committed."""
-    stuck: list[str] = field(default_factory=list)
-    rounds: list[tuple[str, dict[Place, int]]] = field(default_factory=list)
-    """The kind that came first, and where the ends of the outputs were then."""
-    again: Counter[str] = field(default_factory=Counter)
-    """Outputs that came once more, by the kind that they came behind."""
-
-    def attribute(self, again: Iterable[tuple[str, int, int]]) -> None:
-        """Count each output that came once more with the fault before it."""
-        for topic, partition, offset in again:
-            before = [name for name, ends in self.rounds if ends[topic, partition] <= offset]
-            self.again.update(before[-1:])
-
-    @property
-    def faults(self) -> int:
-        """How many there were."""
-        return sum(map(len, self.recoveries.values())) + len(self.stuck)
-
-    @property
-    def kinds(self) -> int:
-        """How many different ones."""
-        return sum(1 for seconds in self.recoveries.values() if seconds)
-
-
-class Turns:
-    """Deals out all kinds in random order, then all of them again, so that each comes as often as the others."""
-
-    def __init__(self, kinds: Sequence[str], chance: random.Random) -> None:
-        self._kinds = kinds
-        self._chance = chance
-        self._next: list[str] = []
-
-    def together(self, number: int) -> list[str]:
-        """The next kinds, `number` at most, that act on different parts. A kind that is passed over comes next time."""
-        if len(set(map(acts_on, self._next))) < number and len(self._next) < len(self._kinds):
-            self._next += self._chance.sample(self._kinds, len(self._kinds))
-        chosen: dict[str, str] = {}
-        for name in self._next:
-            if len(chosen) < number:
-                chosen.setdefault(acts_on(name), name)
-        for name in chosen.values():
-            self._next.remove(name)
-        return list(chosen.values())
-
-
 def run_faults(
     world: World, course: Course, kinds: Sequence[str], options: argparse.Namespace, console: Console
 ) -> None:
-    """Bring faults about until the time is over; each kind once at least."""
-    chance, minutes = random.Random(options.seed), options.minutes
+    """Bring faults about until the time is over, each kind once at least; where commits are held, each once."""
+    is_held = options.guarantee == AT_LEAST_ONCE
+    chance, minutes = random.Random(options.seed), 0 if is_held else options.minutes
     turns = Turns(kinds, chance)
     began, done = time.monotonic(), set[str]()
     while len(done) < len(kinds) or time.monotonic() - began < minutes * 60:
-        is_alone = options.calm or options.guarantee == "at_least_once"
-        names = turns.together(1 if is_alone else chance.choice(_TOGETHER))
+        if time.monotonic() - began >= minutes * 60:
+            # Not all over again for the few that have not come.
+            turns = Turns([name for name in kinds if name not in done], chance)
+        names = turns.together(1 if options.calm or is_held else chance.choice(_TOGETHER))
         done.update(names)
         course.rounds.append((names[0], world.ends(_OUTPUTS)))
-        recovery_s = _bring_about(world, names, chance)
+        recovery_s = _bring_about(world, names, chance, is_held)
         what = " + ".join(names)
         if recovery_s is None:
             course.stuck.append(what)
@@ -140,43 +106,45 @@ def _behind_s(world: World) -> float:
     return world.lag() / a_second
 
 
-def _bring_about(world: World, names: Sequence[str], chance: random.Random) -> float | None:
+def _bring_about(world: World, names: Sequence[str], chance: random.Random, is_held: bool) -> float | None:
     """The seconds until all that was there when the faults had healed was committed; None after `_STUCK_S`."""
     failures: list[BaseException] = []
 
     def bring(name: str, own: random.Random) -> None:
         try:
-            FAULTS[name](world, own)
+            KINDS[name].fault(world, own)
         except BaseException as error:
             failures.append(error)
             raise
 
-    threads = [threading.Thread(target=bring, args=(name, random.Random(chance.random()))) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    draws = Longest if is_held else random.Random
+    threads = [threading.Thread(target=bring, args=(name, draws(chance.random()))) for name in names]
+    with held_commit(world) if is_held else nullcontext():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     world.brokers.cluster.start()
     if failures:
         raise RuntimeError(f"{' + '.join(names)} could not be brought about") from failures[0]
     healed = time.monotonic()
-    ends = world.ends(world.places)
-    return time.monotonic() - healed if wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5) else None
+    return time.monotonic() - healed if wait_until(world.committed_from_now(), _STUCK_S, 0.5) else None
 
 
 def drain(world: World, timeout_s: float) -> bool:
     """Until nothing is left to read, between the sub-topologies neither."""
-    return wait_until(lambda: world.lag() == 0, timeout_s, 1.0)
+    return wait_until(lambda: world.committed_from_now()(), timeout_s, 1.0)
 
 
 def compare_states(world: World, found: Findings) -> None:
     """Each task's stores are the fold of their changelogs, and the standby's copies are the same."""
+    topics = topics_of(world)
     for subtopology in world.plan.subtopologies:
         for store in (store for store in subtopology.stores if store.has_changelog):
             for number in range(PARTITIONS):
                 live: dict[bytes, bytes] = {}
-                place = changelog_topic(world.application_id, store.name), number
-                for row in each_row(world.brokers.direct, [place], 900):
+                place = topics.changelog(store.name), number
+                for row in each_row(world.bootstrap, [place], 900):
                     if row.value is None:
                         live.pop(row.key or b"", None)
                     else:
@@ -198,53 +166,58 @@ def _compare_state(world: World, found: Findings, task: TaskId, store: str, live
 
 def check_ends(world: World, found: Findings) -> None:
     """No transaction may have been left open."""
-    logged = [changelog_topic(world.application_id, s.name) for s in world.plan.stores if s.has_changelog]
+    logged = [topics_of(world).changelog(s.name) for s in world.plan.stores if s.has_changelog]
     own = [dlq_topic(world.application_id), commits_topic(world.application_id)]
-    for place, ends in hidden_ends(world.brokers.direct, [*user_topics(world.plan), *logged, *own]).items():
+    for place, ends in hidden_ends(world.bootstrap, [*user_topics(world.plan), *logged, *own]).items():
         found.add("wrong", 1, f"{place}: read_committed end {ends[0]} is not the read_uncommitted end {ends[1]}")
 
 
-def table(course: Course) -> list[str]:
-    """One line per kind, in Markdown."""
-    lines = ["| fault | times | recovery, median | worst |", "|---|--:|--:|--:|"]
-    if course.later:
-        lines = [f"{lines[0]} behind the input later, worst |", f"{lines[1]}--:|"]
-    if course.again:
-        lines = [f"{lines[0]} outputs that came again |", f"{lines[1]}--:|"]
-    for name, seconds in sorted((name, seconds) for name, seconds in course.recoveries.items() if seconds):
-        later = f" {max(course.later[name]):.1f} s |" if course.later else ""
-        again = f" {course.again[name]} |" if course.again else ""
-        lines.append(f"| {name} | {len(seconds)} | {median(seconds):.1f} s | {max(seconds):.1f} s |{later}{again}")
-    return lines
+def kinds_of(options: argparse.Namespace) -> list[str]:
+    """Those that are asked for, or all, as far as they are for the guarantee."""
+    other = When.FREE if options.guarantee == AT_LEAST_ONCE else When.HELD
+    chosen = [name for name in KINDS if not options.only or name in options.only or KINDS[name].when is When.HELD]
+    return [name for name in chosen if KINDS[name].when is not other]
 
 
 def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
     """All of it; the exit code."""
     course = Course()
-    fills = not options.only or bool(NEEDS_DISKS & {*options.only})
-    with disks_of_their_own(folder, fills) as may_fill, Brokers(folder / "brokers") as brokers:
-        kinds = [name for name in options.only or FAULTS if may_fill or name not in NEEDS_DISKS]
+    is_held = options.guarantee == AT_LEAST_ONCE
+    kinds = kinds_of(options)
+    fills = any(KINDS[name].needs is Needs.DISKS for name in kinds)
+    nodes = (1, 2, 3) if is_held else (DISK_OF_BROKER,)
+    with disks_of_their_own(folder, fills, nodes) as may_fill, Brokers(folder / "brokers") as brokers:
+        kinds = [name for name in kinds if may_fill or KINDS[name].needs is not Needs.DISKS]
         if fills and not may_fill:
             console.print("chaos: this user may not mount, disks are not filled")
         with (
             World(folder, brokers, options.seed, options.guarantee) as world,
             ends_of_logs(console, folder, "*.log", 40),
+            ExitStack() as watched,
         ):
             world.feeding.rates.numbers = options.rate
             world.feeding.start()
             wait_until(lambda: world.feeding.sent > options.rate, 60)
-            ends = world.ends(world.places)
-            if not wait_until(lambda: world.behind(ends) == 0, _STUCK_S, 0.5):
+            if any(KINDS[name].needs is Needs.AIRFLOW for name in kinds):
+                small = AirflowStream(folder / "airflow", brokers.direct, brokers.proxied)
+                world.airflow = watched.enter_context(small)
+            if not wait_until(world.committed_from_now(), _STUCK_S, 0.5):
                 raise RuntimeError("the stream does not keep up before anything has failed")
             with Sampler(world, folder / "samples.csv") as sampler:
                 run_faults(world, course, kinds, options, console)
             console.print("no more faults; what is left is worked off, then all is compared")
             world.feeding.stop()
+            if world.airflow is not None:
+                world.airflow.stop_feeding()
             world.wait_running(240)
             found = Findings()
             if not drain(world, _STUCK_S):
                 course.stuck.append("the end")
             world.end_all()
+            if world.airflow is not None:
+                check_small(world.bootstrap, found)
+                watched.close()
+                world.airflow = None
             # Before windows expire: then the stores no longer hold what the changelogs do.
             compare_states(world, found)
             world.resume()
@@ -253,21 +226,22 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
                 course.stuck.append("the closing of the windows")
             world.end_all()
             console.print(f"instances ended with (code: times) {dict(world.ends_of_instances())}")
+            if world.repairs:
+                console.print(f"refusals that the operator answered with (command: times) {dict(world.repairs)}")
             for line in world.refusals():
                 found.add("wrong", 1, line)
             check_ends(world, found)
-            check(brokers.direct, dlq_topic(world.application_id), found)
+            check(world.bootstrap, dlq_topic(world.application_id), found, is_held, world.past, world.excused)
             course.attribute(found.again)
+            lines = table_of_held(course) if is_held else table(course)
             if options.report:
                 sampler.plot(options.report.with_suffix(".png"))
-                options.report.write_text("\n".join(table(course)) + "\n")
-    for line in [*table(course), *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
+                options.report.write_text("\n".join(lines) + "\n")
+    for line in [*lines, *(f"stuck behind {name}" for name in course.stuck), *found.report[:40]]:
         console.print(line, markup=False, soft_wrap=True)
-    print(
-        f"chaos: faults={course.faults} kinds={course.kinds} records={found.records} lost={found.lost} "
-        f"duplicated={found.duplicated} wrong={found.wrong} stuck={len(course.stuck)}"
-    )
-    return 1 if found.lost or found.duplicated or found.wrong or course.stuck else 0
+    last, is_right = verdict_of_held(course, found, kinds) if is_held else verdict(course, found)
+    print(last)
+    return 0 if is_right else 1
 
 
 def main() -> int:
@@ -276,8 +250,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--only", nargs="*", choices=sorted(FAULTS), help="some kinds instead of all")
-    parser.add_argument("--guarantee", choices=("exactly_once", "at_least_once"), default="exactly_once")
+    parser.add_argument("--only", nargs="*", choices=sorted(KINDS), help="some kinds instead of all")
+    parser.add_argument("--guarantee", choices=("exactly_once", AT_LEAST_ONCE), default="exactly_once")
     parser.add_argument("--rate", type=int, default=6_000, help="records a second of the largest topic")
     parser.add_argument(
         "--calm", type=float, default=0.0, help="seconds after each fault, which then come one by one, until it is told "

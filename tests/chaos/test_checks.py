@@ -6,8 +6,9 @@ import json
 
 import pytest
 from tests.chaos import checks
+from tests.chaos.findings import Findings
 from tests.chaos.processor import REFUSED
-from tests.truth.topics import Row
+from tests.truth.topics import NOTHING_PAST, Past, Row
 
 T0 = 1_795_000_000_000
 SOURCES = ("chaos-numbers", "chaos-queue", "chaos-events", "chaos-others")
@@ -54,8 +55,9 @@ def topics(monkeypatch):
         "dlq": [letter("chaos-events", 2), letter("chaos-events", 3)],
     }
 
-    def read(_bootstrap, names, _timeout_s):
-        return {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+    def read(_bootstrap, names, _timeout_s, past=NOTHING_PAST):
+        rows = {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+        return {place: past.kept.get(place, []) + found for place, found in rows.items()}
 
     def each(_bootstrap, places, _timeout_s):
         return (one._replace(offset=at) for name, _ in places for at, one in enumerate(made[name]))
@@ -66,14 +68,14 @@ def topics(monkeypatch):
     return made
 
 
-def checked():
-    result = checks.Findings()
-    checks.check("nowhere", "dlq", result)
+def checked(may_double=False, **deleted):
+    result = Findings()
+    checks.check("nowhere", "dlq", result, may_double, **deleted)
     return result
 
 
-def found():
-    result = checked()
+def found(may_double=False):
+    result = checked(may_double)
     return result.lost, result.duplicated, result.wrong
 
 
@@ -146,3 +148,104 @@ def test_should_say_where_outputs_came_again(topics):
     for sink in ("chaos-stats", "chaos-dequeued"):
         topics[sink].append(topics[sink][-1])
     assert checked().again == [("chaos-stats", 0, 2), ("chaos-dequeued", 0, 3)]
+
+
+# What retention has taken.
+
+
+def test_should_want_of_what_was_deleted_all_but_what_nobody_had_read(topics):
+    past = Past(kept={("chaos-queue", 0): [row("chaos-queue", "q", {"id": "q", "n": n}) for n in (-3, -2, -1)]})
+    read = [row("chaos-dequeued", "q", {"id": "q", "n": n}) for n in (-3, -2)]
+    topics["chaos-dequeued"] = read + topics["chaos-dequeued"]
+    told = [checked(past=past, excused=excused) for excused in ({-1}, set(), {-2, -1})]
+    assert [(one.lost, one.duplicated, one.wrong) for one in told] == [(0, 0, 0), (1, 0, 0), (0, 0, 1)]
+
+
+# At least once: what may hold records twice.
+
+
+def of_sink(topics, sink, at=-1, **changed):
+    """Change what one of the records of a sink says."""
+    topics[sink][at] = row(sink, topics[sink][at].key.decode(), json.loads(topics[sink][at].value) | changed)
+
+
+def close_window(topics, count):
+    later = T0 + 10_000 + 3_600_000
+    topics["chaos-events"].append(
+        row("chaos-events", "last", {"id": "last", "ts": later, "v": 0, "kind": "last"})._replace(timestamp_ms=later)
+    )
+    topics["chaos-totals"].append(row("chaos-totals", "last", {"id": "last", "total": 0}))
+    topics["chaos-finals"].append(row("chaos-finals", "i001", {"id": "i001", "window_start": T0, "count": count}))
+
+
+def test_at_least_once_should_find_nothing_where_all_is_right(topics):
+    close_window(topics, 3)
+    assert found(may_double=True) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sink", "changed"),
+    [
+        ("chaos-stats", {"total": 14, "times": 4}),
+        ("chaos-sessions", {"sum": REFUSED + 3002}),
+        ("chaos-totals", {"total": 3001}),
+        ("chaos-kinds", {"total": REFUSED + 3002}),
+    ],
+)
+def test_at_least_once_a_sum_that_holds_a_record_twice_should_be_duplicated_and_lose_nothing(topics, sink, changed):
+    of_sink(topics, sink, **changed)
+    lost, duplicated, wrong = found(may_double=True)
+    assert (lost, duplicated, wrong) == (0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("sink", "changed"),
+    [
+        ("chaos-stats", {"total": 8, "times": 2}),
+        ("chaos-stats", {"total": 8, "times": 3}),
+        ("chaos-sessions", {"window_end": T0 + 1400}),
+        ("chaos-sessions", {"sum": REFUSED}),
+        ("chaos-totals", {"total": 2000}),
+        ("chaos-kinds", {"total": REFUSED + 1001}),
+    ],
+)
+def test_at_least_once_a_sum_that_lacks_a_record_should_be_lost(topics, sink, changed):
+    of_sink(topics, sink, **changed)
+    assert found(may_double=True) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, (1, 0, 0)), (4, (0, 1, 0))])
+def test_at_least_once_should_hold_a_window_to_its_events(topics, count, expected):
+    close_window(topics, count)
+    assert found(may_double=True) == expected
+
+
+def test_at_least_once_a_sum_that_falls_should_be_lost_though_it_ends_large_enough(topics):
+    topics["chaos-stats"][0] = row("chaos-stats", "a", {"least": 1, "greatest": 5, "total": 18, "times": 6})
+    of_sink(topics, "chaos-stats", total=14, times=4)
+    assert found(may_double=True) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("sink", "key", "changed"),
+    [
+        ("chaos-stats", "a", {"least": 2}),
+        ("chaos-stats", "a", {"greatest": 6}),
+        ("chaos-sessions", "i001", {"window_start": T0 + 1}),
+    ],
+)
+def test_at_least_once_should_see_what_follows_from_nothing(topics, sink, key, changed):
+    topics[sink].append(row(sink, key, json.loads(topics[sink][-1].value) | changed))
+    assert found(may_double=True) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("sink", ["chaos-dequeued", "chaos-pairs", "chaos-named", "dlq"])
+def test_at_least_once_should_miss_an_element_though_another_came_twice(topics, sink):
+    topics[sink][0] = topics[sink][1]
+    assert found(may_double=True) == (1, 1, 0)
+
+
+def test_at_least_once_should_say_of_elements_alone_where_they_came_again(topics):
+    for sink in ("chaos-stats", "chaos-dequeued"):
+        topics[sink].append(topics[sink][-1])
+    assert checked(may_double=True).again == [("chaos-dequeued", 0, 3)]

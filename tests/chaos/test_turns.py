@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 from collections import Counter
 
 import pytest
-from tests.chaos.faults import FAULTS, acts_on
-from tests.chaos.run import Course, Turns
+from tests.chaos.faults import UNHARMED
+from tests.chaos.kinds import KINDS, Kind
+from tests.chaos.run import kinds_of
+from tests.chaos.turns import Turns
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """Three kinds that come with others, and two that come alone."""
+    made = {name: Kind(lambda *_: None, name.partition(":")[0]) for name in ("a: 1", "a: 2", "b: 1")}
+    made |= {name: Kind(lambda *_: None, "alone", comes_alone=True) for name in ("alone: 1", "alone: 2")}
+    for name in list(KINDS):
+        monkeypatch.delitem(KINDS, name)
+    for name, kind in made.items():
+        monkeypatch.setitem(KINDS, name, kind)
+    return list(made)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_should_bring_every_kind_as_often_as_the_others_though_some_come_together(seed):
     chance = random.Random(seed)
-    turns = Turns(list(FAULTS), chance)
+    together = [name for name in KINDS if not KINDS[name].comes_alone]
+    turns = Turns(together, chance)
     came: Counter[str] = Counter()
     for _ in range(300):
         names = turns.together(chance.choice((1, 3, 4, 5, 6)))
         assert names
-        assert len({acts_on(name) for name in names}) == len(names)
+        assert len({KINDS[name].acts_on for name in names}) == len(names)
         came.update(names)
-    assert came.keys() == FAULTS.keys()
+    assert came.keys() == set(together)
     # A kind that is passed over keeps its turn: it is never further behind than the round that is being drawn.
     assert max(came.values()) - min(came.values()) <= 2
 
@@ -30,8 +46,28 @@ def test_should_draw_fewer_where_all_that_is_left_acts_on_one_thing():
     assert sorted(turns.together(3) + turns.together(3)) == ["broker: all killed", "disk full: broker"]
 
 
-def test_should_count_what_came_again_with_the_fault_before_it():
-    course = Course()
-    course.rounds = [("a", {("out", 0): 0, ("out", 1): 5}), ("b", {("out", 0): 10, ("out", 1): 5})]
-    course.attribute([("out", 0, 9), ("out", 0, 10), ("out", 1, 5), ("out", 1, 7)])
-    assert course.again == {"a": 1, "b": 3}
+@pytest.mark.parametrize("seed", range(20))
+def test_should_bring_one_of_those_that_come_alone_each_time_that_all_others_have_come(kinds, seed):
+    turns = Turns(kinds, random.Random(seed))
+    came: Counter[str] = Counter()
+    for _ in range(100):
+        names = turns.together(2)
+        assert len(names) == 1 or not any(KINDS[name].comes_alone for name in names)
+        came.update(names)
+    assert abs(came["alone: 1"] - came["alone: 2"]) <= 1
+    assert abs(came["alone: 1"] + came["alone: 2"] - came["a: 1"]) <= 2
+
+
+def test_should_bring_those_that_come_alone_where_there_are_no_others(kinds):
+    turns = Turns(["alone: 1", "alone: 2"], random.Random(1))
+    assert {tuple(turns.together(3)) for _ in range(2)} == {("alone: 1",), ("alone: 2",)}
+
+
+def test_should_choose_kinds_for_the_guarantee():
+    exactly_once = kinds_of(Namespace(only=None, guarantee="exactly_once"))
+    at_least_once = kinds_of(Namespace(only=None, guarantee="at_least_once"))
+    assert UNHARMED not in exactly_once
+    assert {UNHARMED, "driver: SIGKILL"} < {*at_least_once}
+    assert {name.partition(":")[0] for name in {*exactly_once} - {*at_least_once}} == {"Airflow", "network", "topic"}
+    only = kinds_of(Namespace(only=["driver: SIGKILL"], guarantee="at_least_once"))
+    assert sorted(only) == ["driver: SIGKILL", UNHARMED]

@@ -1,147 +1,38 @@
-"""Three brokers behind proxies, two instances and a standby that are launched again whenever they end, and input."""
+"""Two instances and a standby that are launched again whenever they end, their brokers, and their input."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.chaos.airflow_stream import AirflowStream
+from tests.chaos.brokers import LARGEST_RECORD, Brokers
 from tests.chaos.feeding import PARTITIONS, Feeding
-from tests.chaos.proxy import Proxy, proxied
-from tests.crash import disk
+from tests.chaos.held import HeldCommit
+from tests.chaos.supervised import Supervised
 from tests.crash.bench import ROOT, plan_of
-from tests.truth.topics import Place, committed_offsets, end_offsets
+from tests.truth.topics import Past, Place, committed_offsets, end_offsets
 
 from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
 from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local import jars
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.broker_config import Node
-from tidemark.local.ports import LOOPBACK
 from tidemark.local.processes import wait_until
+from tidemark.restore.fence import members
 from tidemark.settings import Settings
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
 INSTANCES = 2
-LARGEST_RECORD = 4 << 20
-_RELAUNCH_S = 1.0
 _LAUNCH_S = 120
+_IN_PLACE_S = 60
 _SESSION_MS, _TRANSACTION_MS = 6_000, 10_000
-
-
-class Brokers:
-    """Three nodes; clients of `proxied` go through one proxy per node, those of `direct` do not."""
-
-    def __init__(self, folder: Path) -> None:
-        self._front: dict[int, int] = {}
-        self._behind: dict[int, int] = {}
-
-        def overrides(node: Node, free_port: Callable[[], int]) -> dict[str, str]:
-            self._front[node.node_id], self._behind[node.node_id] = free_port(), free_port()
-            return proxied(node, self._behind[node.node_id], self._front[node.node_id]) | {
-                "message.max.bytes": str(LARGEST_RECORD + (1 << 20)),
-                "replica.fetch.max.bytes": str(LARGEST_RECORD + (1 << 20)),
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-                "log.segment.bytes": str(256 << 20),
-            }
-
-        self.cluster = EmbeddedCluster(folder, jars.ensure("kafka", Settings.load()), overrides=overrides, heap="640m")
-        self.proxies = {node: Proxy(self._front[node], self._behind[node]) for node in self.cluster.node_ids}
-        self.direct = self.cluster.bootstrap
-        self.proxied = ",".join(f"{LOOPBACK}:{port}" for port in self._front.values())
-        self.disk = disk_of_broker(folder)
-        self._started = ExitStack()
-
-    def __enter__(self) -> Brokers:
-        with ExitStack() as stack:
-            for started in (self.cluster, *self.proxies.values()):
-                stack.enter_context(started)
-            self._started = stack.pop_all()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._started.close()
-
-    def alive(self) -> list[int]:
-        """The nodes whose processes run."""
-        return [node for node in self.cluster.node_ids if self.cluster.node(node).is_alive()]
-
-    @contextmanager
-    def stopped(self, node: int) -> Iterator[None]:
-        """SIGSTOP until the end of the block."""
-        identity = self.cluster.node(node).identity
-        assert identity is not None
-        os.kill(identity.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(identity.pid, signal.SIGCONT)
-
-
-@dataclass
-class Supervised:
-    """A process that is launched again one second after it has ended, unless it is to stay down."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str]
-    log: Path
-    process: subprocess.Popen[bytes] | None = None
-    ends: list[int] = field(default_factory=list)
-    is_wanted: bool = True
-    _ended_at: float = 0.0
-
-    def look(self) -> None:
-        """Launch it where it is due."""
-        if self.process is not None and self.process.poll() is not None:
-            self.ends.append(self.process.returncode)
-            self.process, self._ended_at = None, time.monotonic()
-        if self.process is None and self.is_wanted and time.monotonic() - self._ended_at >= _RELAUNCH_S:
-            with self.log.open("ab") as file:
-                self.process = subprocess.Popen(
-                    self.command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self.environment, cwd=ROOT,
-                    start_new_session=True,
-                )  # fmt: skip
-
-    def send(self, number: signal.Signals) -> bool:
-        """Signal the process alone; whether there is one."""
-        if self.process is None or self.process.poll() is not None:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, number)
-        return True
-
-    def jvms(self) -> list[psutil.Process]:
-        """The Java processes below it."""
-        if self.process is None:
-            return []
-        with suppress(psutil.Error):
-            below = psutil.Process(self.process.pid).children(recursive=True)
-            return [child for child in below if "java" in child.name()]
-        return []
-
-    def end(self, timeout_s: float = 60) -> int | None:
-        """SIGTERM, and SIGKILL after the time; it stays down."""
-        self.is_wanted = False
-        if not self.send(signal.SIGTERM) or self.process is None:
-            return None
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait(10)
 
 
 class World:
@@ -163,6 +54,12 @@ class World:
             self.environment("standby"),
             folder / "standby.log",
         )
+        self.held: HeldCommit | None = None
+        # What the topics held before somebody deleted it, and the elements of the queue among it that nobody had read.
+        self.past = Past()
+        self.excused: set[int] = set()
+        self.repairs: Counter[str] = Counter()
+        self.airflow: AirflowStream | None = None
         self._guests: list[Supervised] = []
         self._watching = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
@@ -177,6 +74,11 @@ class World:
         admin = self.admin
         for created in admin.create_topics(topics).values():
             created.result(30)
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers' own addresses, for whoever is no part of the application."""
+        return self.brokers.direct
 
     @property
     def admin(self) -> AdminClient:
@@ -244,11 +146,15 @@ class World:
             one.is_wanted = False
         return [one.end(timeout_s) for one in [*self._guests, *self.lasting]]
 
-    def resume(self) -> None:
-        """Launch everything again, and wait until it runs."""
+    def launch(self) -> None:
+        """Launch everything again, whether it will run or not."""
         for one in self.lasting:
             one.is_wanted = True
-        self.wait_running()
+
+    def resume(self, timeout_s: float = _LAUNCH_S) -> None:
+        """Launch everything again, and wait until it runs."""
+        self.launch()
+        self.wait_running(timeout_s)
 
     @contextmanager
     def guest(self, number: int, machine: str) -> Iterator[Supervised]:
@@ -262,17 +168,30 @@ class World:
             guest.end(20)
             self._guests.remove(guest)
 
+    def in_place(self, when: Callable[[], bool] | None = None) -> None:
+        """A fault has been brought about: a commit that is held goes on and meets it, once `when` holds if it is given."""
+        if self.held is not None:
+            if when is not None:
+                wait_until(when, _IN_PLACE_S, 0.2)
+            self.held.let_go()
+
+    def runs(self, number: int, process: subprocess.Popen[bytes] | None) -> bool:
+        """Whether the instance of that number is this process, and says that it runs."""
+        return process is not None and _says(run_file_path(self.var_dir, self.application_id, number), process)
+
+    def members(self) -> int:
+        """How many members the application's group has."""
+        return len(members(Settings.load(bootstrap_servers=self.brokers.direct), self.admin, self.application_id))
+
     def wait_running(self, timeout_s: float = _LAUNCH_S) -> None:
         """Until both instances and the standby say so."""
 
-        files = {run_file_path(self.var_dir, self.application_id, n): one for n, one in self.instances.items()}
-        files[standby_file_path(self.var_dir, self.application_id, 0)] = self.standby
+        def all_run() -> bool:
+            standby, file = self.standby.process, standby_file_path(self.var_dir, self.application_id, 0)
+            follows = standby is not None and _says(file, standby)
+            return follows and all(self.runs(number, one.process) for number, one in self.instances.items())
 
-        def runs(file: Path, one: Supervised) -> bool:
-            said = read_run_file(file) or {}
-            return one.process is not None and said.get("pid") == one.process.pid and said.get("state") == "RUNNING"
-
-        if not wait_until(lambda: all(runs(*each) for each in files.items()), timeout_s, 0.2):
+        if not wait_until(all_run, timeout_s, 0.2):
             raise RuntimeError(f"not all of the application run after {timeout_s} s")
 
     @property
@@ -294,6 +213,12 @@ class World:
         """How many offsets the group stands before the ends of now, in all partitions that a task reads."""
         return self.behind(self.ends(self.places))
 
+    def committed_from_now(self) -> Callable[[], bool]:
+        """Whether all that is in the topics now is committed, to be asked later; of the stream in Airflow as well."""
+        ends, airflow = self.ends(self.places), self.airflow
+        small = {} if airflow is None else airflow.ends()
+        return lambda: self.behind(ends) == 0 and (airflow is None or airflow.behind(small) == 0)
+
     def ends_of_instances(self) -> Counter[int]:
         """How often an instance ended with which code; a signal's is negative."""
         return Counter(code for one in self.instances.values() for code in one.ends)
@@ -304,17 +229,7 @@ class World:
         return [f"an instance ended with {int(code)}, {ends[code]} times" for code in final if ends[code]]
 
 
-def disk_of_broker(folder: Path) -> Path:
-    """The folder of the one node that may have a disk of its own."""
-    return folder / "node-1"
-
-
-@contextmanager
-def disks_of_their_own(folder: Path, is_wanted: bool) -> Iterator[bool]:
-    """A disk that can be full under one machine's state, under `var` and under one broker; False where there is none."""
-    if not (is_wanted and disk.may_mount()):
-        yield False
-        return
-    places = [folder / "disks" / "machine-0", folder / "var", disk_of_broker(folder / "brokers")]
-    with disk.mounted(places[0]), disk.mounted(places[1]), disk.mounted(places[2]):
-        yield True
+def _says(file: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process itself says in its run file that it runs."""
+    said = read_run_file(file) or {}
+    return said.get("pid") == process.pid and said.get("state") == "RUNNING"

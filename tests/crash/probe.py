@@ -2,7 +2,8 @@
 
 The file is `{"point": …, "skip": n, "signal": "SIGKILL"}`; `skip` passes that many times first. It is taken away just
 before the signal, so that the process which comes next is not hit too. With `full`, a folder, instead of a signal the file
-system that is mounted there has no room from then on.
+system that is mounted there has no room from then on. With the signal `HOLD` the thread that commits waits at the point, while
+the process's other threads go on, until somebody takes the file of `held_file` away.
 """
 
 from __future__ import annotations
@@ -17,8 +18,15 @@ from pathlib import Path
 
 from tests.crash import disk
 
+HOLD = "HOLD"
 _ARM_FILE = Path(os.environ.get("TEST_CRASH_ARM", "/nonexistent"))
+_HELD_EVERY_S = 0.02
 _passed: dict[str, int] = {}
+
+
+def held_file(arm_file: Path) -> Path:
+    """The file that is there while a process is held; it names the process's id."""
+    return arm_file.with_suffix(".held")
 
 
 def arm(
@@ -30,9 +38,13 @@ def arm(
     clock: tuple[float, float] | None = None,
 ) -> None:
     """Write the arm file in one piece."""
-    temporary = file.with_suffix(".tmp")
     body = {"point": point, "skip": skip, "signal": how, "full": None if full is None else str(full), "clock": clock}
-    temporary.write_text(json.dumps(body))
+    _write(file, json.dumps(body))
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(text)
     temporary.replace(file)
 
 
@@ -61,7 +73,19 @@ def kill(point: str) -> None:
         _set_clock(*clock)
         return
     print(f"crash probe: {armed['signal']} at {point}", file=sys.stderr, flush=True)
+    if armed["signal"] == HOLD:
+        _hold()
+        return
     os.kill(os.getpid(), getattr(signal, armed["signal"]))
+
+
+def _hold() -> None:
+    """Wait until the file that says so is gone."""
+    file = held_file(_ARM_FILE)
+    _write(file, str(os.getpid()))
+    while file.exists():
+        time.sleep(_HELD_EVERY_S)
+    print("crash probe: goes on", file=sys.stderr, flush=True)
 
 
 def _set_clock(ahead_s: float, for_s: float) -> None:

@@ -1,10 +1,14 @@
-"""Questions to brokers whose leaders and coordinators move."""
+"""Questions to brokers whose leaders and coordinators move, and of topics that are written to meanwhile."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
 from tests.truth import topics
+
+from tidemark.local.processes import wait_until
 
 PLACE = ("in", 0)
 
@@ -48,3 +52,28 @@ def test_should_raise_any_other_error_at_once_and_a_move_that_does_not_end(
     with pytest.raises(KafkaException):
         topics.end_offsets("", [PLACE], "read_committed", timeout_s)
     assert consumer.failures == left
+
+
+@pytest.mark.broker
+def test_should_read_to_the_end_of_the_call_though_more_keeps_coming(broker, create_topic):
+    """The client tells the end of a partition only when nothing has come for a while."""
+    name, stop = create_topic("fed", partitions=1), threading.Event()
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+    producer.init_transactions(15)
+
+    def feed():
+        while not stop.wait(0.1):
+            producer.begin_transaction()
+            producer.produce(name, b"more")
+            producer.commit_transaction(15)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    try:
+        assert wait_until(lambda: topics.end_offsets(broker.bootstrap, [(name, 0)], "read_committed")[name, 0] > 10, 30)
+        ends = topics.end_offsets(broker.bootstrap, [(name, 0)], "read_uncommitted")
+        rows = topics.read_all(broker.bootstrap, [name], timeout_s=10)
+    finally:
+        stop.set()
+        thread.join(30)
+    assert len(rows[name, 0]) >= ends[name, 0] // 2 - 1

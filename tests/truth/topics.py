@@ -188,11 +188,11 @@ def each_row(bootstrap: str, places: Iterable[Place], timeout_s: float = 60.0) -
                     raise KafkaException(error)
                 row = _row(message)
                 place = (row.topic, row.partition)
-                if error is not None:
-                    # The end-of-partition event carries the next offset, markers passed over.
-                    if row.offset >= ends[place]:
-                        unread.discard(place)
-                elif row.offset < ends[place]:
+                if row.offset >= ends[place]:
+                    # A later record, or the end-of-partition event, which carries the next offset, markers passed over;
+                    # where more keeps coming the client tells no end.
+                    unread.discard(place)
+                elif error is None:
                     yield row
     finally:
         consumer.close()

@@ -1,0 +1,64 @@
+"""The checker of the stream that Airflow keeps running sees what is lost, doubled and wrong in it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.chaos import airflow_stream, checks
+from tests.chaos.airflow_stream import check_small
+from tests.chaos.findings import Findings
+from tests.truth.topics import Row
+
+IN, OUT, COUNTS = "chaos-small-in", "chaos-small-out", "chaos-small-counts"
+
+
+def row(topic, **body):
+    return Row(topic, 0, 0, 1_795_000_000_000, body["id"].encode(), json.dumps(body).encode(), ())
+
+
+@pytest.fixture
+def topics(monkeypatch):
+    """Three elements of two keys, and what follows from them; one count was passed over by a batch."""
+    made = {
+        IN: [row(IN, id="a", n=1), row(IN, id="b", n=2), row(IN, id="a", n=3)],
+        OUT: [row(OUT, id="a", n=1), row(OUT, id="b", n=2), row(OUT, id="a", n=3)],
+        COUNTS: [row(COUNTS, id="b", count=1), row(COUNTS, id="a", count=2)],
+    }
+
+    def read(_bootstrap, names, *_more):
+        return {(name, 0): [one._replace(offset=at) for at, one in enumerate(made[name])] for name in names}
+
+    monkeypatch.setattr(checks, "read_all", read)
+    monkeypatch.setattr(airflow_stream, "read_all", read)
+    return made
+
+
+def found():
+    result = Findings()
+    check_small("nowhere", result)
+    return result.lost, result.duplicated, result.wrong
+
+
+def test_should_find_nothing_where_all_is_right(topics):
+    assert found() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("sink", [OUT, COUNTS])
+def test_should_see_what_is_lost_and_what_came_twice(topics, sink):
+    last = topics[sink].pop()
+    assert found() == (1, 0, 0)
+    topics[sink] += [last, last]
+    assert found() == (0, 1, 0)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, (1, 0, 0)), (3, (0, 1, 0))])
+def test_should_see_a_count_that_is_too_small_or_too_large(topics, count, expected):
+    topics[COUNTS][-1] = row(COUNTS, id="a", count=count)
+    assert found() == expected
+
+
+@pytest.mark.parametrize("strange", [row(OUT, id="a", n=4), row(COUNTS, id="c", count=1)])
+def test_should_see_what_follows_from_nothing(topics, strange):
+    topics[strange.topic].append(strange)
+    assert found() == (0, 0, 1)

@@ -1,0 +1,31 @@
+"""Rates that are changed for a while: what was sent before is out when the new ones hold."""
+
+from __future__ import annotations
+
+import threading
+
+from tests.chaos.feeding import Feeding
+
+from tidemark.local.processes import wait_until
+
+
+def test_should_have_sent_all_at_the_old_rates_before_the_new_ones_hold():
+    feeding, sent = Feeding("nowhere", 1), []
+
+    def send(_seconds):
+        rate = feeding.rates.events
+        threading.Event().wait(0.1)
+        sent.append(rate)
+
+    thread = threading.Thread(target=feeding._beat, args=(send,), daemon=True)
+    thread.start()
+    usual = feeding.rates.events
+    assert wait_until(lambda: usual in sent, 10)
+    with feeding.at(events=0):
+        before = len(sent)
+        assert wait_until(lambda: len(sent) > before + 2, 10)
+        assert set(sent[before:]) == {0}
+        assert feeding.rates.queue
+    assert wait_until(lambda: sent[-1] == usual, 10)
+    feeding.stop()
+    thread.join(10)

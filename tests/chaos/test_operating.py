@@ -1,0 +1,55 @@
+"""The operator types the command that a refusal names, and nothing that would give state or records up."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from tests.chaos import operating
+from tests.chaos.operating import remedy
+
+from tidemark.start.identities import LostTopic, TopicUse, format_lost
+
+PURGED = (
+    "tidemark: task 1_0: chaos-queue[0] begins at offset 70, the application has processed up to 40: the records in between "
+    "are deleted; raise retention.ms of chaos-queue; to go on without them: `tidemark offsets reset NAME --to offsets --state "
+    "keep --offset chaos-queue:0=70`, with the committed offsets of the other partitions (`tidemark lag NAME`)"
+)
+KEEP = (
+    "offsets", "reset", "chaos", "--to", "offsets", "--state", "keep",
+    "--offset=chaos-queue:0=70", "--offset=chaos-queue:1=50", "--run", "--yes",
+)  # fmt: skip
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """Of the queue's first partition what lies before 70 was deleted; the group stands at 40 and at 50."""
+    between = "chaos-mix-by-kind-repartition"
+    places = [("chaos-queue", 0), ("chaos-queue", 1), (between, 0)]
+    committed = dict(zip(places, (40, 50, 60), strict=True))
+    monkeypatch.setattr(operating, "committed_offsets", lambda _b, _a, asked: {p: committed[p] for p in asked})
+    monkeypatch.setattr(operating, "beginnings", lambda _b, asked: {p: 70 if p == places[0] else 0 for p in asked})
+    return SimpleNamespace(
+        bootstrap="b", application_id="chaos-mix", places=places, plan=SimpleNamespace(repartition_topics=[between])
+    )
+
+
+def lost(use, topic):
+    return "tidemark: " + format_lost("chaos-mix", [LostTopic(topic, use, "known", None)])
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (lost(TopicUse.CHANGELOG, "chaos-mix-stats-changelog"), ("changelog", "repair", "chaos", "--run", "--yes")),
+        (lost(TopicUse.REPARTITION, "chaos-mix-by-kind-repartition"), KEEP),
+        (PURGED, KEEP),
+    ],
+)
+def test_should_type_what_the_refusal_names(world, words, command):
+    assert remedy(world, words) == command
+
+
+def test_should_not_begin_again_where_the_commits_topic_is_lost(world):
+    with pytest.raises(RuntimeError, match="names no command that keeps the state"):
+        remedy(world, lost(TopicUse.COMMITS, "chaos-mix-commits"))
