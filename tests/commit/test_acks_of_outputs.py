@@ -93,7 +93,7 @@ def test_a_flush_should_wait_for_outputs_before_state(recording):
 @pytest.mark.parametrize("short", ["1", STATE])
 def test_a_batch_should_be_given_up_when_either_is_not_acknowledged(recording, short):
     producer, _, journal = recording(Acks.LEADER, {short: 2})
-    with pytest.raises(BatchAborted, match="2 records not acknowledged"):
+    with pytest.raises(BatchAborted, match="2 records were not acknowledged"):
         producer.flush()
     assert {acks for acks, what, _ in journal if what == "purge"} == {"1", STATE}
 
