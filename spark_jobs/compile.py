@@ -295,17 +295,36 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
         f"{n} AS {c}" for n, c in _RAW.items()
     )
     letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"
-    keyless = " UNION ALL ".join(
-        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
-        f"WHERE __status = {Status.NO_KEY}"
-        for branch in subtopology.branches
-        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
-    )
+    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
     if not keyless:
         return letters
     return (
         f"{letters} UNION ALL SELECT '{NO_KEY}' AS reason, {columns} FROM ({judged}) "
         f"LEFT SEMI JOIN ({keyless}) reached USING (__p, __offset)"
+    )
+
+
+def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """Return SQL for partition and offset of a source's records without a key that is needed; empty if no node needs a key."""
+    return " UNION ALL ".join(
+        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
+        f"WHERE __status = {Status.NO_KEY}"
+        for branch in subtopology.branches
+        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
+    )
+
+
+def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """Return SQL for the offsets and reasons of the dead letters of `dead_letters_sql`; `view` has only this source.
+
+    Columns: `reason STRING`, `p INT`, `record_offset BIGINT`.
+    """
+    judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
+    places = "__p AS p, __offset AS record_offset"
+    letters = f"SELECT __reason AS reason, {places} FROM ({judged}) WHERE __reason IS NOT NULL"
+    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
+    return (
+        f"{letters} UNION ALL SELECT DISTINCT '{NO_KEY}' AS reason, {places} FROM ({keyless})" if keyless else letters
     )
 
 

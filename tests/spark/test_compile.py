@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import branch_sql, dead_letters_sql, read_options
+from spark_jobs.compile import branch_sql, dead_letter_places_sql, dead_letters_sql, read_options
 from tests.truth.recompute import Counting, event
 from tests.truth.topics import Row
 
@@ -170,6 +170,20 @@ def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
         6: ("key differs", b"p2", beat()),
     }
     assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    found = [(r["p"], r["record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
+    assert sorted(found) == [(0, offset, reason) for offset, (reason, _, _) in sorted(told.items())]
+
+
+def test_should_place_a_record_without_a_key_once_however_many_branches_need_one(spark):
+    def build(stream):
+        counting(stream)
+        stream.filter("ibi_ms > 0").to_table("t")
+
+    subtopology = plan_of(build)
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    (found,) = run(spark, subtopology, [(None, beat()), (b"p1", beat())], sql=places)
+    assert (found["record_offset"], found["reason"]) == (0, "no key")
 
 
 def test_should_count_by_partition_key_and_window(spark):

@@ -359,7 +359,6 @@ def test_should_hand_over_a_few_dead_letters_at_a_time_however_many_there_are(
 ):
     """In one gear and in the other. Held all at once, a million of them ended a driver with a heap of 1 GB."""
     monkeypatch.setattr(bounded_read, "LETTERS_AT_ONCE", 100)
-    monkeypatch.setattr(bounded_read, "_LETTERS_IN_HEAP", 30)
     topic = create_topic(unique("in"), partitions=2)
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))
