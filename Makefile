@@ -11,7 +11,7 @@ RATE ?= 10000
 SEED ?= 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ audit-faults: jars ## faults planted in topics and code, each caught by its expe
 
 audit-cost: jars ## RECORDS=1000000 RATE=10000 what an audit costs, and the rate that the stream beside it keeps
 	@$(BIN)/python -m tests.audit.cost --stream --records $(RECORDS) --rate $(RATE)
+
+letters: jars ## a million records at once that cannot be read, on a heap of 1 GB: one dead letter each
+	@$(BIN)/python -m tests.letters.run
 
 restores: jars ## N=60 restores and faults drawn at random, each compared with a recomputation
 	@$(BIN)/python -m tests.restores.run --n $(N)

@@ -57,9 +57,11 @@ def judged_sql(source: Source, records: str, max_timestamp_ahead_ms: int) -> str
         "(__has_key AND _key IS NULL) "
         "OR (NOT __deletes AND (__r IS NULL OR __r.__corrupt IS NOT NULL OR NOT is_valid_utf8(__text)))"
     )
+    # The state of a key is in one task only as long as all of its records have it as their Kafka key.
+    strays = " OR NOT coalesce(__k = _key, true)" if source.checks_key else ""
     return f"""
 SELECT * EXCEPT (__unreadable, _topic, _partition, _offset) FROM (
-SELECT *, __unreadable OR __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} AS __bad FROM (
+SELECT *, __unreadable OR __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms}{strays} AS __bad FROM (
 SELECT *, {key} AS __k, {timestamp} AS __ts FROM (
 SELECT __p, __offset, __batch, __deletes, {unreadable} AS __unreadable, {columns} FROM (
 SELECT *, from_json(__text, {schema}, {options}) AS __r FROM (

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Row, SparkSession
+from confluent_kafka import Message
+from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.compile import branch_sql, dead_letters_sql, read_options, times_sql
+from spark_jobs.compile import branch_sql, dead_letter_places_sql, read_options, times_sql
 from spark_jobs.kafka_reading import following, read_between
+from tidemark.broker.clients import librdkafka_config
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
+from tidemark.letters.letters import headers_of
+from tidemark.letters.records_at import records_at
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
+from tidemark.start.witnesses import stalled_after
 from tidemark.tasks.task import Status
-from tidemark.tasks.update import DeadLetter, Headers
+from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import SubTopology
-
-# Headers cost time per record, so most batches are read without them. The limits are low because records that such a read has
-# fetched ahead are of no use to the next one.
-_WITH_HEADERS = {
-    "includeHeaders": "true",
-    "kafka.max.poll.records": "500",
-    "kafka.max.partition.fetch.bytes": str(1 << 20),
-}
 
 log = logging.getLogger(__name__)
 
 LETTERS_AT_ONCE = 20_000
 """The most dead letters of one batch. It limits memory and the size of a transaction, however many records are bad."""
-
-_LETTERS_IN_HEAP = 1_000
 
 _numbers = itertools.count()
 
@@ -112,38 +108,29 @@ class BoundedReader:
 
     def _batch(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> SourceBatch:
         bad = bad_records(tables)
-        letters = self._dead_letters(starts, ends, bad) if bad else []
+        letters = self._dead_letters(starts, ends) if bad else []
         return SourceBatch(self._subtopology.index, starts, ends, tables, letters)
 
-    def _dead_letters(self, starts: Offsets, ends: Offsets, bad: int) -> list[DeadLetter]:
-        """Return the `bad` bad records with their headers, in the order of topic, partition and offset."""
-        spans = {p: (starts[p], end) for p, end in ends.items()}
-        is_many = bad > _LETTERS_IN_HEAP
-        parts = {"minPartitions": str(-(-sum(b - a for a, b in spans.values()) // _LETTERS_IN_HEAP))} if is_many else {}
-        self._read(spans, {**_WITH_HEADERS, **parts}).createOrReplaceTempView(self._view)
-        found = [
-            DeadLetter(
-                reason=row.reason,
-                topic=row.topic,
-                partition=row.p,
-                offset=row.record_offset,
-                key=None if row.key is None else bytes(row.key),
-                value=None if row.value is None else bytes(row.value),
-                headers=headers_of(row.headers),
-                timestamp_ms=row.at_ms,
-            )
-            for source in self._subtopology.sources
-            for row in self._rows(dead_letters_sql(self._subtopology, source, self._view, self._ahead_ms), is_many)
-        ]
-        return sorted(found, key=lambda letter: (letter.topic, letter.partition, letter.offset))
+    def _dead_letters(self, starts: Offsets, ends: Offsets) -> list[DeadLetter]:
+        """Return the bad records with their headers, in the order of topic, partition and offset.
 
-    def _rows(self, sql: str, is_many: bool) -> Iterable[Row]:
-        """Return the rows of a statement.
-
-        If there are many, they are fetched in parts, with one Spark job per part, so that the driver's heap holds only one.
+        Spark returns only their offsets and reasons; the records themselves, however large, are never in its heap.
         """
-        frame = self._spark.sql(sql)
-        return frame.toLocalIterator() if is_many else frame.collect()
+        reasons: dict[TopicPartition, dict[int, str]] = {}
+        for source in self._subtopology.sources:
+            spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic and starts[p] < end}
+            if not spans:
+                continue
+            view = f"{self._view}_letters"
+            options = {**following(f"{self._group}-letters"), **read_options(self._subtopology)}
+            self._read(spans, options).createOrReplaceTempView(view)
+            places = dead_letter_places_sql(self._subtopology, source, view, self._ahead_ms)
+            table = self._spark.sql(places).toArrow()
+            for reason, partition, offset in zip(*(column.to_pylist() for column in table.columns), strict=True):
+                reasons.setdefault(TopicPartition(source.topic, partition), {})[offset] = reason
+        wanted = {place: sorted(reasons[place]) for place in sorted(reasons)}
+        client, stalled_after_s = librdkafka_config(self._settings), stalled_after(self._settings)
+        return [_letter(reasons, message) for message in records_at(client, wanted, stalled_after_s)]
 
     def times(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> Times:
         """Return the event times of all records of the spans, by which a task merges its sources."""
@@ -178,6 +165,9 @@ def bad_records(tables: list[pa.Table]) -> int:
     return sum(pc.sum(rows).as_py() or 0 for rows in found)
 
 
-def headers_of(given: Iterable[Row] | None) -> Headers:
-    """Convert a record's headers from Spark's form."""
-    return tuple((header.key, None if header.value is None else bytes(header.value)) for header in given or ())
+def _letter(reasons: Mapping[TopicPartition, Mapping[int, str]], message: Message) -> DeadLetter:
+    place, offset = TopicPartition(str(message.topic()), int(message.partition() or 0)), int(message.offset() or 0)
+    key: Any = message.key()
+    value: Any = message.value()
+    headers, timestamp_ms = tuple(headers_of(message)), message.timestamp()[1]
+    return DeadLetter(reasons[place][offset], place.topic, place.partition, offset, key, value, headers, timestamp_ms)

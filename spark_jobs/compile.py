@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from spark_jobs import canonical
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.task import Status
-from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
+from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
 from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
     Aggregate,
@@ -88,13 +88,15 @@ def judged_sql(
         key = f"CASE WHEN _key IS NULL OR __deleted THEN _key ELSE CAST(({source.key}) AS STRING) END"
     if source.timestamp != timestamp:
         timestamp = f"CASE WHEN __deleted THEN _timestamp ELSE CAST(({source.timestamp}) AS BIGINT) END"
+    # Both are columns of bytes already. If one of the two is null, nothing differs: the record has no key.
+    differs = f"\n    WHEN __k <> _key THEN '{KEY_DIFFERS}'" if source.checks_key else ""
     columns = ", ".join([*(quoted(c.name) for c in source.schema), *RESERVED])
     return f"""
 SELECT *, CASE WHEN __reason IS NULL THEN {Status.GOOD} ELSE {Status.BAD} END AS __status FROM (
 SELECT *, CASE
     WHEN __unparsable THEN '{UNPARSABLE}'
     WHEN __has_key AND _key IS NULL THEN '{KEY_NOT_TEXT}'
-    WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN '{IMPOSSIBLE_TIMESTAMP}'
+    WHEN __ts IS NULL OR __ts < 0 OR __ts > _timestamp + {max_timestamp_ahead_ms} THEN '{IMPOSSIBLE_TIMESTAMP}'{differs}
     END AS __reason FROM (
 SELECT __p, __offset, __deleted, __has_key, NOT __deleted AND __unparsable AS __unparsable{more}, {columns},
     {key} AS __k, {timestamp} AS __ts FROM (
@@ -293,17 +295,36 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
         f"{n} AS {c}" for n, c in _RAW.items()
     )
     letters = f"SELECT __reason AS reason, {columns} FROM ({judged}) WHERE __reason IS NOT NULL"
-    keyless = " UNION ALL ".join(
-        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
-        f"WHERE __status = {Status.NO_KEY}"
-        for branch in subtopology.branches
-        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
-    )
+    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
     if not keyless:
         return letters
     return (
         f"{letters} UNION ALL SELECT '{NO_KEY}' AS reason, {columns} FROM ({judged}) "
         f"LEFT SEMI JOIN ({keyless}) reached USING (__p, __offset)"
+    )
+
+
+def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """Return SQL for partition and offset of a source's records without a key that is needed; empty if no node needs a key."""
+    return " UNION ALL ".join(
+        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
+        f"WHERE __status = {Status.NO_KEY}"
+        for branch in subtopology.branches
+        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
+    )
+
+
+def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
+    """Return SQL for the offsets and reasons of the dead letters of `dead_letters_sql`; `view` has only this source.
+
+    Columns: `reason STRING`, `p INT`, `record_offset BIGINT`.
+    """
+    judged = judged_sql(source, view, max_timestamp_ahead_ms, ())
+    places = "__p AS p, __offset AS record_offset"
+    letters = f"SELECT __reason AS reason, {places} FROM ({judged}) WHERE __reason IS NOT NULL"
+    keyless = _keyless_sql(subtopology, source, view, max_timestamp_ahead_ms)
+    return (
+        f"{letters} UNION ALL SELECT DISTINCT '{NO_KEY}' AS reason, {places} FROM ({keyless})" if keyless else letters
     )
 
 

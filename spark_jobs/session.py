@@ -74,6 +74,10 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
             for name, seconds in (("timeout", "10s"), ("evictorThreadRunInterval", "2s"))
         },
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # Spark keeps what its web page would show in the heap, even without the page: by default the last thousand of each.
+        **{f"spark.ui.retained{what}": "20" for what in ("Jobs", "Stages", "Tasks", "DeadExecutors")},
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.log.level": "WARN",
         # Spark's own expression, and the option of Kafka clients that contains a password.
         "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas",

@@ -20,9 +20,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
-from spark_jobs.bounded_read import bad_records, headers_of
+from spark_jobs.bounded_read import bad_records
 from spark_jobs.compile import branch_sql, dead_letters_sql
 from tidemark.errors import InvalidTopology
 from tidemark.names import TaskId, TopicPartition, dlq_topic
@@ -242,7 +242,7 @@ class TopologyTestDriver:
         ]
         return [
             DeadLetter(
-                r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), headers_of(r.headers), r.at_ms
+                r.reason, r.topic, r.p, r.record_offset, _bytes(r.key), _bytes(r.value), _headers(r.headers), r.at_ms
             )
             for r in sorted(rows, key=lambda r: (r.topic, r.p, r.record_offset))
         ]
@@ -314,6 +314,10 @@ def _text(key: bytes | None) -> str | bytes | None:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
         return key
+
+
+def _headers(given: Iterable[Row] | None) -> Headers:
+    return tuple((header.key, _bytes(header.value)) for header in given or ())
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -33,9 +34,15 @@ class PartitionLag:
 
 
 def lag_of(
-    plan: TopologyPlan, partitions: dict[str, int], admin: AdminClient, settings: Settings
+    plan: TopologyPlan,
+    partitions: dict[str, int],
+    admin: AdminClient,
+    settings: Settings,
+    asked: Sequence[TopicPartition] | None = None,
 ) -> list[PartitionLag]:
-    """Return the lag of every source partition, sorted. `partitions` is the cluster's partition count by topic.
+    """Return the lag of every source partition, or of those in `asked`, sorted.
+
+    `partitions` is the cluster's partition count by topic.
 
     Blocks for three round trips, and up to `broker_timeout_ms` while the group's coordinator is loading. Raises
     `PreflightFailed` for a source that does not exist, `OutcomeUnknown` for a group that cannot be read.
@@ -48,6 +55,7 @@ def lag_of(
                 "it, or let `tidemark topics create` do it"
             )
     places = [TopicPartition(topic, p) for topic in sources for p in range(partitions[topic])]
+    places = places if asked is None else list(asked)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000).of(places)
     group, timeout_s = plan.application_id, settings.broker_timeout_ms / 1000
     committed = settled(lambda: _committed(group, places, settings), group, timeout_s)

@@ -105,6 +105,11 @@ def transactional_id(application_id: str, instance: int) -> str:
     return f"{application_id}-{instance}"
 
 
+def replays_transactional_id(application_id: str) -> str:
+    """Return the transactional id of `dlq replay`. A second replay fences the first."""
+    return f"{application_id}-dlq-replay"
+
+
 def group_instance_id(application_id: str, instance: int) -> str:
     """Return the static membership id of an instance. It is the same after a relaunch."""
     return f"{application_id}-{instance}"

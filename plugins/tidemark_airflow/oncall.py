@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.broker.operator_acls import Command
 from tidemark.clock import wall_clock_ms
 from tidemark.oncall.case import BEGUN
 from tidemark.oncall.steps import OnCall
@@ -96,7 +97,7 @@ def _restoring(context: Context, name: str) -> Iterator[tuple[OnCall, Step]]:
 def _call_of(opened: OpenCase, probe: Probe, say: Callable[[str], None]) -> OnCall:
     topology, settings = opened.topology, opened.settings
     return OnCall(
-        RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms),
+        RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms, Command.RESTORE),
         RestoreKit.of(topology, settings, past_sources(topology, settings), wall_clock_ms),
         opened.folder,
         LoggingRestoreListener(),

@@ -102,7 +102,9 @@ class RtoWatch:
             return Look(now_ms, None)
         self._asked_ms = now_ms
         try:
-            return Look(now_ms, None, input=self._ask(run, self._settings))
+            outage = read_outage(self._files.outage)
+            waits_for = "" if outage is None else outage.why
+            return Look(now_ms, None, input=self._ask(run, self._settings), waits_for=waits_for)
         except Exception as error:  # noqa: BLE001 - whatever a broker or a topology raises
             log.info("instance %s: failed to find out whether input waits: %s", self._files.key, error)
             return Look(now_ms, None)

@@ -45,14 +45,23 @@ def odd_values(chance: random.Random) -> bytes | None:
     return json.dumps(record).encode()
 
 
+def key_of(value: bytes | None) -> bytes:
+    """The key under which a producer sends it."""
+    try:
+        return str(json.loads(value)["id"]).encode()
+    except (TypeError, ValueError, KeyError):
+        return b"k0"
+
+
 @pytest.fixture(scope="module")
 def records(spark: SparkSession) -> str:
     chance = random.Random(7)
-    keys = {5: None, 7: b"\xff"}
-    rows = [
-        ("source", "in", n % 2, n, NOW_MS, None, keys.get(n % 50, f"k{n % 4}".encode()), odd_values(chance), n % 2, 1)
-        for n in range(600)
-    ]
+    keys = {5: None, 7: b"\xff", 9: b"of another record"}
+    rows = []
+    for n in range(600):
+        value = odd_values(chance)
+        key = keys.get(n % 50, key_of(value))
+        rows.append(("source", "in", n % 2, n, NOW_MS, None, key, value, n % 2, 1))
     frame = spark.createDataFrame(rows, SCHEMA).withColumn("timestamp", _timestamp())
     frame.createOrReplaceTempView("audit_truth_records")
     return "audit_truth_records"

@@ -12,6 +12,7 @@ import pytest
 from tests.change.changing import ChangingApp, version
 from tests.restore.counting import NO_PROBE, Crash, committed
 
+from tidemark.broker.operator_acls import Command
 from tidemark.change.repair import Repair
 from tidemark.change.rescale import Rescale
 from tidemark.change.reset import Reset
@@ -37,6 +38,8 @@ COMMANDS = ("restore run", "restore rollback", "rewind", "upgrade", "rescale", "
 class HeldApp(ChangingApp):
     """Runs each command with a look into the middle of it, where somebody approves or something is moved."""
 
+    state_after_reset = StateAfter.EMPTY
+
     def __init__(self, settings, admin, name) -> None:
         super().__init__(settings, admin, name)
         self.feed(400)
@@ -46,7 +49,8 @@ class HeldApp(ChangingApp):
         self.run()
 
     def _kit(self, copies):
-        return RestoreKit.of(self.plan, self.settings, copies(self.plan, self.settings), wall_clock_ms)
+        found = copies(self.plan, self.settings)
+        return RestoreKit.of(self.plan, self.settings, found, wall_clock_ms, Command.RESTORE)
 
     def prepare(self, command: str) -> None:
         """What the command needs to find."""
@@ -96,7 +100,7 @@ class HeldApp(ChangingApp):
                 "upgrade": lambda: Upgrade(*first, ["n=total"], [], [], listener, NO_PROBE, said),
                 "rescale": lambda: Rescale(*first, 3, listener, NO_PROBE, said),
                 "offsets reset": lambda: Reset(
-                    *first, ResetTo.EARLIEST, StateAfter.EMPTY, {}, None, listener, NO_PROBE, said
+                    *first, ResetTo.EARLIEST, self.state_after_reset, {}, None, listener, NO_PROBE, said
                 ),
             }[command]()
             assert work.run(approve)

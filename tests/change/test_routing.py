@@ -35,6 +35,8 @@ def test_a_router_should_send_each_source_on_and_the_rest_read_what_it_sends():
     assert counting.lead.schema == router.lead.schema
     assert router.source_topics == ("app-in",)
     assert router.lead.key == "id"
+    # The same records are dead letters before and after a rescale.
+    assert (counting.lead.checks_key, router.lead.checks_key) == (False, True)
     assert router.sink_topics == counting.source_topics
     assert plan.repartition_topics == counting.source_topics
     assert plan.routed == ("app-in",)

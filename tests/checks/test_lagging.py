@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.checks.lagging import LagRules, LagSample, OpenTransaction, lag_findings, transaction_findings
+from tidemark.checks.lagging import (
+    LagRules,
+    LagSample,
+    OpenTransaction,
+    lag_findings,
+    offline_findings,
+    transaction_findings,
+)
 from tidemark.checks.verdict import Verdict
 from tidemark.names import TopicPartition
 
@@ -153,3 +160,11 @@ def test_should_judge_an_open_transaction_by_its_age(open_ms, verdict):
 def test_should_say_of_how_many_partitions_none_is_held_back():
     assert [(f.verdict, f.evidence) for f in transaction_findings(3, [], RULES)] == [(Verdict.OK, {"partitions": 3})]
     assert transaction_findings(0, [], RULES) == []
+
+
+def test_should_fail_for_each_partition_that_no_broker_leads():
+    places = [TopicPartition("out", 1), TopicPartition("in", 0)]
+    found = [(finding.subject, finding.verdict) for finding in offline_findings(places)]
+    assert found == [("in[0]", Verdict.FAILED), ("out[1]", Verdict.FAILED)]
+    assert "start its broker again" in offline_findings(places)[0].message
+    assert offline_findings([]) == []

@@ -16,8 +16,8 @@ def down(time_ms, why="no process of it runs"):
     return Look(time_ms, why)
 
 
-def runs(time_ms, waiting=None, committed=70, commits=False):
-    return Look(time_ms, None, commits, None if waiting is None else Input(waiting, committed))
+def runs(time_ms, waiting=None, committed=70, commits=False, waits_for=""):
+    return Look(time_ms, None, commits, None if waiting is None else Input(waiting, committed), waits_for)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,13 @@ def runs(time_ms, waiting=None, committed=70, commits=False):
             "a new one may be told again",
         ),
         (17, TOLD, runs(9000, waiting=0), None, "over"),
+        (
+            18,
+            None,
+            runs(2000, waiting=5, waits_for="no broker leads out[0]"),
+            Standstill(2000, "it runs and commits nothing while 5 offsets wait: no broker leads out[0]", 70),
+            "it says itself what it waits for",
+        ),
     ],
 )
 def test_should_know_since_when_an_instance_stands_still(number, known, look, now_known, why):

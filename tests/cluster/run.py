@@ -1,21 +1,32 @@
 """`make cluster`: a stream on a Spark standalone cluster, whose parts are killed, compared with a recomputation.
 
-    python -m tests.cluster.run [--seed N]
+    python -m tests.cluster.run [--seed N] [--records N] [--rounds N]
 
 Broker, master, two workers and an instance; an executor, a worker, the instance and the broker are killed in turn, while input
-arrives. Last line `cluster: exact=true`; exit 1 when anything is lost, doubled or wrong.
+arrives. Then an instance processes a backlog of the hot case (docs/benchmarks.md) on a cluster of two workers and with local[*]
+in turn. Each output is compared with a count of the input. Last line, with the median rates:
+
+    cluster: exact=true cluster_records_per_s=… local_records_per_s=…
+
+Exit 1 when anything is lost, doubled or wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
+from bench.cases import CASES, Case
+from bench.events import base_ms
+from bench.measure import Progress, measure
+from bench.sides import TidemarkSide
 from rich.console import Console
 from tests.cluster.standalone import Standalone
 from tests.crash.bench import Bench
@@ -92,10 +103,43 @@ def kill_broker(bench: ClusterBench, broker: EmbeddedBroker, tally: Tally) -> No
     tally.compare(bench, "the broker killed")
 
 
+MEASURED_BATCH_RECORDS = 500_000
+"""Half of the hot case's batches, so that a shorter backlog has enough commits for a rate."""
+
+
+def measured(
+    console: Console, folder: Path, case: Case, rounds: int, settings: Settings, tally: Tally
+) -> dict[str, float]:
+    """Return the records per second of each side, as medians of `rounds` runs in turn. Each run has its own broker."""
+    found: dict[str, list[float]] = {"cluster": [], "local": []}
+    with Standalone(folder / "spark", secret="loopback") as cluster:
+        of_cluster = {"spark_master": cluster.url, "spark_authenticate_secret": "loopback"}
+        sides = {
+            "cluster": TidemarkSide(settings, heap="1g", overrides=of_cluster),
+            "local": TidemarkSide(settings, heap="1g"),
+        }
+        for number in range(rounds):
+            for name, side in sides.items():
+                label = f"{name} {number + 1} of {rounds}"
+                console.print(f"{label}: {case.events} records …")
+                quiet = Progress(lambda _phase: None, lambda _committed: None)
+                start_ms = base_ms(time.time_ns() // 1_000_000, case)
+                result = measure(side, case, start_ms, number, folder / f"{name}-{number}", settings, quiet)
+                tally.expect(result.verdict.right, f"{label}: {result.verdict}")
+                rate = result.rates.steady or result.rates.from_first_commit or result.rates.with_warm_up
+                found[name].append(rate)
+                console.print(
+                    f"{label}: {rate:.0f} records/s, {result.rates.first_commit_seconds:.1f} s to the first commit"
+                )
+    return {name: statistics.median(rates) for name, rates in found.items()}
+
+
 def main() -> int:
     """All of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--records", type=int, default=4_000_000, help="of the backlog whose rates are measured")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side")
     options = parser.parse_args()
     console, tally, mark = Console(highlight=False), Tally(), f"cluster-{uuid.uuid4()}"
     console.print(f"cluster: seed={options.seed}")
@@ -115,9 +159,13 @@ def main() -> int:
                 kill_broker(bench, broker, tally)
             finally:
                 bench.end_all()
+        case = replace(CASES["hot"].sized(options.records), max_batch_records=MEASURED_BATCH_RECORDS)
+        with ends_of_logs(console, folder / "measured", "*/side.log"):
+            rates = measured(console, folder / "measured", case, options.rounds, settings, tally)
+    measured_rates = " ".join(f"{name}_records_per_s={rate:.0f}" for name, rate in rates.items())
     for line in tally.report[:40]:
         console.print(line, markup=False)
-    print(f"{tally.line()}\ncluster: exact={str(tally.exact).lower()}")
+    print(f"{tally.line()}\ncluster: exact={str(tally.exact).lower()} {measured_rates}")
     return 0 if tally.exact else 1
 
 

@@ -36,7 +36,8 @@ PARTITIONS = 4
 PATIENTS = 60
 RULES = PATIENT_MONITORING
 _BAD = (b"{broken", b'{"patient_id": 7', b'{"patient_id": null, "beat_ms": 1, "ibi_ms": 1, "recording": "r"}',
-        b'{"patient_id": "p0001", "beat_ms": -5, "ibi_ms": 1, "recording": "r"}')  # fmt: skip
+        b'{"patient_id": "p0001", "beat_ms": -5, "ibi_ms": 1, "recording": "r"}',
+        b'{"patient_id": "of another key", "beat_ms": 1, "ibi_ms": 1, "recording": "r"}')  # fmt: skip
 _EVENT_STEP_MS = 40
 _LATE_SHARE = 0.02
 _BAD_SHARE = 0.01

@@ -45,6 +45,8 @@ class NodesFeeder:
             else:
                 topic, body["v"] = "nodes-events", chance.randrange(100)
                 body["kind"] = None if chance.random() < 0.05 else f"kind-{chance.randrange(7)}"
+            if chance.random() < _BAD_SHARE:
+                body["id"] = "of another key"
             value = b"{broken" if chance.random() < _BAD_SHARE else json.dumps(body).encode()
             producer.produce(topic, value, key.encode())
             producer.poll(0)

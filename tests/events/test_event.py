@@ -16,10 +16,12 @@ from tidemark.events.event import (
     Event,
     EventKind,
     Rebalance,
+    Waiting,
     failure_body,
     rebalance_body,
     restore_body,
     state_body,
+    waiting_body,
 )
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
@@ -34,6 +36,8 @@ BODIES = {
     EventKind.RESTORE_BATCH: restore_body(progress(60, 2.0, 40)),
     EventKind.RESTORE_END: restore_body(progress(110, 4.0, 80)),
     EventKind.RESTORE_SUSPENDED: restore_body(progress(60, 2.0, 40)),
+    EventKind.WAITING: waiting_body(Waiting("no broker leads out[0]")),
+    EventKind.WAITING_END: waiting_body(Waiting("no broker leads out[0]", 12.3456)),
     EventKind.STANDSTILL: dict(judged("app-0", Standstill(1000, "it is RESTORING"), 302_000, 300).evidence),
     EventKind.STANDSTILL_END: dict(ended("app-0", Standstill(1000, "it is RESTORING"), 402_000, 300).evidence),
 }
@@ -45,6 +49,8 @@ WHATS = {
     EventKind.RESTORE_BATCH: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
     EventKind.RESTORE_END: "n from app-n-changelog[3]: at offset 110 of 110, 80 records in 4.0 s, 20/s",
     EventKind.RESTORE_SUSPENDED: "n from app-n-changelog[3]: at offset 60 of 110, 40 records in 2.0 s, 20/s",
+    EventKind.WAITING: "waits: no broker leads out[0]",
+    EventKind.WAITING_END: "waited for 12 s: no broker leads out[0]",
     EventKind.STANDSTILL: "no progress for 301 s: it is RESTORING",
     EventKind.STANDSTILL_END: "progress again after 401 s",
 }

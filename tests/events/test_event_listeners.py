@@ -12,7 +12,7 @@ import pytest
 from tests.events.made import progress
 
 from tidemark.errors import ExitCode, InvalidSettings
-from tidemark.events.event import Rebalance
+from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.listeners import Listeners
 from tidemark.events.user_listener import METHODS, UserListener, load_listeners
 from tidemark.instance.state import InstanceState
@@ -38,7 +38,7 @@ class Recording:
         return lambda *arguments: self.calls.append((name, *arguments))
 
 
-class Waiting:
+class Blocking:
     """A user's listener that blocks in its first call until it is let go."""
 
     let_go: threading.Event
@@ -63,7 +63,7 @@ class Waiting:
 @pytest.fixture
 def waiting():
     """A class of its own for each test; nothing is left blocked."""
-    made = type("Waiting", (Waiting,), {"let_go": threading.Event(), "entered": threading.Event(), "heard": []})
+    made = type("Blocking", (Blocking,), {"let_go": threading.Event(), "entered": threading.Event(), "heard": []})
     yield made
     made.let_go.set()
 
@@ -84,6 +84,7 @@ def tell_all(listeners):
     listeners.on_change(NEW, OLD)
     listeners.on_failure(RuntimeError())
     listeners.on_rebalance(Rebalance((A,), (A,), (), 3))
+    listeners.on_waiting(Waiting("no broker leads out[0]"))
     listeners.on_restore_start(progress())
     listeners.on_batch_restored(progress(60))
     listeners.on_restore_end(progress(110))

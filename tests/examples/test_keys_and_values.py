@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.tasks.update import KEY_NOT_TEXT, NO_KEY
+from tidemark.tasks.update import KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import sliding, tumbling
 
@@ -144,6 +144,44 @@ def test_should_take_a_key_that_is_not_text_for_a_dead_letter(running):
     (letter,) = driver.read("app-dlq")
     assert (letter.key, letter.value["reason"]) == (b"\xff\xfe", KEY_NOT_TEXT)
     assert [record.key for record in driver.read("copies")] == ["p1"]
+
+
+def test_should_take_a_record_under_another_key_for_a_dead_letter_where_state_is_kept_by_its_key(running):
+    """Nothing of it is processed: half of it would be replayed twice."""
+    topology, beats = a_topology()
+    beats.to("copies")
+    beats.group_by_key().count(name="beats", store="counts")
+    beats.group_by("ward", "by-ward").count(name="beats", store="wards")
+    driver = running(topology, partitions=2)
+    driver.beat(0, key="p1", ward="a")
+    driver.pipe("beats", {"id": "p1", "at_ms": T0, "ward": "a"}, key="p2")
+    (letter,) = driver.read("app-dlq")
+    assert (letter.key, letter.value["reason"]) == ("p2", KEY_DIFFERS)
+    assert driver.store("counts") == {"p1": {"beats": 1}}
+    assert driver.store("wards") == {"a": {"beats": 1}}
+    assert [record.key for record in driver.read("copies")] == ["p1"]
+
+
+def test_should_take_records_under_other_keys_where_they_go_through_a_repartition(running):
+    topology, beats = a_topology()
+    beats.to("copies")
+    beats.group_by("id", "by-id").count(name="beats", store="counts")
+    driver = running(topology, partitions=2)
+    for key in ("p1", "p2", "p3"):
+        driver.pipe("beats", {"id": "p1", "at_ms": T0}, key=key)
+    assert driver.store("counts") == {"p1": {"beats": 3}}
+    assert [record.key for record in driver.read("copies")] == ["p1"] * 3
+    assert letters(driver) == []
+
+
+def test_should_have_no_key_where_the_value_does_not_say_it(running):
+    """Such a record differs from nothing: a table leaves it out, an outer join emits it by itself."""
+    topology, beats = a_topology()
+    beats.to_table("last")
+    driver = running(topology)
+    driver.pipe("beats", {"id": None, "at_ms": T0}, key="p1")
+    driver.pipe("beats", None, key="p1", timestamp_ms=T0)
+    assert letters(driver) == [(NO_KEY, 0)]
 
 
 def test_should_pass_a_null_value_to_a_table_as_a_deletion(running):

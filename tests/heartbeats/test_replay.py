@@ -103,7 +103,8 @@ def test_everything_arrives_once_with_keys_where_java_clients_put_them(broker, c
     for row in rows:
         if row.key is not None:
             homes.setdefault(row.key, set()).add(row.partition)
-    assert len(homes) == 40
+    # Some bad records are under keys that are no patient's.
+    assert {key for key in homes if key.startswith(b"p")} == {b"p%04d" % number for number in range(1, 41)}
     # What kafka-clients computes: Utils.toPositive(Utils.murmur2(key)) % 4.
     assert {key: home for key, home in homes.items() if key in JAVA_PARTITIONS} == JAVA_PARTITIONS
 

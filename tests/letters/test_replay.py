@@ -178,7 +178,7 @@ def test_should_keep_the_last_letter_where_no_transaction_ends_after_it(bench):
 
 
 def test_should_list_show_replay_and_purge_from_the_command_line(bench, monkeypatch):
-    monkeypatch.setattr(command, "_letters", lambda topology: bench.letters)
+    monkeypatch.setattr(command, "_letters", lambda *_: bench.letters)
     monkeypatch.setattr(command.Settings, "load", lambda: bench.settings)
 
     def run(*arguments, code=0):

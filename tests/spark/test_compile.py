@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
+from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import branch_sql, dead_letters_sql, read_options
+from spark_jobs.compile import branch_sql, dead_letter_places_sql, dead_letters_sql, read_options
 from tests.truth.recompute import Counting, event
 from tests.truth.topics import Row
 
@@ -101,11 +103,12 @@ def test_should_parse_a_schema_without_a_plain_form_too(spark):
     assert [r["rows"] for r in found if r["status"] == Status.BAD] == [1]
 
 
-def test_should_judge_each_record_as_plain_python_does(spark):
+@pytest.mark.parametrize("key", [b"p1", "ü€😀".encode(), b""])
+def test_should_judge_each_record_as_plain_python_does(spark, key):
     subtopology = plan_of(lambda s: s.filter("true").to_table("t"))
-    found = {r["record_offset"]: r["status"] for r in run(spark, subtopology, [(b"p1", v) for v in VALUES])}
+    found = {r["record_offset"]: r["status"] for r in run(spark, subtopology, [(key, v) for v in VALUES])}
     for offset, value in enumerate(VALUES):
-        row = Row(topic="in", partition=0, offset=offset, key=b"p1", value=value, timestamp_ms=NOW, headers=())
+        row = Row(topic="in", partition=0, offset=offset, key=key, value=value, timestamp_ms=NOW, headers=())
         good = event(row, Counting(source_topic="in")) is not None
         assert (found[offset] == Status.GOOD) == good, value
         keyless = {value for value in VALUES if value and b'"patient_id": null' in value} | {KEYLESS}
@@ -156,6 +159,7 @@ def test_should_leave_out_a_new_key_that_is_no_text(spark):
 def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
     subtopology = plan_of(counting)
     records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None), (b"\xff", beat())]
+    records.append((b"p2", beat()))
     found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
     told = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
     assert told == {
@@ -163,8 +167,23 @@ def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
         2: ("no key", None, beat()),
         3: ("impossible timestamp", b"p1", beat(at=-1)),
         5: ("key is not UTF-8", b"\xff", beat()),
+        6: ("key differs", b"p2", beat()),
     }
     assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    found = [(r["p"], r["record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
+    assert sorted(found) == [(0, offset, reason) for offset, (reason, _, _) in sorted(told.items())]
+
+
+def test_should_place_a_record_without_a_key_once_however_many_branches_need_one(spark):
+    def build(stream):
+        counting(stream)
+        stream.filter("ibi_ms > 0").to_table("t")
+
+    subtopology = plan_of(build)
+    places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
+    (found,) = run(spark, subtopology, [(None, beat()), (b"p1", beat())], sql=places)
+    assert (found["record_offset"], found["reason"]) == (0, "no key")
 
 
 def test_should_count_by_partition_key_and_window(spark):
@@ -241,6 +260,47 @@ def test_should_forward_records_without_state_as_json_in_the_order_of_offsets(sp
         ("a", {"who": "a", "ibi": 1}),
         ("b", {"who": "b", "ibi": None}),
     ]
+
+
+def test_should_have_no_partial_result_of_a_record_whose_key_differs(spark):
+    """Each of two tasks would have its own part of the count of p1."""
+    subtopology = plan_of(counting)
+    records = [(b"p1", beat()), (b"p2", beat("p1"), 1), (b"p2", beat("p2"), 1), (b"p2", None, 1)]
+    found = [(r["p"], r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records)]
+    assert sorted(found) == [
+        (0, Status.GOOD, "p1", 1), (1, Status.GOOD, "p2", 2), (1, Status.BAD, None, 1)
+    ]  # fmt: skip
+
+
+def test_should_compare_a_key_that_is_no_text_by_the_text_that_it_becomes(spark):
+    topology = Topology("app")
+    topology.stream("in", schema="id BIGINT", key="id").group_by_key().count(store="s")
+    subtopology = topology.plan().subtopologies[0]
+    found = run(spark, subtopology, [(b"7", b'{"id": 7}'), (b"07", b'{"id": 7}'), (b"-0", b'{"id": 0}')])
+    assert sorted((r["status"], r["k"], r["rows"]) for r in found) == [(Status.GOOD, "7", 1), (Status.BAD, None, 2)]
+
+
+def test_should_send_a_record_on_under_the_key_that_its_value_says_where_nothing_keeps_state_by_it(spark):
+    for build in (lambda s: s.to("out"), lambda s: s.repartition("patient_id", "r").group_by_key().count(store="s")):
+        found = run(spark, plan_of(build), [(b"p2", beat("p1"))])
+        assert [(r["status"], r["k"]) for r in found] == [(Status.GOOD, "p1")]
+
+
+def test_should_compare_keys_within_the_generated_code_that_is_there(spark):
+    """No operator more, and none that leaves the generated code: the comparison is of two columns that are there."""
+    checked = plan_of(counting)
+    unchecked = replace(checked, sources=(replace(checked.lead, checks_key=False),))
+    run(spark, checked, [(b"a", beat("a"))])
+
+    def operators(subtopology):
+        text = branch_sql(subtopology, subtopology.branches[0], "batch", AHEAD)
+        plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
+        return text, re.findall(r"^[ +-]*((?:\*\(\d+\) )?\w+)", plan, re.MULTILINE)
+
+    (with_it, found), (without, expected) = operators(checked), operators(unchecked)
+    assert with_it != without
+    assert found == expected
+    assert {"*(2) HashAggregate", "*(2) Project"} <= set(found)
 
 
 def test_should_parse_each_record_once(spark):

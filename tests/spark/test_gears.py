@@ -18,13 +18,14 @@ from spark_jobs import bounded_read
 from spark_jobs.batch_source import SparkBatchSource
 from tests.truth.topics import read_all
 
+from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import ensure_user_topics
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.instance import Instance
 from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.instance.split import BatchSize
 from tidemark.local.processes import wait_until
-from tidemark.names import TopicPartition
+from tidemark.names import TopicPartition, dlq_topic
 from tidemark.topology.builder import Topology
 from topologies import patient_monitoring
 
@@ -315,13 +316,49 @@ def test_should_hand_dead_letters_over_while_it_catches_up(spark, hurried, uniqu
             assert batch.starts[place] <= letter.offset < batch.ends[place]
 
 
+def test_should_leave_each_key_to_one_task_though_records_come_under_other_keys(
+    spark, hurried, counted, admin, unique, caplog
+):
+    """Both tasks had a part of the count of a: which of the two was read last decided what a reader of the sink saw."""
+    plan, places = counted
+    small = hurried.model_copy(update={"max_batch_records": 200})
+    ensure_user_topics(plan, small, admin)
+    strays = []
+
+    def feed(count):
+        for place, key in zip(places, ("a", "b"), strict=True):
+            ends = EndOffsets(admin, 10).stable(places)
+            rows = [(key, {"id": "a" if key == "b" and i % 50 == 7 else key}, i) for i in range(count)]
+            strays.extend((place.partition, ends[place] + i) for i, row in enumerate(rows) if row[1]["id"] != row[0])
+            produce(small, place.topic, rows, place.partition)
+
+    feed(600)
+    run_until(spark, plan, small, dict.fromkeys(places, 600))
+    with running(spark, plan, small) as (instance, failures):
+        assert wait_until(lambda: failures or len(instance._tasks) == 2, 60)
+        feed(100)
+        assert wait_until(
+            lambda: failures or all(t.next_offsets[t.lead.topic] == 700 for t in instance._tasks.values()), 60
+        )
+    assert {"gear=catch-up", "gear=live"} <= set(gears(caplog))
+    assert len(strays) == 14
+    counts = {}
+    for key, value in messages(small, unique("out")):
+        counts.setdefault(key, []).append(value["n"])
+    assert {key: found[-1] for key, found in counts.items()} == {"a": 700, "b": 700 - len(strays)}
+    assert all(found == sorted(set(found)) for found in counts.values()), "one task's counts alone only grow"
+    dead = read_all(small.bootstrap_servers, [dlq_topic(plan.application_id)])
+    letters = [dict(row.headers) for rows in dead.values() for row in rows]
+    assert {letter["tidemark.reason"] for letter in letters} == {b"key differs"}
+    assert sorted((int(x["tidemark.partition"]), int(x["tidemark.offset"])) for x in letters) == sorted(strays)
+
+
 @pytest.mark.parametrize("most", [200, 5_000])
 def test_should_hand_over_a_few_dead_letters_at_a_time_however_many_there_are(
     spark, hurried, unique, create_topic, tmp_path, start_ms, monkeypatch, most
 ):
     """In one gear and in the other. Held all at once, a million of them ended a driver with a heap of 1 GB."""
     monkeypatch.setattr(bounded_read, "LETTERS_AT_ONCE", 100)
-    monkeypatch.setattr(bounded_read, "_LETTERS_IN_HEAP", 30)
     topic = create_topic(unique("in"), partitions=2)
     topology = Topology(unique("letters"))
     topology.stream(topic, schema="id STRING", key="id").group_by_key().count(name="n").to(unique("out"))

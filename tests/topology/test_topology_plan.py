@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -577,3 +578,53 @@ def test_a_sink_should_say_its_windows_in_the_key_on_request() -> None:
         "sliding": WindowedKey.TIME,
         "joined": WindowedKey.TIME,
     }
+
+
+KEY_OF = "tests.examples.processors:KeyOf"
+RELYING = {
+    "aggregation": lambda t: beats(t).group_by_key().count(store="c").to("out"),
+    "windows": lambda t: beats(t).group_by_key().windowed_by(tumbling("60s")).count(store="c").to("out"),
+    "reduce": lambda t: flat_beats(t).group_by_key().reduce("m:f", store="r").to("out"),
+    "table": lambda t: flat_beats(t).to_table("last").to("out"),
+    "join with a table": lambda t: flat_beats(t).left_join(patients(t)).to("out"),
+    "join with a stream": lambda t: flat_beats(t).outer_join(unkeyed(t), within="5s", name="j").to("out"),
+    "processor with a store": lambda t: (
+        flat_beats(t).process(KEY_OF, emits="was STRING", stores=[store("seen", "n INT")]).to("out")
+    ),
+    "processor that keeps keys": lambda t: (
+        flat_beats(t).process(KEY_OF, emits="was STRING", keeps_key=True).filter("was > ''").to_table("l").to("out")
+    ),
+    "one of two": lambda t: [beats(t).to("copies"), flat_beats(t).to_table("last").to("out")],
+}
+NOT_RELYING = {
+    "sink": lambda t: beats(t).filter("ibi_ms > 0").select("ibi_ms").to("out"),
+    "another key": lambda t: beats(t).group_by("ibi_ms", "by-ibi").count(store="c").to("out"),
+    "its own key through a topic": lambda t: flat_beats(t).repartition("patient_id", "r").to_table("last").to("out"),
+    "processor": lambda t: flat_beats(t).process(KEY_OF, emits="was STRING").to("out"),
+    "processor and another key": lambda t: (
+        flat_beats(t).process(KEY_OF, emits="was STRING").repartition("was", "r").to_table("last").to("out")
+    ),
+    "kafka's own key": lambda t: beats(t, key="_key").group_by_key().count(store="c").to("out"),
+}
+
+
+def unkeyed(topology: Topology) -> Stream:
+    return topology.stream("others", schema="n INT")
+
+
+def checked_sources(build: Callable[[Topology], object]) -> set[str]:
+    topology = Topology("app")
+    build(topology)
+    return {source.topic for sub in topology.plan().subtopologies for source in sub.sources if source.checks_key}
+
+
+@pytest.mark.parametrize("build", RELYING.values(), ids=RELYING)
+def test_keys_should_be_compared_where_something_keeps_or_looks_up_state_by_them(
+    build: Callable[[Topology], object],
+) -> None:
+    assert checked_sources(build) == {"pulse-events"}
+
+
+@pytest.mark.parametrize("build", NOT_RELYING.values(), ids=NOT_RELYING)
+def test_keys_should_not_be_compared_where_records_are_only_sent_on(build: Callable[[Topology], object]) -> None:
+    assert checked_sources(build) == set()

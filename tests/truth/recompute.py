@@ -151,6 +151,9 @@ def event(row: Row, rules: Counting) -> tuple[str, int] | None:
     time_ms: int | None = value.get(rules.time_field)
     if key is None or time_ms is None or not 0 <= time_ms <= row.timestamp_ms + rules.max_ahead_ms:
         return None
+    # A task counts what lies in its partition, where the producer put it by the record's own key.
+    if row.key != key.encode():
+        return None
     return key, time_ms
 
 

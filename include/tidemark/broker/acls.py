@@ -87,28 +87,37 @@ def _each(topics: Collection[str], operation: str, why: str) -> Iterator[Acl]:
     return (Acl("topic", topic, operation, why) for topic in topics)
 
 
+_INSTANCE_GRANT = "`tidemark acls NAME --principal User:…`"
 _DENIED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}
 # A new cluster needs time to create the group's coordinator; a member that joins the group waits for it, too.
 _UNKNOWN = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND, KafkaError._TIMED_OUT}
 # Can be allowed although Describe is denied: all other operations imply Describe.
-_INDEPENDENT = frozenset({"DESCRIBECONFIGS"})
+_INDEPENDENT = frozenset({"DESCRIBECONFIGS", "ALTERCONFIGS"})
 
 
 def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
     """Ask the brokers what this user may do, and raise `PreflightFailed` for the operations that an instance lacks.
 
-    Blocks for two round trips. Topics that do not exist yet are skipped if the user may see that. Brokers cannot be asked
-    about transactional ids: `init_transactions` fails if they are not allowed. Raises `OutcomeUnknown` if no broker answers.
+    Blocks and raises like `verify_granted`.
+    """
+    verify_granted(least_acls(plan, 0), plan.application_id, settings, admin, _INSTANCE_GRANT)
+
+
+def verify_granted(wanted: Collection[Acl], group: str, settings: Settings, admin: AdminClient, grant: str) -> None:
+    """Ask the brokers what this user may do, and raise `PreflightFailed` for the operations that are missing.
+
+    `group` is the application's; `grant` is the command that prints the ACLs, for the message. Blocks for two round trips.
+    Topics that do not exist yet are skipped if the user may see that. Brokers cannot be asked about transactional ids:
+    `init_transactions` fails if they are not allowed. Raises `OutcomeUnknown` if no broker answers.
     """
     # Whether topics may be created is known only when one is created.
-    needed = [acl for acl in least_acls(plan, 0) if acl.operation != "Create"]
+    needed = [acl for acl in wanted if acl.operation != "Create" and acl.resource in ("topic", "group")]
     asked = {acl.name for acl in needed if acl.resource == "topic"}
-    group = plan.application_id
     timeout_s = settings.broker_timeout_ms / 1000
-    topics = admin.describe_topics(
-        TopicCollection(sorted(asked)), include_authorized_operations=True, request_timeout=timeout_s
-    )
     try:
+        topics = admin.describe_topics(
+            TopicCollection(sorted(asked)), include_authorized_operations=True, request_timeout=timeout_s
+        )
         allowed = {("topic", name): _allowed(future.result) for name, future in topics.items()}
     except KafkaException as error:
         reason = error.args[0].str()
@@ -119,12 +128,12 @@ def verify_allowed(plan: TopologyPlan, settings: Settings, admin: AdminClient) -
     def of_group() -> frozenset[str] | None:
         return _allowed(lambda: describe_group(settings, admin, group, include_authorized_operations=True))
 
-    allowed[("group", group)] = settled(of_group, group, timeout_s)
+    if any(acl.resource == "group" for acl in needed):
+        allowed[("group", group)] = settled(of_group, group, timeout_s)
     lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]
     if lacking:
         raise PreflightFailed(
-            f"this user lacks permissions: {', '.join(map(str, lacking))}; grant the ACLs that `tidemark acls "
-            f"NAME --principal User:…` prints for {plan.application_id}"
+            f"this user lacks permissions: {', '.join(map(str, lacking))}; grant the ACLs that {grant} prints for {group}"
         )
 
 

@@ -16,7 +16,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidemark.broker.admin_errors import failed_request
 from tidemark.broker.cluster import describe_topics, topic_configs
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import internal_topics
+from tidemark.change.operator_rights import verify_operator
 from tidemark.change.recorded import named_plan
 from tidemark.errors import OutcomeUnknown, PreflightFailed
 from tidemark.local.processes import wait_until
@@ -34,12 +36,16 @@ class TopicChange:
     wanted: str
 
 
-def plan_changes(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[TopicChange]:
+def plan_changes(
+    plan: TopologyPlan, settings: Settings, admin: AdminClient, command: Command = Command.SHOW_SETTINGS
+) -> list[TopicChange]:
     """Return the changes that `apply_changes` would make, by topic. Topics that do not exist yet need none. Blocks.
 
     `plan` is that of the topology module. The topics compared are the current ones, also after an upgrade or a rescale.
-    Raises `PreflightFailed` if a source topic does not exist.
+    Raises `PreflightFailed` if a source topic does not exist, or if the user may not do what `command` needs: a topic that
+    the user may not see looks like a missing one.
     """
+    verify_operator(command, plan, settings, admin)
     plan = named_plan(plan, settings, admin)
     existing = {name: facts.partitions for name, facts in describe_topics(admin, settings).items()}
     missing = [t for s in plan.subtopologies for t in s.source_topics if t not in existing]

@@ -10,6 +10,8 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tidemark.broker.acls import verify_granted
+from tidemark.broker.operator_acls import OPERATOR_GRANT, TopicNames, created_acls
 from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.errors import BatchAborted
 from tidemark.settings import Settings
@@ -38,8 +40,8 @@ class NewTopics:
     def ensure(self, plan: TopologyPlan) -> None:
         """Create the changelogs and repartition topics of a plan that do not exist, and verify its internal topics.
 
-        Other missing topics are created and stay, because every version has them. Blocks. Raises `PreflightFailed`,
-        `OutcomeUnknown`.
+        Other missing topics are created and stay, because every version has them. The user's rights to the created topics
+        are checked now, because brokers answer only for topics that exist. Blocks. Raises `PreflightFailed`, `OutcomeUnknown`.
         """
         own = {changelog_of(plan.application_id, store) for store in plan.stores if store.has_changelog}
         own |= set(plan.repartition_topics)
@@ -50,6 +52,8 @@ class NewTopics:
 
         existing = partition_counts(self._admin, self._settings)
         ensure_internal_topics(plan, self._settings, self._admin, existing, created=created)
+        needed = created_acls(TopicNames.of(plan).only(self._made))
+        verify_granted(needed, plan.application_id, self._settings, self._admin, OPERATOR_GRANT)
 
     @contextmanager
     def committing(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import partition_counts
 from tidemark.change.copying import Copier, live_items
 from tidemark.change.description import Description
@@ -103,7 +104,7 @@ class Repair:
         `StartRefused`, and what a commit raises: after `OutcomeUnknown`, run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, REPAIRS_FOLDER, self.say) as (producer, folder, _):
+        with standstill(kit, Command.REPAIR, REPAIRS_FOLDER, self.say) as (producer, folder, _):
             before = fenced_stood(kit, may_be_gone=True)
             own = self._kit(before)
             parts = self._parts(before, own)

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import TopicSpec, partition_counts
 from tidemark.change.copying import Copier, OldState, Place, live_items
 from tidemark.change.description import Description, describe_state, with_generations
@@ -70,7 +71,7 @@ class Rescale:
         run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, RESCALES_FOLDER, self.say) as (producer, folder, held):
+        with standstill(kit, Command.RESCALE, RESCALES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
                 self.say(f"{self.plan.application_id} already has {self.tasks} tasks")
                 self._forget_folders(held)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import TopicSpec, partition_counts
 from tidemark.change.copying import Copier, OldState, live_items
 from tidemark.change.description import Description
@@ -67,7 +68,7 @@ class Reset:
         `StartRefused`, and what a commit raises.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, RESETS_FOLDER, self.say) as (producer, folder, _):
+        with standstill(kit, Command.RESET, RESETS_FOLDER, self.say) as (producer, folder, _):
             return self._run(kit, producer, folder, approve)
 
     def _run(

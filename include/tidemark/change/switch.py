@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.broker.cluster import topic_ids
+from tidemark.broker.operator_acls import Command
 from tidemark.change.description import Description
 from tidemark.change.new_topics import NewTopics
+from tidemark.change.operator_rights import verify_operator
 from tidemark.change.stood import Stood, stood
 from tidemark.commit.record import CommitRecord
 from tidemark.commit.transaction import BatchProducer, TransactionalProducer
@@ -57,15 +59,16 @@ def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
 
 @contextmanager
 def standstill(
-    kit: RestoreKit, folder_name: str, say: Callable[[str], None]
+    kit: RestoreKit, command: Command, folder_name: str, say: Callable[[str], None]
 ) -> Iterator[tuple[TransactionalProducer, Path, list[Path]]]:
     """Fence all instances while the block runs.
 
     Yields a fencing producer, an empty folder that is deleted afterwards, and the application's folders on this machine
     (see `fenced`). `folder_name` is below the state folder. Blocks. Raises `TaskLocked` or `PreflightFailed` while the
-    application runs.
+    application runs, and `PreflightFailed` first of all if the user may not do what `command` needs.
     """
     app = kit.plan.application_id
+    verify_operator(command, kit.plan, kit.settings, kit.admin)
     folder = kit.settings.state_dir / folder_name / app
     with fenced(kit.settings, kit.admin, app, say) as held:
         producer = fencing_producer(kit)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import partition_counts
 from tidemark.change.carry import Fate, StoreChange, carry, obstacles
 from tidemark.change.copying import Copier, OldState, keys_of, live_items
@@ -107,7 +108,7 @@ class Upgrade:
         run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, CHANGES_FOLDER, self.say) as (producer, folder, held):
+        with standstill(kit, Command.UPGRADE, CHANGES_FOLDER, self.say) as (producer, folder, held):
             if self._is_done(kit):
                 self.say(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
                 self._forget_folders(described(kit), held)

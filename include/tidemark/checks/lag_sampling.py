@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.cluster import PartitionFacts, describe_replicas
 from tidemark.broker.offsets import EndOffsets
 from tidemark.broker.topics import internal_topics, partition_counts
 from tidemark.broker.transactions import open_transactions
 from tidemark.change.recorded import named_plan
 from tidemark.checks.beginning import never_ran
-from tidemark.checks.lagging import LagRules, LagSample, OpenTransaction, lag_findings, transaction_findings
+from tidemark.checks.lagging import (
+    LagRules,
+    LagSample,
+    OpenTransaction,
+    lag_findings,
+    offline_findings,
+    transaction_findings,
+)
 from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
@@ -32,11 +40,15 @@ _KEPT_MS = 7 * 86_400_000
 
 @dataclass(frozen=True)
 class LagSeen:
-    """One look: a sample per source partition, and the open transactions among `looked_at` partitions."""
+    """One look: a sample per source partition, and the open transactions among `looked_at` partitions.
+
+    `offline`: partitions that no broker leads, of which nothing else is known.
+    """
 
     samples: list[LagSample]
     open_transactions: list[OpenTransaction]
     looked_at: int
+    offline: list[TopicPartition]
 
 
 def check_lag(
@@ -71,25 +83,26 @@ def check_lag(
         alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, told)]
     finally:
         facts.close()
-    findings = lag_findings(topology, earlier + seen.samples, now_ms, used)
+    findings = lag_findings(topology, earlier + seen.samples, now_ms, used) + offline_findings(seen.offline)
     return findings + transaction_findings(seen.looked_at, seen.open_transactions, used) + alone
 
 
 def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock: Callable[[], int]) -> LagSeen:
     """Read the sources' offsets, and look for open transactions in every topic that the application uses. Blocks."""
     partitions = partition_counts(admin, settings)
+    _, led = describe_replicas(admin, settings)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000)
     sources = sorted({topic for s in plan.subtopologies for topic in s.source_topics} & partitions.keys())
-    places = _places(sources, partitions)
+    places = [place for place in _places(sources, partitions) if _is_led(place, led)]
     # A running instance commits meanwhile, and records that it has committed may be deleted: so the beginnings are read
     # before the committed offsets, and the ends after them.
     low = ends.beginnings(places)
-    rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
+    rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings, places)}
     missing = [place for place in places if rows[place].committed_offset is None]
     recorded = _recorded(plan, settings, ends, partitions, missing)
     if recorded:
         # Read again after the records (see invariant: source topic as changelog): the first commit may have come between.
-        rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings)}
+        rows = {row.partition: row for row in lag_of(plan, partitions, admin, settings, places)}
     stable = ends.stable(places)
     end = ends.of(places)
     now_ms = clock()
@@ -108,8 +121,14 @@ def sample_lag(plan: TopologyPlan, settings: Settings, admin: AdminClient, clock
     ]
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics}
     own = {spec.name for spec in internal_topics(plan, settings, partitions)}
-    looked_at = _places(sorted((set(sources) | sinks | own) & partitions.keys()), partitions)
-    return LagSeen(samples, open_transactions(ends, looked_at, now_ms, settings), len(looked_at))
+    needed = _places(sorted((set(sources) | sinks | own) & partitions.keys()), partitions)
+    looked_at = [place for place in needed if _is_led(place, led)]
+    offline = [place for place in needed if not _is_led(place, led)]
+    return LagSeen(samples, open_transactions(ends, looked_at, now_ms, settings), len(looked_at), offline)
+
+
+def _is_led(place: TopicPartition, led: Mapping[str, Mapping[int, PartitionFacts]]) -> bool:
+    return led[place.topic][place.partition].leader is not None
 
 
 def _recorded(

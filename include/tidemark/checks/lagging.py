@@ -205,6 +205,20 @@ def _given(sample: LagSample) -> str:
     return f"{sample.partition.topic}:{sample.partition.partition}={sample.low_offset}"
 
 
+def offline_findings(offline: Sequence[TopicPartition]) -> list[Finding]:
+    """Return one finding per partition without a leader. In a sink it stops every commit, in a source its task."""
+    return [
+        Finding(
+            str(place),
+            Verdict.FAILED,
+            "the partition has no leader, so it can be neither read nor written; an application that writes to it commits "
+            "nothing until it is back, and loses nothing: start its broker again, or move the partition to other brokers "
+            "with `tidemark kafka reassign-partitions`",
+        )
+        for place in sorted(offline)
+    ]
+
+
 def transaction_findings(looked_at: int, found: Sequence[OpenTransaction], rules: LagRules) -> list[Finding]:
     """Return one finding per partition that is held back; a single one if none of `looked_at` partitions is."""
     if not looked_at:

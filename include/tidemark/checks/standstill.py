@@ -33,13 +33,14 @@ class Look:
     """One sample of an instance, at `time_ms` (epoch milliseconds).
 
     `stopped`: why it does not run; None if it runs. `commits`: it reports that it has just committed source records.
-    `input` is None if the broker was not asked or did not answer.
+    `input` is None if the broker was not asked or did not answer. `waits_for`: what the instance reports that it waits for.
     """
 
     time_ms: int
     stopped: str | None
     commits: bool = False
     input: Input | None = None
+    waits_for: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ def follow(known: Standstill | None, look: Look) -> Standstill | None:
     if waiting == 0:
         return None
     why = f"it runs and commits nothing while {waiting} offsets wait"
+    if look.waits_for:
+        why += f": {look.waits_for}"
     if known is None or known.committed not in (None, committed):
         # Input waits for the first time, or something was committed since: the time counts from now.
         return Standstill(look.time_ms, why, committed)

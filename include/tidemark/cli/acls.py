@@ -11,7 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.broker.acls import least_acls
 from tidemark.broker.clients import librdkafka_config
-from tidemark.change.recorded import named_plan
+from tidemark.broker.operator_acls import Command, operator_acls
+from tidemark.broker.topics import partition_counts
+from tidemark.change.operator_rights import operator_topics
+from tidemark.change.recorded import named, recorded
 from tidemark.errors import InvalidSettings
 from tidemark.settings import Settings
 from tidemark.topology.load import load
@@ -26,16 +29,34 @@ def acls(
         bool,
         typer.Option("--running", help="ask the brokers for the topic names of a rescaled or upgraded application"),
     ] = False,
+    operator: Annotated[
+        bool,
+        typer.Option("--operator", help="print the ACLs of the commands that change the stopped application instead"),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON, for a program")] = False,
 ) -> None:
-    """Print the smallest set of ACLs for an application's instances, as calls of `kafka-acls.sh`; changes nothing."""
+    """Print the smallest set of ACLs for an application's instances, as calls of `kafka-acls.sh`; changes nothing.
+
+    With --operator, print those for a person who runs `restore`, `rewind`, `offsets reset`, `rescale`, `upgrade`, `changelog
+    repair`, `topics apply` and `dlq`.
+    """
     kind, _, name = principal.partition(":")
     if not kind or not name:
         raise InvalidSettings(f"--principal {principal} is not a principal of Kafka; write it as User:streams")
+    if operator and audits:
+        raise typer.BadParameter(
+            "these are the rights of different users; print them one by one", param_hint="--operator"
+        )
     settings, plan = Settings.load(), load(topology).plan()
+    description, existing = None, {}
     if running:
-        plan = named_plan(plan, settings, AdminClient(librdkafka_config(settings)))
-    found = least_acls(plan, instances, audits=audits)
+        admin = AdminClient(librdkafka_config(settings))
+        existing = partition_counts(admin, settings)
+        description = recorded(settings, admin, plan, existing)
+    if operator:
+        found = operator_acls(operator_topics(plan, description, existing, instances), Command)
+    else:
+        found = least_acls(named(plan, description), instances, audits=audits)
     if as_json:
         print(json.dumps([{"principal": principal, **asdict(acl)} for acl in found], indent=1))
         return

@@ -7,9 +7,13 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.operator_acls import Command
+from tidemark.change.operator_rights import verify_operator
 from tidemark.clock import wall_clock_ms
 from tidemark.letters.letters import Letter, LetterFilter, Letters
 from tidemark.letters.replay import Replay, purge
@@ -46,7 +50,7 @@ def list_(
     ] = False,
 ) -> None:
     """List dead letters, oldest first in each partition."""
-    found = list(_letters(topology).read(_filter(reason, topic, partition, since, until), limit))
+    found = list(_letters(topology, Command.LIST_LETTERS).read(_filter(reason, topic, partition, since, until), limit))
     if as_json:
         for letter in found:
             print(json.dumps(_told(letter)), flush=True)
@@ -73,7 +77,7 @@ def show(topology: Name, letter: Annotated[str, typer.Argument(help="PARTITION:O
     partition, _, offset = letter.partition(":")
     if not (partition.isdecimal() and offset.isdecimal()):
         raise typer.BadParameter("write PARTITION:OFFSET, such as 0:17")
-    found = _letters(topology).one(int(partition), int(offset))
+    found = _letters(topology, Command.LIST_LETTERS).one(int(partition), int(offset))
     if found is None:
         typer.echo(
             f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones", err=True
@@ -100,7 +104,7 @@ def replay(
 ) -> None:
     """Send dead letters back to where they came from, each once, except those replayed before. The application may run."""
     settings = Settings.load()
-    work = Replay(_letters(topology), settings, probe_from_environment())
+    work = Replay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
     done = work.run(
         _filter(reason, topic, partition, since, until),
         limit,
@@ -123,7 +127,7 @@ def purge_(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
     """Delete all dead letters that were written before a time, whatever their reason: Kafka deletes only from the beginning."""
-    letters, until_ms = _letters(topology), _time(until, "--until")
+    letters, until_ms = _letters(topology, Command.PURGE_LETTERS), _time(until, "--until")
     if not (
         yes or typer.confirm(f"delete all dead letters of {letters.application_id} before {told_time(until_ms or 0)}?")
     ):
@@ -135,8 +139,10 @@ def purge_(
         print("there was nothing to delete")
 
 
-def _letters(topology: str) -> Letters:
-    return Letters(load(topology).plan().application_id, Settings.load())
+def _letters(topology: str, command: Command) -> Letters:
+    plan, settings = load(topology).plan(), Settings.load()
+    verify_operator(command, plan, settings, AdminClient(librdkafka_config(settings)))
+    return Letters(plan.application_id, settings)
 
 
 def _filter(

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.broker.operator_acls import Command
 from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, StartRefused, TidemarkError
@@ -179,7 +180,7 @@ def rollback(topology: _Topology, restore_id: _Id = None) -> None:
 def _kit(topology: str) -> RestoreKit:
     settings = Settings.load()
     plan_of = load(topology).plan()
-    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms)
+    return RestoreKit.of(plan_of, settings, copy_sources(plan_of, settings), wall_clock_ms, Command.RESTORE)
 
 
 def _workspace(topology: str, restore_id: str | None) -> Workspace:

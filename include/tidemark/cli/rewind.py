@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.broker.operator_acls import Command
 from tidemark.clock import wall_clock_ms
 from tidemark.probe import probe_from_environment
 from tidemark.restore.kit import RestoreKit
@@ -39,7 +40,7 @@ def rewind(
         raise typer.BadParameter("it is only valid with --run", param_hint="--yes")
     settings = Settings.load()
     plan = load(topology).plan()
-    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms)
+    kit = RestoreKit.of(plan, settings, past_sources(plan, settings), wall_clock_ms, Command.RESTORE)
     console, probe = Console(), probe_from_environment()
     name = new_id()
     with tempfile.TemporaryDirectory(prefix="tidemark-rewind-") as temporary:

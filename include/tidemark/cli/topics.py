@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.broker.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
 from tidemark.change.recorded import named_plan
@@ -41,7 +42,7 @@ def apply(topology: _Topology) -> None:
     """Print the differences, then change the settings of the existing topics."""
     settings = Settings.load()
     admin = AdminClient(librdkafka_config(settings))
-    changes = plan_changes(load(topology).plan(), settings, admin)
+    changes = plan_changes(load(topology).plan(), settings, admin, Command.APPLY_SETTINGS)
     _show(changes)
     apply_changes(changes, settings, admin)
     if changes:

@@ -15,7 +15,7 @@ from tidemark.commit.dead_letters import dead_letter_record
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.commit.transaction import BatchProducer
-from tidemark.errors import BatchAborted, InstanceFenced
+from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
 from tidemark.membership.member import Member
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.probe import Probe
@@ -56,8 +56,11 @@ class Committer:
         with self.lock:
             self._require_ownership(batch)
             commit_time_ms = self.clock()
-            ends_before = self.ends.of([*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)])
-
+            places = [*self.sink_partitions, *(p for task, _ in batch for p in task.changelogs)]
+            try:
+                ends_before = self.ends.of(places)
+            except OutcomeUnknown as unanswered:
+                raise BatchAborted(f"nothing of the batch was sent: {unanswered}") from unanswered
             self.producer.begin()  # 1
             if self.description is not None:
                 message = {"key": DESCRIPTION_KEY, "value": self.description}

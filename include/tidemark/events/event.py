@@ -24,6 +24,8 @@ class EventKind(StrEnum):
     RESTORE_BATCH = "restore-batch"
     RESTORE_END = "restore-end"
     RESTORE_SUSPENDED = "restore-suspended"
+    WAITING = "waiting"
+    WAITING_END = "waiting-end"
     STANDSTILL = "standstill"
     STANDSTILL_END = "standstill-end"
 
@@ -41,6 +43,8 @@ BODY_FIELDS: Mapping[EventKind, tuple[str, ...]] = {
     EventKind.RESTORE_BATCH: _PROGRESS,
     EventKind.RESTORE_END: _PROGRESS,
     EventKind.RESTORE_SUSPENDED: _PROGRESS,
+    EventKind.WAITING: ("why",),
+    EventKind.WAITING_END: ("why", "waited_s"),
     EventKind.STANDSTILL: ("since_ms", "stood_s", "rto_s", "why"),
     EventKind.STANDSTILL_END: ("since_ms", "stood_s", "rto_s"),
 }
@@ -58,6 +62,14 @@ class Rebalance:
     gained: tuple[TopicPartition, ...]
     lost: tuple[TopicPartition, ...]
     generation: int
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A wait of an instance for brokers that its commits need. `waited_s` is its duration once it is over, None before."""
+
+    why: str
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +116,10 @@ class Event:
         if self.kind is EventKind.REBALANCE:
             told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
             return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *told])
+        if self.kind is EventKind.WAITING:
+            return f"waits: {body['why']}"
+        if self.kind is EventKind.WAITING_END:
+            return f"waited for {body['waited_s']:.0f} s: {body['why']}"
         if self.kind is EventKind.STANDSTILL:
             return f"no progress for {body['stood_s']:.0f} s: {body['why']}"
         if self.kind is EventKind.STANDSTILL_END:
@@ -136,6 +152,12 @@ def rebalance_body(rebalance: Rebalance) -> dict[str, Any]:
         "lost": [str(p) for p in rebalance.lost],
         "generation": rebalance.generation,
     }
+
+
+def waiting_body(waiting: Waiting) -> dict[str, Any]:
+    """Return the body of `EventKind.WAITING`, or of `EventKind.WAITING_END` if `waited_s` is known."""
+    body: dict[str, Any] = {"why": waiting.why}
+    return body if waiting.waited_s is None else body | {"waited_s": round(waiting.waited_s, 3)}
 
 
 def restore_body(progress: RestoreProgress) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from tidemark.events.event import Rebalance
+from tidemark.events.event import Rebalance, Waiting
 from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener, RestoreListener, RestoreProgress
@@ -16,6 +16,12 @@ from tidemark.restore.listener import LoggingRestoreListener, RestoreListener, R
 log = logging.getLogger(__name__)
 
 _GRACE_S = 0.5
+
+WAITING_REMEDY = (
+    "Nothing is committed meanwhile, and nothing is lost: start the broker of the partition again, or move the partition to "
+    "other brokers with `tidemark kafka reassign-partitions`"
+)
+"""What a person does about a partition that no broker leads, or that has too few replicas in sync."""
 
 
 class StateListener(Protocol):
@@ -39,7 +45,14 @@ class RebalanceListener(Protocol):
         """Called when the tasks of the new assignment are open."""
 
 
-class InstanceListener(StateListener, FailureListener, RebalanceListener, RestoreListener, Protocol):
+class WaitingListener(Protocol):
+    """Called from the instance's loop; must not block."""
+
+    def on_waiting(self, waiting: Waiting) -> None:
+        """Called when the instance begins to wait for brokers, and when the wait is over."""
+
+
+class InstanceListener(StateListener, FailureListener, RebalanceListener, WaitingListener, RestoreListener, Protocol):
     """All callbacks of an instance. Restores call it from several threads at once."""
 
 
@@ -76,6 +89,10 @@ class Listeners:
     def on_rebalance(self, rebalance: Rebalance) -> None:
         for listener in self._listeners:
             listener.on_rebalance(rebalance)
+
+    def on_waiting(self, waiting: Waiting) -> None:
+        for listener in self._listeners:
+            listener.on_waiting(waiting)
 
     def on_restore_start(self, progress: RestoreProgress) -> None:
         for listener in self._listeners:
@@ -118,3 +135,9 @@ class LoggingListener(LoggingRestoreListener):
             len(rebalance.held), ",".join(map(str, rebalance.gained)), ",".join(map(str, rebalance.lost)),
             rebalance.generation,
         )  # fmt: skip
+
+    def on_waiting(self, waiting: Waiting) -> None:
+        if waiting.waited_s is None:
+            log.warning("waiting: %s. %s", waiting.why, WAITING_REMEDY)
+        else:
+            log.warning("waited for %.1f s: %s", waiting.waited_s, waiting.why)

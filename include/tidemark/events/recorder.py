@@ -6,7 +6,17 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tidemark.events.event import Event, EventKind, Rebalance, failure_body, rebalance_body, restore_body, state_body
+from tidemark.events.event import (
+    Event,
+    EventKind,
+    Rebalance,
+    Waiting,
+    failure_body,
+    rebalance_body,
+    restore_body,
+    state_body,
+    waiting_body,
+)
 from tidemark.events.listeners import Closable
 from tidemark.instance.state import InstanceState
 from tidemark.restore.listener import BatchPace, RestoreProgress
@@ -44,6 +54,10 @@ class EventRecorder:
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         self._publish(EventKind.REBALANCE, rebalance_body(rebalance))
+
+    def on_waiting(self, waiting: Waiting) -> None:
+        kind = EventKind.WAITING if waiting.waited_s is None else EventKind.WAITING_END
+        self._publish(kind, waiting_body(waiting))
 
     def on_restore_start(self, progress: RestoreProgress) -> None:
         self._pace.start(progress)

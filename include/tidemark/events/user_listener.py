@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidemark.errors import InvalidSettings, InvalidTopology
-from tidemark.events.event import Rebalance
+from tidemark.events.event import Rebalance, Waiting
 from tidemark.instance.state import InstanceState
 from tidemark.restore.listener import RestoreProgress
 from tidemark.tasks.code import load_code
@@ -23,6 +23,7 @@ METHODS = (
     "on_change",
     "on_failure",
     "on_rebalance",
+    "on_waiting",
     "on_restore_start",
     "on_batch_restored",
     "on_restore_end",
@@ -78,6 +79,9 @@ class UserListener:
 
     def on_rebalance(self, rebalance: Rebalance) -> None:
         self._give("on_rebalance", rebalance)
+
+    def on_waiting(self, waiting: Waiting) -> None:
+        self._give("on_waiting", waiting)
 
     def on_restore_start(self, progress: RestoreProgress) -> None:
         self._give("on_restore_start", progress)

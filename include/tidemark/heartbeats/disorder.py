@@ -31,6 +31,7 @@ class Bad(IntEnum):
     NULL_TIME = 3
     NEGATIVE_TIME = 4
     YEAR_2099 = 5
+    OTHER_KEY = 6
 
 
 SOUND = -1

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
+from tidemark.broker.availability import external_topics, find_outage
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.cluster import topic_ids
 from tidemark.broker.offsets import EndOffsets
@@ -38,8 +39,10 @@ from tidemark.errors import (
     StartRefused,
     TaskLocked,
 )
+from tidemark.events.event import Waiting
 from tidemark.hold import require_not_held
 from tidemark.instance.listening import instance_listeners
+from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
 from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
 from tidemark.instance.settling import Settled, await_session_end
 from tidemark.instance.source import BatchSource, SourceBatch
@@ -71,6 +74,7 @@ from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
+_LOOK_S = 1.0
 _COMMIT_TRIES = 5
 _LISTENERS_CLOSE_S = 5.0
 _QUEUED_RECORDS_PER_BATCH_RECORD = 3
@@ -104,6 +108,7 @@ class Instance:
         self._tasks: dict[TopicPartition, Task] = {}
         self._capacity = TransactionCapacity(settings.transaction_timeout_ms)
         self._rate = _Rate()
+        self._stop = threading.Event()
 
         app = plan.application_id
         require_not_held(settings.var_dir, app)
@@ -211,7 +216,7 @@ class Instance:
 
     def run(self, source: BatchSource, stop: threading.Event) -> None:
         """Process until `stop` is set. Blocks. Raises the `TidemarkError` whose `exit_code` tells the supervisor what to do."""
-        self._source = source
+        self._source, self._stop = source, stop
         self._producer.init(stalled_after(self._settings))
         if self._has_grown:
             await_session_end(self._admin, self._plan.application_id, self._number, self._settings, stop)
@@ -411,8 +416,13 @@ class Instance:
         self._changed.set()
 
     def _commit(self, kind: CommitKind, part: list[tuple[Task, TaskUpdate]]) -> None:
-        """Commit; after an abort, try the same batch again while the instance still owns the tasks."""
-        for attempt in range(1, _COMMIT_TRIES + 1):
+        """Commit; after an abort, try the same batch again while the instance still owns the tasks.
+
+        A wait for brokers does not count as a try.
+        """
+        attempt = 0
+        while True:
+            attempt += 1
             started = time.monotonic()
             try:
                 self._committer.commit(kind, part)
@@ -423,6 +433,9 @@ class Instance:
                 raise
             except BatchAborted as aborted:
                 self._member.check()
+                if self._await_brokers(aborted):
+                    attempt = 0
+                    continue
                 if attempt == _COMMIT_TRIES:
                     raise
                 log.warning("commit aborted, attempt %d of %d: %s", attempt, _COMMIT_TRIES, aborted)
@@ -447,6 +460,37 @@ class Instance:
                 "batch_records": self._size.records,
             }
         )
+
+    def _await_brokers(self, aborted: BatchAborted) -> bool:
+        """Wait while some brokers answer but a commit cannot be written, and return whether that was so. Blocks.
+
+        The member stays in the group, so no task moves. If no broker answers, the number of tries stays limited, because the
+        group is then lost as well. Raises `TasksRevoked` on a rebalance or a stop, which come first.
+        """
+        app = self._plan.application_id
+        topics = {topic for s in self._plan.subtopologies for topic in s.sink_topics}
+        outage = find_outage(self._settings, app, topics)
+        if outage is None or not outage.is_partial:
+            return False
+        started = time.monotonic()
+        path, why = outage_path(self._settings.var_dir, app, self._number), ""
+        try:
+            while outage is not None and outage.is_partial:
+                if outage.why != why:
+                    why = outage.why
+                    self._listeners.on_waiting(Waiting(why))
+                    with suppress(OSError):
+                        write_outage(path, RecordedOutage(self._clock(), why, external_topics(self._plan)))
+                self._stop.wait(_LOOK_S)
+                if self._stop.is_set() or self._changed.is_set():
+                    raise TasksRevoked(f"the wait for brokers was interrupted: {why}") from aborted
+                self._member.check()
+                outage = find_outage(self._settings, app, topics)
+        finally:
+            path.unlink(missing_ok=True)
+            if why:
+                self._listeners.on_waiting(Waiting(why, time.monotonic() - started))
+        return True
 
     def close(self, failure: BaseException | None) -> None:
         """Stop reading, close stores and member. Never raises, so that `failure` is not hidden."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidemark.events.event import Rebalance
+from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.listeners import Listeners, LoggingListener
 from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
@@ -55,6 +55,8 @@ class RunFileListener:
     def on_rebalance(self, rebalance: Rebalance) -> None:
         held = [str(p) for p in rebalance.held]
         self._run_file.update({"partitions": held, "generation": rebalance.generation}, now=True)
+
+    def on_waiting(self, waiting: Waiting) -> None: ...
 
     def on_restore_start(self, progress: RestoreProgress) -> None: ...
 

@@ -27,6 +27,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.dead_letters import REASON
 from tidemark.commit.transaction import TransactionalProducer
 from tidemark.letters.letters import REPLAYED, Letter, LetterFilter, Letters, headers_of
+from tidemark.names import replays_transactional_id
 from tidemark.probe import Probe
 from tidemark.restore.alone import aborting
 from tidemark.settings import Settings
@@ -70,7 +71,7 @@ class Replay:
 
     def run(self, wanted: LetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
         """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again."""
-        name = f"{self.letters.application_id}-dlq-replay"
+        name = replays_transactional_id(self.letters.application_id)
         timeout_ms = self.settings.transaction_timeout_ms
         producer = TransactionalProducer(self.letters.client, name, timeout_ms, _QUEUED_RECORDS)
         # Only now can no earlier replay commit any more.

@@ -15,7 +15,9 @@ from rocksdict import Cache
 from tidemark.broker.clients import librdkafka_config
 from tidemark.broker.cluster import topic_configs, topic_ids
 from tidemark.broker.offsets import EndOffsets
+from tidemark.broker.operator_acls import Command
 from tidemark.broker.topics import partition_counts, task_ids
+from tidemark.change.operator_rights import verify_operator
 from tidemark.change.recorded import settled_description
 from tidemark.changelog.policy import changelog_policies
 from tidemark.errors import CopyUnusable, StartRefused
@@ -62,12 +64,20 @@ class RestoreKit:
 
     @classmethod
     def of(
-        cls, plan: TopologyPlan, settings: Settings, copies: Sequence[CopySource], clock: Callable[[], int]
+        cls,
+        plan: TopologyPlan,
+        settings: Settings,
+        copies: Sequence[CopySource],
+        clock: Callable[[], int],
+        command: Command | None = None,
     ) -> RestoreKit:
         """Create clients for the plan as the last upgrade or rescale left it.
 
-        Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, and `StartRefused` if the state belongs to another topology.
+        Blocks. Raises `InvalidSettings`, `OutcomeUnknown`, `StartRefused` if the state belongs to another topology, and
+        `PreflightFailed` if the user may not do what `command` needs.
         """
+        if command is not None:
+            verify_operator(command, plan, settings, AdminClient(librdkafka_config(settings)))
         settled, found = settled_description(plan, settings, AdminClient(librdkafka_config(settings)))
         return cls.exactly(settled, settings, copies, clock, {} if found is None else found.topic_ids)
 

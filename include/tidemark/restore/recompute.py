@@ -12,6 +12,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.clients import librdkafka_config
+from tidemark.broker.operator_acls import Command
+from tidemark.change.operator_rights import verify_operator
 from tidemark.local.spark_job import job_lines
 from tidemark.names import TaskId, TopicPartition
 from tidemark.restore.listener import RestoreListener, RestoreProgress
@@ -47,9 +52,10 @@ class Recomputation:
 def recompute(asked: Recomputation, settings: Settings, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
     """Run the job, after removing what is in the folder. Blocks as long as the job takes, a Spark start at least.
 
-    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `go_on` returns False. The
-    job ends when its caller does.
+    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `go_on` returns False, and
+    `PreflightFailed` if the user may not read the sources. The job ends when its caller does.
     """
+    verify_operator(Command.FROM_SOURCE, asked.plan, settings, AdminClient(librdkafka_config(settings)))
     shutil.rmtree(asked.folder, ignore_errors=True)
     asked.folder.mkdir(parents=True)
     request = pickle.dumps(asked)

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark.broker.operator_acls import Command
+from tidemark.change.operator_rights import verify_operator
 from tidemark.change.switch import fence
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitKind, CommitRecord
@@ -99,6 +101,7 @@ class Rewind:
         """
         kit = self.builder.kit
         require_rewindable(kit.plan)
+        verify_operator(Command.REWIND, kit.plan, kit.settings, kit.admin)
         with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say) as held:
             # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
             fence(kit, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})

@@ -106,10 +106,11 @@ class Topology:
         """Read a topic of JSON records.
 
         `key` is SQL for the record's key. It must give the same text as the record's own Kafka key (`_key`, the default),
-        because records are distributed over tasks by that key. `timestamp` is SQL for the event time, BIGINT epoch
-        milliseconds or TIMESTAMP; the default is the record's own Kafka timestamp. Besides the schema's columns, expressions
-        may name `_key`, `_topic`, `_partition`, `_offset` and `_timestamp`. `expects` is a contract of `expect(...)`, which
-        the audit checks. `on_error`: a record that cannot be read becomes a dead letter; with `fail` the instance ends.
+        because records are distributed over tasks by that key. A record for which it does not becomes a dead letter if a node
+        keeps state by the key. `timestamp` is SQL for the event time, BIGINT epoch milliseconds or TIMESTAMP; the default is
+        the record's own Kafka timestamp. Besides the schema's columns, expressions may name `_key`, `_topic`, `_partition`,
+        `_offset` and `_timestamp`. `expects` is a contract of `expect(...)`, which the audit checks. `on_error`: a record that
+        cannot be read becomes a dead letter; with `fail` the instance ends.
 
         Reading the same topic again with the same arguments returns the same source. Raises `InvalidTopology`.
         """

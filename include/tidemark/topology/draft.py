@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidemark.errors import InvalidTopology
 from tidemark.names import changelog_topic, is_legal_name
-from tidemark.topology.keyless import with_null_keys
+from tidemark.topology.keyless import with_checked_keys, with_null_keys
 from tidemark.topology.plan import (
     Aggregation,
     Branch,
@@ -141,7 +141,7 @@ class Draft:
                     nodes.append(node)
                     reached.add(node.node)
             found.append(SubTopology(len(found), sources, branches, tuple(nodes)))
-        return with_null_keys(found)
+        return with_checked_keys(with_null_keys(found))
 
 
 def check_row_columns(columns: Iterable[Column], where: str, *, are_declared: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Records without a key: which nodes need a key, and where a branch leads (KIP-962)."""
+"""Records without a key (KIP-962) or under another key than `key=` gives: which nodes need the key, and where branches lead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tidemark.topology.plan import (
     Branch,
     JoinKind,
     Map,
+    Process,
     Reduce,
     Rekey,
     RowSink,
@@ -19,6 +20,7 @@ from tidemark.topology.plan import (
     TaskNode,
 )
 from tidemark.topology.roads import Roads
+from tidemark.topology.schema import KEY
 
 
 def needs_key(subtopology: SubTopology, branch: Branch) -> bool:
@@ -41,6 +43,39 @@ def needs_key_of(node: TaskNode, side: int) -> bool:
     if isinstance(node, StreamTableJoin):
         return node.kind is JoinKind.INNER and side == 0
     return isinstance(node, TableSource | Reduce)
+
+
+def relies_on_key(subtopology: SubTopology, branch: Branch) -> bool:
+    """Return whether a node downstream of the branch keeps or looks up state by the keys of the records.
+
+    The state of a key is in the task of that Kafka key: under a key of another text, each task would keep a part of it.
+    """
+    return branch.aggregation is not None or any(_keeps_by_key(node) for node, _ in _takers(subtopology, branch))
+
+
+def _keeps_by_key(node: TaskNode) -> bool:
+    if isinstance(node, Process):
+        # A processor promises to keep keys because state is downstream of it.
+        return bool(node.stores) or node.keeps_key
+    return not isinstance(node, Map | RowSink)
+
+
+def with_checked_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, ...]:
+    """Let the sources compare keys if a node downstream relies on them, and return the result."""
+    return tuple(
+        replace(
+            subtopology,
+            sources=tuple(
+                replace(source, checks_key=source.key != KEY.name and _is_relied_on(subtopology, number))
+                for number, source in enumerate(subtopology.sources)
+            ),
+        )
+        for subtopology in subtopologies
+    )
+
+
+def _is_relied_on(subtopology: SubTopology, source: int) -> bool:
+    return any(branch.source == source and relies_on_key(subtopology, branch) for branch in subtopology.branches)
 
 
 def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, ...]:

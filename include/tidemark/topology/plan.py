@@ -42,7 +42,9 @@ class Source:
     """A topic of JSON records. `key` and `timestamp` are SQL over the schema's columns.
 
     `timestamp` yields BIGINT epoch milliseconds. A record without a value keeps its Kafka key and timestamp; in the source of
-    a table (`is_table`) it deletes its key. `expects` is the contract of the topic.
+    a table (`is_table`) it deletes its key. `expects` is the contract of the topic. With `checks_key`, a record for which `key`
+    gives another text than its Kafka key becomes a dead letter, because a node keeps or looks up state by the key
+    (`keyless.with_checked_keys`).
     """
 
     node: str
@@ -53,6 +55,7 @@ class Source:
     is_table: bool = False
     expects: tuple[Expected, ...] = ()
     on_error: OnError = OnError.DEAD_LETTER
+    checks_key: bool = False
 
 
 @dataclass(frozen=True)

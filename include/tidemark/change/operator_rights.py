@@ -1,0 +1,82 @@
+"""Checks that the user of a command has the rights that it needs, before it reads or changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.acls import verify_granted
+from tidemark.broker.operator_acls import (
+    OPERATOR_GRANT,
+    WITHOUT_DESCRIPTION,
+    Command,
+    OperatorTopics,
+    TopicNames,
+    operator_acls,
+)
+from tidemark.broker.topics import partition_counts
+from tidemark.change.description import Description, with_generations
+from tidemark.change.generations import next_generation
+from tidemark.change.recorded import named, recorded
+from tidemark.change.routing import next_routing, routed
+from tidemark.names import changelog_topic
+from tidemark.settings import Settings
+from tidemark.topology.plan import TopologyPlan
+
+
+def operator_topics(
+    plan: TopologyPlan, found: Description | None, existing: Collection[str], instances: int
+) -> OperatorTopics:
+    """Return the topics of an application before and after a change. Pure.
+
+    `plan` is that of the topology module. If it has the current names already, no topics after a change are returned. `found`
+    is the recorded description; None means an application that was never changed. `existing` are all known topics of the
+    cluster.
+    """
+    used = _used(plan, found)
+    if plan.routed:
+        return OperatorTopics(plan.application_id, used, instances)
+    app = plan.application_id
+    if found is None:
+        held = {spec.name: 0 for spec in plan.stores}
+    else:
+        held = {name: store.spec.generation for name, store in found.stores.items()}
+    numbers = {spec.name: next_generation(app, spec.name, existing, held.get(spec.name)) for spec in plan.stores}
+    created = with_generations(plan, numbers)
+    routing = 0 if found is None else found.routing
+    rescaled = routed(created, next_routing(app, plan.repartition_topics, existing, routing))
+    created = routed(created, routing) if routing else created
+    return OperatorTopics(
+        app, used, instances, TopicNames.of(created).without(used), TopicNames.of(rescaled).without(used)
+    )
+
+
+def _used(plan: TopologyPlan, found: Description | None) -> TopicNames:
+    own = TopicNames.of(plan if found is None else named(plan, found))
+    if found is None:
+        return own
+    app, internal = plan.application_id, {*found.internal, *(found.user_topics if found.routing else ())}
+    specs = [store.spec for store in found.stores.values()]
+    return TopicNames(
+        frozenset(found.user_topics),
+        own.sinks,
+        frozenset(changelog_topic(app, spec.name, spec.generation) for spec in specs if spec.has_changelog),
+        frozenset(found.routed_topic(topic) for topic in internal),
+    )
+
+
+def verify_operator(command: Command, plan: TopologyPlan, settings: Settings, admin: AdminClient) -> None:
+    """Raise `PreflightFailed` if the user lacks rights to topics or to the group that a command needs. Blocks.
+
+    Rights to the topics that the command creates are checked when they exist. Raises `OutcomeUnknown` if no broker answers.
+    """
+    app = plan.application_id
+    found = None
+    if command not in WITHOUT_DESCRIPTION:
+        # These first: the other names are in the description, and a topic that the user may not see looks like a lost one.
+        own = operator_acls(OperatorTopics(app, TopicNames(), 0), [command])
+        verify_granted(own, app, settings, admin, OPERATOR_GRANT)
+        found = recorded(settings, admin, plan, partition_counts(admin, settings))
+    topics = OperatorTopics(app, _used(plan, found), 0)
+    verify_granted(operator_acls(topics, [command]), app, settings, admin, OPERATOR_GRANT)

@@ -1,0 +1,79 @@
+"""Reads the records at given offsets of source partitions, without Spark: those that Spark has found to be bad.
+
+Spark can return rows in parts (`toLocalIterator`), but it keeps the result of each part until the driver ends: Spark 4.2
+registers the job of a part under its query, which has ended by then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
+
+from tidemark.errors import OutcomeUnknown
+from tidemark.names import TopicPartition
+from tidemark.restore.changelog import is_passing, read_committed_consumer
+
+_FETCH_RECORDS = 2_000
+_FIRST_S, _MORE_S = 0.2, 0.01
+_SEEK_RECORDS = 20_000
+"""Gaps of more offsets are skipped by a seek. Smaller ones are read, because the client has fetched them already."""
+
+
+def records_at(
+    client_config: Mapping[str, Any],
+    offsets: Mapping[TopicPartition, Sequence[int]],
+    stalled_after_s: float,
+) -> Iterator[Message]:
+    """Yield the committed record at each offset. The offsets of a partition must ascend. Blocks.
+
+    Raises `OutcomeUnknown` if a record no longer exists, or if nothing arrives for `stalled_after_s`.
+    """
+    consumer = read_committed_consumer(client_config, "tidemark-records-at")
+    try:
+        for place, wanted in offsets.items():
+            if wanted:
+                yield from _of_partition(consumer, place, wanted, stalled_after_s)
+    except KafkaException as error:
+        raise OutcomeUnknown(f"failed to read records by their offsets: {error}; try again") from error
+    finally:
+        consumer.close()
+
+
+def _of_partition(
+    consumer: Consumer, place: TopicPartition, wanted: Sequence[int], stalled_after_s: float
+) -> Iterator[Message]:
+    consumer.assign([ClientPartition(place.topic, place.partition, wanted[0])])
+    number, moved_at = 0, time.monotonic()
+    while True:
+        # In two steps, because the client waits for the whole timeout unless it has as many records as were requested.
+        messages = consumer.consume(1, timeout=_FIRST_S)
+        if messages:
+            messages += consumer.consume(_FETCH_RECORDS - 1, timeout=_MORE_S)
+        at = wanted[number]
+        for message in messages:
+            if (error := message.error()) is not None:
+                if error.code() != KafkaError._PARTITION_EOF and not is_passing(error):
+                    raise KafkaException(error)
+                continue
+            at, moved_at = int(message.offset() or 0), time.monotonic()
+            if at > wanted[number]:
+                raise OutcomeUnknown(
+                    f"the record at {place} offset {wanted[number]} has been deleted since it was found to be bad: the topic's "
+                    "retention deletes records that are not processed yet; raise it, then start again"
+                )
+            if at == wanted[number]:
+                yield message
+                number += 1
+                if number == len(wanted):
+                    return
+        if time.monotonic() - moved_at > stalled_after_s:
+            raise OutcomeUnknown(
+                f"failed to read the record at {place} offset {wanted[number]}: nothing arrived for {stalled_after_s:.0f} s; "
+                "check the broker"
+            )
+        if wanted[number] - at > _SEEK_RECORDS:
+            consumer.seek(ClientPartition(place.topic, place.partition, wanted[number]))

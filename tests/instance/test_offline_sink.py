@@ -1,0 +1,237 @@
+"""A sink partition whose only broker is down, on three real brokers: its stream waits, others go on, and nothing is lost.
+
+Batches are made in plain Python; instances, transactions and brokers are real.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from tests.restore.counting import PARTITIONS, CountingApp, CountingSource, outputs
+from tests.truth.topics import read_all
+
+from tidemark.broker.availability import find_outage
+from tidemark.broker.offsets import EndOffsets, committed_offsets
+from tidemark.broker.topics import partition_counts
+from tidemark.checks.lag_sampling import check_lag
+from tidemark.checks.verdict import Verdict
+from tidemark.errors import ExitCode, TidemarkError
+from tidemark.events.event import Event, EventKind
+from tidemark.instance.instance import Instance
+from tidemark.instance.outage_file import outage_path, read_outage
+from tidemark.instance.source import SourceBatch
+from tidemark.local.broker import EmbeddedCluster
+from tidemark.local.processes import wait_until
+from tidemark.names import TopicPartition, events_topic
+from tidemark.settings import Settings
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+
+GONE = 3
+"""The broker that is killed."""
+
+
+class StreamingSource(CountingSource):
+    """Goes on for ever, whatever brokers come and go: that is Spark's to do, and not what is tested here."""
+
+    def next(self, timeout_s: float) -> SourceBatch | None:
+        """The next batch, None while there is none."""
+        found = [] if self._consumer is None else self._consumer.consume(self._most, timeout_s)
+        messages = [message for message in found if message.error() is None]
+        if not messages:
+            return None
+        starts, ends = dict(self._next), dict(self._next)
+        for message in messages:
+            ends[TopicPartition(message.topic(), message.partition())] = message.offset() + 1
+        self._next = ends
+        return SourceBatch(0, starts, ends, [self.counted(messages)], ())
+
+
+class StreamingApp(CountingApp):
+    """An instance in a thread, which goes on until it is told to stop."""
+
+    def __init__(self, settings: Settings, admin: AdminClient, name: str, homes: list[list[int]]) -> None:
+        """`homes` are the brokers of each partition of the sink."""
+        sink = NewTopic(f"{name}-out", len(homes), replica_assignment=homes, config={"min.insync.replicas": "1"})
+        admin.create_topics([sink])[f"{name}-out"].result(15)
+        assert wait_until(lambda: f"{name}-out" in partition_counts(admin, settings), 15)
+        super().__init__(settings, admin, name)
+        self.settings = self.settings.model_copy(update={"broker_timeout_ms": 3000, "commit_interval_ms": 50})
+
+    @contextmanager
+    def streaming(self, probe: Callable[[str], None] = lambda _point: None) -> Iterator[list[BaseException]]:
+        """Runs while the block does; what it has ended with is in the list, which must be empty at the end."""
+        stop, ended = threading.Event(), []
+        self.ended = ended
+        self.instance = instance = Instance(self.plan, self.settings, 0, "counting", probe)
+
+        def run() -> None:
+            failure: BaseException | None = None
+            try:
+                source = StreamingSource(self.settings.bootstrap_servers, f"{self.name}-in", threading.Event())
+                instance.run(source, stop)
+            except BaseException as error:
+                failure = error
+                ended.append(error)
+            finally:
+                instance.close(failure)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield ended
+        finally:
+            stop.set()
+            thread.join(60)
+        assert not thread.is_alive()
+
+    def is_level(self) -> bool:
+        """Whether all input is committed."""
+        places = [TopicPartition(f"{self.name}-in", number) for number in range(PARTITIONS)]
+        ends = EndOffsets(self.admin, 10).of(places)
+        found = committed_offsets({"bootstrap.servers": self.settings.bootstrap_servers}, self.name, places, 10)
+        return all(place in found and found[place].offset == ends[place] for place in places)
+
+    def drain(self, records: int) -> float:
+        """Feed and wait for the commits; seconds."""
+        started = time.monotonic()
+        self.feed(records)
+        assert wait_until(lambda: bool(self.ended) or self.is_level(), 90), "not all input is committed"
+        assert self.ended == []
+        return time.monotonic() - started
+
+    def exact(self) -> bool:
+        """Whether each update is in the sink once, and the last of each key is its count."""
+        found = outputs(self)
+        last = {key: max(count for one, count in found if one == key) for key, _ in found}
+        return set(found.values()) == {1} and last == dict(self.expected)
+
+
+@pytest.fixture
+def make(
+    cluster: EmbeddedCluster, settings: Settings, tmp_path: Path, unique: Callable[[str], str]
+) -> Callable[..., StreamingApp]:
+    """Makes applications on the three brokers."""
+
+    def made(name: str, homes: list[list[int]]) -> StreamingApp:
+        own = {
+            "bootstrap_servers": cluster.bootstrap,
+            "var_dir": tmp_path / name,
+            "state_dir": tmp_path / name / "state",
+        }
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        return StreamingApp(settings.model_copy(update=own), admin, unique(name), homes)
+
+    return made
+
+
+@contextmanager
+def without_a_broker(cluster: EmbeddedCluster, app: StreamingApp) -> Iterator[None]:
+    """The broker is gone, and the others know it; it is back afterwards."""
+    cluster.kill_node(GONE)
+    try:
+        assert wait_until(lambda: is_offline(app), 60)
+        yield
+    finally:
+        cluster.start_node(GONE)
+
+
+def is_offline(app: StreamingApp) -> bool:
+    found = find_outage(app.settings, app.name, [f"{app.name}-out"])
+    return found is not None and found.why == f"no broker leads {app.name}-out[0]"
+
+
+def events(app: StreamingApp) -> list[Event]:
+    rows = read_all(app.settings.bootstrap_servers, [events_topic(app.name)])
+    return [Event.from_json(row.value) for found in rows.values() for row in found]
+
+
+def test_should_wait_for_an_offline_sink_partition_while_other_applications_go_on(cluster, make, caplog):
+    caplog.set_level("INFO")
+    app, other = make("waits", [[GONE], [1]]), make("goes-on", [[1], [2]])
+    partition = f"{app.name}-out[0]"
+    with app.streaming() as ended, other.streaming() as other_ended:
+        before_s = app.drain(5000)
+        other.drain(500)
+        records = app.instance._size.records
+        with without_a_broker(cluster, app):
+            app.feed(2000)
+            recorded = outage_path(app.settings.var_dir, app.name, 0)
+            assert wait_until(lambda: read_outage(recorded) is not None or bool(ended), 60), caplog.text
+            assert ended == []
+            assert partition in read_outage(recorded).why
+            other.drain(500)
+            # Longer than it may wait for a broker, and than a transaction may last.
+            assert not wait_until(lambda: bool(ended), 15), ended
+            assert not app.is_level()
+            said = [record.getMessage() for record in caplog.records if partition in record.getMessage()]
+            assert any("start the broker" in text and "reassign-partitions" in text for text in said), said
+            (found,) = [f for f in check_lag(app.plan, app.settings, "counting") if f.subject == partition]
+            assert found.verdict is Verdict.FAILED
+            assert "the partition has no leader" in found.message
+            assert "start its broker again" in found.message
+            assert [f for f in check_lag(other.plan, other.settings, "counting") if f.verdict is Verdict.FAILED] == []
+        assert wait_until(app.is_level, 60), caplog.text
+        assert app.drain(5000) < 3 * before_s + 5
+        assert app.instance._size.records == records
+        assert wait_until(lambda: read_outage(recorded) is None, 15)
+    assert (ended, other_ended) == ([], [])
+    kinds = [event.kind for event in events(app) if event.kind in (EventKind.WAITING, EventKind.WAITING_END)]
+    assert kinds == [EventKind.WAITING, EventKind.WAITING_END]
+    assert app.exact()
+    assert other.exact()
+
+
+def test_should_stop_as_asked_while_it_waits_and_wait_again_when_it_is_started(cluster, make):
+    """No end of it spends the budget of relaunches: it stops with 0, and a new one waits, too."""
+    app = make("stopped", [[GONE], [1]])
+    recorded = outage_path(app.settings.var_dir, app.name, 0)
+    with app.streaming() as ended:
+        app.drain(500)
+    assert ended == []
+    with without_a_broker(cluster, app):
+        app.feed(500)
+        for _ in range(2):
+            with app.streaming() as ended:
+                assert wait_until(lambda: read_outage(recorded) is not None or bool(ended), 60)
+                assert ended == []
+            assert ended == []
+    with app.streaming() as ended:
+        assert wait_until(app.is_level, 90)
+    assert ended == []
+    assert app.exact()
+
+
+def test_should_lose_nothing_when_the_broker_goes_in_the_middle_of_a_commit(cluster, make):
+    """What has begun cannot be ended without the partition: the instance may end with 10 then, and is launched again."""
+    app = make("midway", [[GONE], [1]])
+    with app.streaming() as ended:
+        app.drain(500)
+    assert ended == []
+    killed: list[str] = []
+
+    def kill(point: str) -> None:
+        if point == "3-changelogs" and not killed:
+            killed.append(point)
+            cluster.kill_node(GONE)
+
+    try:
+        app.feed(500)
+        with app.streaming(kill) as ended:
+            assert wait_until(lambda: bool(killed) and (bool(ended) or is_offline(app)), 90)
+            wait_until(lambda: bool(ended), 30)
+        for error in ended:
+            assert isinstance(error, TidemarkError), error
+            assert error.exit_code is ExitCode.RETRY, error
+    finally:
+        cluster.start_node(GONE)
+    with app.streaming() as ended:
+        assert wait_until(app.is_level, 90), ended
+    assert ended == []
+    assert app.exact()
