@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.compile import branch_sql, dead_letter_places_sql, read_options, times_sql
+from spark_jobs.compile import dead_letter_places_sql, read_options, times_sql
 from spark_jobs.kafka_reading import following, read_between
+from spark_jobs.statements import Statements
 from tidemark.broker.clients import librdkafka_config
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
@@ -49,6 +50,8 @@ class BoundedReader:
         self._ahead_ms = settings.max_timestamp_ahead_ms
         # All readers of a session share its views, so the name must be unique.
         self._view = f"bounded_{next(_numbers)}"
+        self.statements = Statements(subtopology, f"{self._view}_records", self._ahead_ms)
+        """Over batches of this sub-topology, whichever gear reads them."""
         self._empty: dict[int, pa.Table] = {}
 
     def tables(self, starts: Offsets, ends: Offsets) -> list[pa.Table]:
@@ -59,31 +62,15 @@ class BoundedReader:
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
             if any(start < end for start, end in spans.values()):
                 frame = self._read(spans, {**following(f"{self._group}-catch-up"), **read_options(self._subtopology)})
-                found |= self._branch_tables(frame, branches)
+                found |= self.statements.tables(frame, branches)
                 continue
             missing = [i for i in branches if i not in self._empty]
             if missing:
                 first = {p: (start, start + 1) for p, (start, _) in spans.items()}
-                self._empty |= self._branch_tables(
-                    self._read(first, read_options(self._subtopology)).where("false"), missing
-                )
+                nothing = self._read(first, read_options(self._subtopology)).where("false")
+                self._empty |= self.statements.tables(nothing, missing)
             found |= {i: self._empty[i] for i in branches}
         return [found[i] for i in range(len(self._subtopology.branches))]
-
-    def _branch_tables(self, frame: DataFrame, branches: list[int]) -> dict[int, pa.Table]:
-        """Return the tables of some branches of one source, by their numbers. Kafka is read only once."""
-        frame.createOrReplaceTempView(self._view)
-        several = len(branches) > 1
-        if several:
-            frame.persist()
-        try:
-            return {i: self._spark.sql(self._branch_sql(i)).toArrow() for i in branches}
-        finally:
-            if several:
-                frame.unpersist()
-
-    def _branch_sql(self, number: int) -> str:
-        return branch_sql(self._subtopology, self._subtopology.branches[number], self._view, self._ahead_ms)
 
     def batches(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> Iterator[SourceBatch]:
         """Yield the records of a range as one batch. `tables` are the partial results of this range.

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from spark_jobs.sql_text import literal
 from tidemark.topology.plan import Column
 
 SEPARATOR = "\\u0001"
+QUOTE = '"'
 _SPACE = " ?"
 # Printable ASCII without quote and backslash: Java matches such a class with a bit set. There is no backtracking (`+` after a
 # quantifier), because no value can contain what follows it.
@@ -24,12 +26,29 @@ _VALUES = {
 }
 
 
-def pattern(schema: Sequence[Column]) -> str | None:
-    """Return the regular expression with a group per column, or None if a column's type has no plain form."""
-    if any(column.type not in _VALUES for column in schema):
-        return None
-    fields = [f'"{re.escape(column.name)}":{_SPACE}{_VALUES[column.type]}' for column in schema]
+def is_possible(schema: Sequence[Column]) -> bool:
+    """Return whether all columns have types with a plain form."""
+    return all(column.type in _VALUES for column in schema)
+
+
+def pattern(schema: Sequence[Column], groups: Iterable[int] | None = None, quoted: bool = False) -> str:
+    """Return the regular expression, with a group for each column of `groups` (default: all).
+
+    All types must have a plain form. With `quoted`, the group of a string includes its quotes.
+    """
+    wanted = set(range(len(schema)) if groups is None else groups)
+    fields = [
+        f'"{re.escape(column.name)}":{_SPACE}{_value(column.type, is_group=i in wanted, quoted=quoted)}'
+        for i, column in enumerate(schema)
+    ]
     return r"\A\{" + f",{_SPACE}".join(fields) + r"\}\z"
+
+
+def _value(kind: str, *, is_group: bool, quoted: bool) -> str:
+    text = _VALUES[kind]
+    if not is_group:
+        return text.replace("(", "(?:")
+    return f"({text.replace('(', '(?:')})" if quoted and kind == "STRING" else text
 
 
 def needed(schema: Sequence[Column], expressions: Iterable[str]) -> tuple[int, ...]:
@@ -47,3 +66,39 @@ def field_sql(position: int, count: int, text: str) -> str:
     """Return the SQL of the value at `position` (from 0) of `count` values in a replaced record."""
     until = text if position == count - 1 else f"substring_index({text}, '{SEPARATOR}', {position + 2})"
     return f"substring_index({until}, '{SEPARATOR}', -1)"
+
+
+def taken_sql(schema: Sequence[Column], columns: Sequence[int], value: str) -> str:
+    """Return the SQL of the needed columns of a record as one text, which is empty if the record is not in the usual form.
+
+    A single column is extracted by itself, which is cheapest. Several are put behind separators.
+    """
+    if len(columns) > 1:
+        replaced = f"regexp_replace({value}, {literal(pattern(schema, columns))}, '{replacement(range(len(columns)))}')"
+        return f"CASE WHEN startswith({value}, '{{') THEN {replaced} ELSE '' END"
+    return f"regexp_extract({value}, {literal(pattern(schema, columns, quoted=True))}, {len(columns)})"
+
+
+def is_taken_sql(columns: Sequence[int], text: str) -> str:
+    """Return the SQL of whether `taken_sql` has found the usual form."""
+    return f"startswith({text}, '{SEPARATOR}')" if len(columns) > 1 else f"{text} <> ''"
+
+
+def taken_field_sql(schema: Sequence[Column], columns: Sequence[int], column: int, text: str) -> str:
+    """Return the SQL of one of the needed columns, by its number, in the text of `taken_sql`."""
+    if len(columns) > 1:
+        return field_sql(columns.index(column), len(columns), text)
+    return f"substring({text}, 2, length({text}) - 2)" if schema[column].type == "STRING" else text
+
+
+def first_field_is_sql(schema: Sequence[Column], text: str, value: str) -> str:
+    """Return the SQL of whether the first column, a string, of a record in the usual form is equal to `text`, an expression.
+
+    A text that contains a quote could be equal to more than the column, so it counts as different.
+    """
+    starts = " OR ".join(
+        f"startswith({value}, concat({literal(f'{{{name}:{space}{QUOTE}')}, {text}, '{QUOTE}'))"
+        for name in [f"{QUOTE}{schema[0].name}{QUOTE}"]
+        for space in ("", " ")
+    )
+    return f"NOT contains({text}, '{QUOTE}') AND ({starts})"

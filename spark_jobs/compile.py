@@ -4,7 +4,7 @@ Every statement is the same for every batch, so Spark compiles its code only onc
 result has the columns
 
     p       INT      source partition
-    status  INT      `Status`: good, bad, filtered, no key; only good rows of an aggregation have key and window
+    status  INT      `Status`: good, bad, filtered, no key, unread; only good rows of an aggregation have key and window
     rows    BIGINT   number of records in this row
     max_ts  BIGINT   newest timestamp among them, epoch milliseconds
     k       STRING   key; null for a record without one
@@ -20,6 +20,10 @@ and for lists in sessions, each record has its own row, because both depend on t
 
 A record without a value counts as a record in which all columns are null: a filter is evaluated on nulls, and a select leaves
 the columns null. Its key and its timestamp are those of Kafka. The module `keyless` decides which branches need a key.
+
+A statement for canonical records alone reads the good records that are in the usual form, in one stage of generated code, and
+counts all others as unread (`docs/decisions/0020-one-stage-for-canonical-records.md`). `unread_sql` selects those for the
+statement that reads all records.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_jobs import canonical
+from spark_jobs.sql_text import literal, quoted
 from tidemark.stores.layout import HLL_LG_K, KLL_K, slots_of
 from tidemark.tasks.task import Status
 from tidemark.tasks.update import IMPOSSIBLE_TIMESTAMP, KEY_DIFFERS, KEY_NOT_TEXT, NO_KEY, UNPARSABLE
@@ -50,6 +55,7 @@ _NUMBER_TYPE = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE"}
 _KEPT = ("__p", "__offset", "__status", "__k", "__ts", "__deleted")
 _HEADERS = {"__headers": "headers"}
 _RAW = {"__raw_key": "key", "__raw_value": "value", **_HEADERS}
+_KAFKA_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 RESERVED = ("_key", "_topic", "_partition", "_offset", "_timestamp")
 
 
@@ -59,16 +65,6 @@ def read_options(subtopology: SubTopology) -> Mapping[str, str]:
     Headers cost time per record, so they are read only if a sink passes them on.
     """
     return {"includeHeaders": "true"} if any(branch.sinks for branch in subtopology.branches) else {}
-
-
-def quoted(name: str) -> str:
-    """Return a column name in backticks."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """Return a text as an SQL string literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def judged_sql(
@@ -116,8 +112,7 @@ SELECT partition AS __p, offset AS __offset, value IS NULL AS __deleted, key IS 
     try_validate_utf8(CAST(key AS STRING)) AS _key, topic AS _topic, partition AS _partition,
     offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
 FROM {view}"""
-    pattern = canonical.pattern(source.schema)
-    if pattern is None:
+    if not canonical.is_possible(source.schema):
         fields = ", ".join(f"__r.{quoted(c.name)} AS {quoted(c.name)}" for c in source.schema)
         return f"""
 SELECT {kept}, {refused} AS __unparsable, {fields} FROM (
@@ -130,7 +125,9 @@ SELECT {kept}, __value, {from_json} AS __r FROM ({raw}))"""
         else f"CAST(NULL AS {c.type}) AS {quoted(c.name)}"
         for i, c in enumerate(source.schema)
     )
-    replaced = f"regexp_replace(__value, {literal(pattern)}, '{canonical.replacement(needed)}')"
+    replaced = (
+        f"regexp_replace(__value, {literal(canonical.pattern(source.schema))}, '{canonical.replacement(needed)}')"
+    )
     return f"""
 SELECT {kept}, NOT __plain AND ({refused}) AS __unparsable, {fields} FROM (
 SELECT {kept}, __plain, __text, __value, CASE WHEN NOT __plain THEN {from_json} END AS __r FROM (
@@ -139,21 +136,90 @@ SELECT *, CASE WHEN __is_object THEN {replaced} ELSE __value END AS __text FROM 
 SELECT *, startswith(__value, '{{') AS __is_object FROM ({raw})))))"""
 
 
-def branch_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Return the SQL of the partial results of one branch, or of its records if it has no aggregation."""
-    sql = _reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)
+def has_canonical_statement(source: Source) -> bool:
+    """Return whether the records of a source can be read by statements for canonical records alone."""
+    return canonical.is_possible(source.schema)
+
+
+def unread_sql(source: Source, view: str, max_timestamp_ahead_ms: int, *, has_headers: bool) -> str:
+    """Return the SQL of the records of `view`, unchanged, that statements for canonical records alone count as unread.
+
+    `has_headers` says whether the view has them.
+    """
+    columns = {f"__raw_{name}": name for name in (*_KAFKA_COLUMNS, *(("headers",) if has_headers else ()))}
+    judged = _canonical_sql(source, view, max_timestamp_ahead_ms, (), columns)
+    raw = ", ".join(f"{kept} AS {name}" for kept, name in columns.items())
+    return f"SELECT {raw} FROM ({judged}) WHERE __status = {Status.UNREAD}"
+
+
+def _canonical_sql(
+    source: Source, view: str, max_timestamp_ahead_ms: int, reads: Iterable[str], extra: Mapping[str, str]
+) -> str:
+    """Return the SQL of `judged_sql`, in which good records in the usual form have their status and all others are unread."""
+    schema = source.schema
+    key_column = next((i for i, column in enumerate(schema) if column.name == source.key), None)
+    # Comparing the first column in place is cheaper than extracting it.
+    is_compared = source.checks_key and key_column == 0 and schema[0].type == "STRING"
+    wanted = [source.timestamp, *reads, *([] if is_compared else [source.key])]
+    needed = canonical.needed(schema, wanted)
+    if is_compared:
+        needed = tuple(i for i in needed if i != 0)
+    fields = [_canonical_field(source, i, needed, is_compared) for i in range(len(schema))]
+    kept = ", ".join(["__p", "__offset", *extra, *RESERVED])
+    more = "".join(f", {column} AS {name}" for name, column in extra.items())
+    key = "_key" if is_compared or source.key == "_key" else f"CAST(({source.key}) AS STRING)"
+    is_good = [f"__ts >= 0 AND __ts <= _timestamp + {max_timestamp_ahead_ms}"]
+    if is_compared:
+        is_good.append(f"({canonical.first_field_is_sql(schema, '_key', '__value')})")
+    elif source.checks_key and source.key != "_key":
+        is_good.append("__k = _key")
+    else:
+        is_good.append("is_valid_utf8(_key)")
+    is_taken = canonical.is_taken_sql(needed, "__text")
+    good = f"coalesce({' AND '.join(['__is_canonical', *is_good])}, false)"
+    status = f"CASE WHEN {good} THEN {Status.GOOD} ELSE {Status.UNREAD} END"
+    return f"""
+SELECT *, {status} AS __status FROM (
+SELECT *, {key} AS __k, CAST(({source.timestamp}) AS BIGINT) AS __ts FROM (
+SELECT {kept}, __value, false AS __deleted, {is_taken} AS __is_canonical, {", ".join(fields)} FROM (
+SELECT *, {canonical.taken_sql(schema, needed, "__value")} AS __text FROM (
+SELECT partition AS __p, offset AS __offset{more}, CAST(key AS STRING) AS _key, topic AS _topic,
+    partition AS _partition, offset AS _offset, unix_millis(timestamp) AS _timestamp, CAST(value AS STRING) AS __value
+FROM {view}))))"""
+
+
+def _canonical_field(source: Source, number: int, needed: tuple[int, ...], key_is_compared: bool) -> str:
+    column = source.schema[number]
+    if number in needed:
+        text = canonical.taken_field_sql(source.schema, needed, number, "__text")
+    else:
+        text = "_key" if number == 0 and key_is_compared else "NULL"
+    return f"CAST({text} AS {column.type}) AS {quoted(column.name)}"
+
+
+def branch_sql(
+    subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int, *, canonical_only: bool = False
+) -> str:
+    """Return the SQL of the partial results of one branch, or of its records if it has no aggregation.
+
+    With `canonical_only`, it reads canonical records alone (see `has_canonical_statement`).
+    """
+    sql = _reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms, canonical_only)
     if branch.aggregation is None:
         return _records_sql(sql, branch)
     return _partials_sql(sql, branch.aggregation)
 
 
-def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int) -> str:
+def _reaching_sql(
+    subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int, canonical_only: bool = False
+) -> str:
     """Return the SQL of every record after the branch's steps, with its status."""
     source = subtopology.sources[branch.source]
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
     extra = _HEADERS if branch.sinks else {}
-    sql = judged_sql(source, view, max_timestamp_ahead_ms, _expressions(source, branch), extra)
+    judged = _canonical_sql if canonical_only else judged_sql
+    sql = judged(source, view, max_timestamp_ahead_ms, _expressions(source, branch), extra)
     always = [*_KEPT, *extra]
     columns = [*(c.name for c in source.schema), *RESERVED]
     for step in branch.steps:
@@ -187,6 +253,17 @@ def _reaching_sql(subtopology: SubTopology, branch: Branch, view: str, max_times
     if not cases:
         return sql
     return f"SELECT * EXCEPT (__status), CASE {' '.join(cases)} ELSE __status END AS __status FROM ({sql})"
+
+
+def has_row_per_record(aggregation: Aggregation) -> bool:
+    """Return whether each partial result is of one record.
+
+    Sliding windows, and lists in sessions, depend on the order of arrival.
+    """
+    if isinstance(aggregation.window, SlidingWindow):
+        return True
+    has_lists = any(aggregate.fold is Fold.COLLECT for aggregate in aggregation.aggregates)
+    return has_lists and aggregation.window is not None and not isinstance(aggregation.window, Window)
 
 
 def passes_over_null_values(aggregation: Aggregation) -> bool:
@@ -236,8 +313,7 @@ def _partials_sql(sql: str, aggregation: Aggregation) -> str:
         at = _window_start(aggregation.window, good) if is_aligned else f"CASE WHEN {good} THEN __ts END"
         start, selected = f", {at} AS w", ", w"
         group += ", w"
-        has_lists = any(aggregate.fold is Fold.COLLECT for aggregate in aggregation.aggregates)
-        if isinstance(aggregation.window, SlidingWindow) or (not is_aligned and has_lists):
+        if has_row_per_record(aggregation):
             start += f", CASE WHEN {good} THEN __offset END AS __one"
             group += ", __one"
     return (
@@ -305,7 +381,10 @@ def dead_letters_sql(subtopology: SubTopology, source: Source, view: str, max_ti
 
 
 def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Return SQL for partition and offset of a source's records without a key that is needed; empty if no node needs a key."""
+    """Return the SQL of the places of a source's records that lack a key which some node needs.
+
+    It is an empty text if no node needs a key.
+    """
     return " UNION ALL ".join(
         f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
         f"WHERE __status = {Status.NO_KEY}"
@@ -315,7 +394,7 @@ def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timest
 
 
 def dead_letter_places_sql(subtopology: SubTopology, source: Source, view: str, max_timestamp_ahead_ms: int) -> str:
-    """Return SQL for the offsets and reasons of the dead letters of `dead_letters_sql`; `view` has only this source.
+    """Return the SQL of the places and reasons of the dead letters of `dead_letters_sql`. `view` has only this source.
 
     Columns: `reason STRING`, `p INT`, `record_offset BIGINT`.
     """

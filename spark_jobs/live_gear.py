@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.bounded_read import BoundedReader
-from spark_jobs.compile import branch_sql, read_options
+from spark_jobs.compile import read_options
 from spark_jobs.kafka_reading import as_they_come, assignment, offsets_json
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
@@ -111,9 +111,7 @@ class _Handler:
         self._size = size
         self._commit_interval_s = settings.commit_interval_ms / 1000
         self._index = subtopology.index
-        self._view = f"live_{subtopology.index}"
-        ahead_ms = settings.max_timestamp_ahead_ms
-        self._branches = [branch_sql(subtopology, branch, self._view, ahead_ms) for branch in subtopology.branches]
+        self._branches = len(subtopology.branches)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Compute a batch and hand it over, then wait for the commit interval. A batch that is too large ends this gear."""
@@ -138,14 +136,8 @@ class _Handler:
 
     def _hand_over(self, frame: DataFrame, ends: Offsets, spanned: int) -> None:
         started = time.monotonic()
-        session = frame.sparkSession
-        frame.createOrReplaceTempView(self._view)
-        several = len(self._branches) > 1
-        if several:
-            frame.persist()
-        tables = [session.sql(sql).toArrow() for sql in self._branches]
-        if several:
-            frame.unpersist()
+        found = self._reader.statements.tables(frame, range(self._branches))
+        tables = [found[number] for number in range(self._branches)]
         # Dead letters are read again with their headers, which the stream does not read.
         for batch in self._reader.batches(self.next_offsets, ends, tables):
             log.info(

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Row, SparkSession
 
 from spark_jobs.bounded_read import bad_records
-from spark_jobs.compile import branch_sql, dead_letters_sql
+from spark_jobs.compile import dead_letters_sql
+from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
 from tidemark.names import TaskId, TopicPartition, dlq_topic
 from tidemark.partitioning import partitions_of
@@ -100,6 +101,9 @@ class TopologyTestDriver:
         self._now_ms = start_ms
         settings = Settings.load()
         self._ahead_ms = settings.max_timestamp_ahead_ms
+        self._statements = {
+            s.index: Statements(s, f"test_driver_records_{s.index}", self._ahead_ms) for s in self._plan.subtopologies
+        }
         self._sql_memory_bytes = settings.sql_memory_bytes
         self._folder = tempfile.TemporaryDirectory(prefix="tidemark-test-driver-")
         self._directory = InstanceDirectory(Path(self._folder.name), self._plan.application_id, 0)
@@ -220,10 +224,8 @@ class TopologyTestDriver:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_KAFKA))
         view = f"test_driver_{subtopology.index}"
         frame.createOrReplaceTempView(view)
-        tables = [
-            self._spark.sql(branch_sql(subtopology, branch, view, self._ahead_ms)).toArrow()
-            for branch in subtopology.branches
-        ]
+        found = self._statements[subtopology.index].tables(frame, range(len(subtopology.branches)))
+        tables = [found[number] for number in range(len(subtopology.branches))]
         letters: list[DeadLetter] = []
         if bad_records(tables):
             letters = self._dead_letters(subtopology, view)

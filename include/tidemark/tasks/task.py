@@ -51,6 +51,8 @@ class Status:
     FILTERED = 2
     NO_KEY = 3
     """Good, but without the key that some node of the branch needs; nodes that need no key process it."""
+    UNREAD = 4
+    """Not in the usual form, so another statement reads it; a task never gets such a row."""
 
 
 @dataclass(frozen=True)

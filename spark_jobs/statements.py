@@ -1,0 +1,125 @@
+"""Computes the partial results of a sub-topology's records with the cheapest statements that can read them.
+
+A statement for canonical records alone is one stage of generated code. A second statement reads the records that the first one
+leaves unread, and runs only for batches that have such records. If many records of a source are not canonical, one statement
+reads all of them for the next batches (`docs/decisions/0020-one-stage-for-canonical-records.md`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from spark_jobs.compile import branch_sql, has_canonical_statement, has_row_per_record, unread_sql
+from spark_jobs.sql_text import literal
+from tidemark.stores.layout import slots_of
+from tidemark.tasks.task import Status
+from tidemark.topology.plan import Aggregation, Fold, SubTopology
+
+log = logging.getLogger(__name__)
+
+_MUCH = 0.1
+"""If a larger share of the records is unread, one statement reads all records of the source."""
+
+_TRY_AGAIN_BATCHES = 100
+"""After this many batches, the statements for canonical records are tried again."""
+
+_MERGED = {Fold.COUNT: "sum", Fold.SUM: "sum", Fold.MIN: "min", Fold.MAX: "max", Fold.MEAN: "sum"}
+"""How two partial results of one key are merged. Sketches and lists cannot be merged here."""
+
+
+class Statements:
+    """Runs the statements of one sub-topology. Not thread-safe; `tables` blocks for at least one Spark job."""
+
+    def __init__(self, subtopology: SubTopology, view: str, max_timestamp_ahead_ms: int) -> None:
+        self._subtopology = subtopology
+        self._view = view
+        self._ahead_ms = max_timestamp_ahead_ms
+        self._waits = {
+            number: 0 for number, source in enumerate(subtopology.sources) if has_canonical_statement(source)
+        }
+        """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
+
+    def tables(self, frame: DataFrame, branches: Sequence[int]) -> dict[int, pa.Table]:
+        """Return the tables of some branches, by their numbers. `frame` has the columns of Spark's Kafka source."""
+        frame.createOrReplaceTempView(self._view)
+        several = len(branches) > 1
+        if several:
+            frame.persist()
+        try:
+            found: dict[int, pa.Table] = {}
+            for source in sorted({self._subtopology.branches[number].source for number in branches}):
+                own = [number for number in branches if self._subtopology.branches[number].source == source]
+                found |= self._of_source(frame, source, own)
+            return found
+        finally:
+            if several:
+                frame.unpersist()
+
+    def _of_source(self, frame: DataFrame, source: int, branches: Sequence[int]) -> dict[int, pa.Table]:
+        waits = self._waits.get(source)
+        if waits is None or waits > 0:
+            if waits:
+                self._waits[source] = waits - 1
+            return {number: _run(frame, self._sql(number)) for number in branches}
+        tables = {number: _run(frame, self._sql(number, canonical_only=True)) for number in branches}
+        records, unread = _unread(tables[branches[0]])
+        if not unread:
+            return tables
+        if unread > records * _MUCH:
+            log.info(
+                "%d of %d records are not in the usual form: subtopology=%d source=%s, the next %d batches use the statement "
+                "for all records",
+                unread, records, self._subtopology.index, self._subtopology.sources[source].topic, _TRY_AGAIN_BATCHES,
+            )  # fmt: skip
+            self._waits[source] = _TRY_AGAIN_BATCHES
+        return {number: self._completed(frame, number, table) for number, table in tables.items()}
+
+    def _completed(self, frame: DataFrame, number: int, table: pa.Table) -> pa.Table:
+        """Add the partial results of the unread records to a table of those of the canonical ones."""
+        branch = self._subtopology.branches[number]
+        aggregation = branch.aggregation
+        if aggregation is not None and not _is_mergeable(aggregation):
+            return _run(frame, self._sql(number))
+        source = self._subtopology.sources[branch.source]
+        view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
+        others = f"({unread_sql(source, view, self._ahead_ms, has_headers='headers' in frame.columns)})"
+        rest = _run(frame, branch_sql(self._subtopology, branch, others, self._ahead_ms))
+        read = table.filter(pc.not_equal(table.column("status"), Status.UNREAD))
+        both = pa.concat_tables([read, rest.select(read.column_names).cast(read.schema)])
+        return both if aggregation is None or has_row_per_record(aggregation) else _merged(both, aggregation)
+
+    def _sql(self, number: int, *, canonical_only: bool = False) -> str:
+        branch = self._subtopology.branches[number]
+        return branch_sql(self._subtopology, branch, self._view, self._ahead_ms, canonical_only=canonical_only)
+
+
+def _run(frame: DataFrame, sql: str) -> pa.Table:
+    # A streaming batch has its own session, and so do its views.
+    return frame.sparkSession.sql(sql).toArrow()
+
+
+def _unread(table: pa.Table) -> tuple[int, int]:
+    """Return the number of records in a table, and how many of them are unread."""
+    rows = table.column("rows")
+    unread = rows.filter(pc.equal(table.column("status"), Status.UNREAD))
+    return pc.sum(rows).as_py() or 0, pc.sum(unread).as_py() or 0
+
+
+def _is_mergeable(aggregation: Aggregation) -> bool:
+    return has_row_per_record(aggregation) or all(each.fold in _MERGED for each in aggregation.aggregates)
+
+
+def _merged(table: pa.Table, aggregation: Aggregation) -> pa.Table:
+    """Merge the rows that have the same partition, status, key and window."""
+    keys = [name for name in ("p", "status", "k", "w") if name in table.column_names]
+    how = {"rows": "sum", "max_ts": "max", "last_offset": "max"}
+    how |= {slot.column: _MERGED[each.fold] for each in aggregation.aggregates for slot in slots_of((each,))}
+    found = table.group_by(keys).aggregate(list(how.items()))
+    names = {**{name: name for name in keys}, **{name: f"{name}_{function}" for name, function in how.items()}}
+    merged = pa.table({name: found.column(names[name]) for name in table.column_names})
+    return merged.cast(table.schema)

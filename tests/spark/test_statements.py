@@ -1,0 +1,152 @@
+"""Batches read by statements for canonical records, completed by those for the other records, against one statement for all."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import random
+
+import pytest
+from spark_jobs.compile import branch_sql, dead_letters_sql
+from spark_jobs.statements import Statements
+from tests.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
+
+from tidemark.topology.builder import Topology
+from tidemark.topology.windows import hopping, session, sliding, tumbling
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "patient_id STRING, beat_ms BIGINT, ibi_ms INT, recording STRING"
+KEY_LAST = "beat_ms BIGINT, ibi_ms INT, recording STRING, patient_id STRING"
+
+
+def windows(stream, window):
+    return stream.group_by_key().windowed_by(window)
+
+
+PATHS = {
+    "counted": lambda s: windows(s, tumbling("60s").grace("5s")).count(name="n", store="s", retention="1h"),
+    "hopping": lambda s: windows(s, hopping("60s", "20s").grace("5s")).count(name="n", store="s", retention="1h"),
+    "without windows": lambda s: s.group_by_key().aggregate(
+        store="s", n="count(*)", most="max(ibi_ms)", least="min(beat_ms)", all="sum(ibi_ms)", mean="mean(ibi_ms)"
+    ),
+    "sketches": lambda s: s.group_by_key().aggregate(store="s", kinds="distinct(recording)"),
+    "sessions": lambda s: windows(s, session("30s").grace("1s")).count(name="n", store="s", retention="1h"),
+    "sliding": lambda s: windows(s, sliding("30s").grace("1s")).count(name="n", store="s", retention="1h"),
+    "filtered": lambda s: windows(s.filter("ibi_ms > 500"), tumbling("60s").grace("5s")).count(
+        name="n", store="s", retention="1h"
+    ),
+    "selected": lambda s: s.select(patient_id="patient_id", twice="ibi_ms * 2").to("out"),
+    "sent on": lambda s: s.to("out"),
+    "table": lambda s: s.filter("true").to_table("t"),
+    "under a new key": lambda s: s.group_by("recording", name="by-recording").count(name="n", store="s"),
+    "two paths": lambda s: (s.to("out"), s.group_by_key().count(name="n", store="s")),
+}
+
+
+def plan_of(build, schema=SCHEMA, key="patient_id"):
+    topology = Topology("app")
+    build(topology.stream("in", schema=schema, key=key, timestamp="beat_ms"))
+    return topology.plan().subtopologies[0]
+
+
+def frame_of(spark, records):
+    stamp = dt.datetime.fromtimestamp(NOW / 1000, dt.UTC)
+    rows = [(k, v, "in", offset % 2, offset, stamp, [("h", b"1")]) for offset, (k, v) in enumerate(records)]
+    return spark.createDataFrame(rows, KAFKA)
+
+
+def content(table):
+    def sortable(row):
+        return json.dumps(
+            {k: v.hex() if isinstance(v, bytes) else v for k, v in row.items()}, sort_keys=True, default=str
+        )
+
+    return sorted(map(sortable, table.to_pylist()))
+
+
+def assert_alike(spark, subtopology, records):
+    """Each path's table is that of one statement for all records."""
+    frame = frame_of(spark, records)
+    statements = Statements(subtopology, "statements", AHEAD)
+    found = statements.tables(frame, range(len(subtopology.branches)))
+    frame.createOrReplaceTempView("all_records")
+    for number, branch in enumerate(subtopology.branches):
+        expected = spark.sql(branch_sql(subtopology, branch, "all_records", AHEAD)).toArrow()
+        assert found[number].schema.names == expected.schema.names
+        assert content(found[number]) == content(expected)
+
+
+MIXED = [(key, value) for value in VALUES for key in (b"p1", None, b"\xff", "ü".encode())]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_should_give_what_one_statement_for_all_records_gives(spark, path):
+    assert_alike(spark, plan_of(PATHS[path]), [*MIXED, *[(b"p1", beat(ibi=n)) for n in range(400, 900)]])
+
+
+@pytest.mark.parametrize("path", ["counted", "sent on"])
+def test_should_do_so_wherever_the_key_stands(spark, path):
+    values = [
+        json.dumps({"beat_ms": NOW, "ibi_ms": n, "recording": "r", "patient_id": f"p{n % 3}"}).encode()
+        for n in range(300)
+    ]
+    records = [(f"p{n % 4}".encode(), value) for n, value in enumerate(values)]
+    assert_alike(spark, plan_of(PATHS[path], KEY_LAST), records)
+    assert_alike(spark, plan_of(PATHS[path], SCHEMA, key="upper(patient_id)"), [(b"P1", canonical())] * 50 + MIXED[:20])
+    assert_alike(spark, plan_of(PATHS[path], SCHEMA, key="_key"), [(b"P1", canonical())] * 50 + MIXED[:20])
+
+
+def test_should_not_take_a_key_for_the_beginning_of_a_record(spark):
+    """Such a key makes the record begin as it would if both keys were the same."""
+    whole = canonical().decode()
+    keys = [whole[len('{"patient_id":"') : end] for end in (len(whole) - 2, len(whole) - 1, 30, 19)]
+    records = [(key.encode(), canonical()) for key in keys] + [(b"p1", canonical())] * 90
+    assert_alike(spark, plan_of(PATHS["counted"]), records)
+
+
+def test_should_count_alike_whatever_is_drawn(spark):
+    chance = random.Random(5)
+    values = [
+        *(beat(f"p{n % 5}", NOW + n * 7_000, n) for n in range(40)),
+        *(json.dumps(json.loads(beat(f"p{n % 5}", NOW + n * 7_000, n)), separators=(",", ":")).encode() for n in range(40)),
+        *(json.dumps({"ibi_ms": n, "recording": "r", "patient_id": f"p{n % 5}", "beat_ms": NOW}).encode() for n in range(20)),
+        b"{broken", None,
+    ]  # fmt: skip
+    keys = [b"p0", b"p1", b"p2", b"p3", b"p4", None]
+    for path in ("counted", "without windows", "sessions"):
+        records = [(chance.choice(keys), chance.choice(values)) for _ in range(1000)]
+        assert_alike(spark, plan_of(PATHS[path]), records)
+
+
+def test_should_find_the_dead_letters_of_all_records(spark):
+    subtopology = plan_of(PATHS["counted"])
+    frame_of(spark, MIXED).createOrReplaceTempView("letters")
+    found = spark.sql(dead_letters_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
+    expected = spark.sql(branch_sql(subtopology, subtopology.branches[0], "letters", AHEAD)).toArrow().to_pylist()
+    assert len(found) == sum(row["rows"] for row in expected if row["status"] in (1, 3)) > 0
+    assert len({row["record_offset"] for row in found}) == len(found)
+
+
+def test_should_read_a_source_with_many_records_in_another_form_by_one_statement(spark, caplog):
+    subtopology = plan_of(PATHS["counted"])
+    statements = Statements(subtopology, "much", AHEAD)
+    odd = [(b"p1", json.dumps({"beat_ms": NOW, "patient_id": "p1"}).encode())] * 20
+    asked = []
+    frame = frame_of(spark, [*odd, *[(b"p1", canonical())] * 80])
+
+    class Counting:
+        columns = frame.columns
+        sparkSession = type("Session", (), {"sql": staticmethod(lambda text: (asked.append(text), spark.sql(text))[1])})
+
+        def createOrReplaceTempView(self, name):
+            frame.createOrReplaceTempView(name)
+
+    with caplog.at_level(logging.INFO):
+        first = statements.tables(Counting(), [0])[0]
+    assert "20 of 100 records are not in the usual form: subtopology=0 source=in" in caplog.text
+    assert len(asked) == 2
+    second = statements.tables(Counting(), [0])[0]
+    assert len(asked) == 3
+    assert content(first) == content(second)
