@@ -1,1 +1,0 @@
-"""The database of facts: the history of a deployment, in one SQL database."""

@@ -1,0 +1,324 @@
+"""What `docs/semantics.md` says of how Tidemark differs from Kafka Streams, on the test driver."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidemark.partitioning import partitions_of
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
+from tidemark.topology.table import until_window_closes
+from tidemark.topology.windows import session, tumbling
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[3]
+MINUTE = 60_000
+T0 = 1_700_000_040_000  # a whole minute
+PROCESSORS = "tests.tasks.nodes.used_processors"
+
+
+def a_topology() -> tuple[Topology, object]:
+    topology = Topology("app")
+    beats = topology.stream("beats", schema="id STRING, at_ms BIGINT, ward STRING", key="id", timestamp="at_ms")
+    return topology, beats
+
+
+@pytest.fixture
+def running(topology_driver):
+    """Makes a driver that has `pipe_at(seconds, key, ward)`."""
+
+    def make(topology, **options):
+        driver = topology_driver(topology, start_ms=T0 + 30 * MINUTE, **options)
+        driver.pipe_at = lambda seconds, key="p1", ward=None: driver.pipe(
+            "beats", {"id": key, "at_ms": T0 + seconds * 1000, "ward": ward}, key=key
+        )
+        return driver
+
+    return make
+
+
+def values(records):
+    return [record.value for record in records]
+
+
+def counted(grace="0s"):
+    topology, beats = a_topology()
+    counts = beats.group_by_key().windowed_by(tumbling("60s").grace(grace)).count(name="n", store="counts")
+    return topology, counts.to("counts")
+
+
+def test_should_move_stream_time_per_commit_and_judge_lateness_at_the_batchs_start(running):
+    driver = running(counted()[0])
+    driver.pipe_at(120)
+    driver.pipe_at(0)
+    assert driver.store("counts") == {("p1", T0): {"n": 1}, ("p1", T0 + 2 * MINUTE): {"n": 1}}
+    assert driver.late_records == 0
+    driver.pipe_at(1)
+    driver.commit()
+    assert driver.late_records == 1
+    assert driver.store("counts")["p1", T0] == {"n": 1}
+
+
+def test_should_emit_one_update_per_touched_window_and_commit(running):
+    driver = running(counted()[0])
+    for seconds in (0, 1, 2, 61):
+        driver.pipe_at(seconds)
+    assert [(v["window_start"] - T0, v["n"]) for v in values(driver.read("counts"))] == [(0, 3), (MINUTE, 1)]
+    driver.pipe_at(62)
+    assert [v["n"] for v in values(driver.read("counts"))] == [2]
+
+
+def test_should_take_a_batchs_records_by_each_topics_newest_timestamp_then_the_table_then_offset(running):
+    topology, beats = a_topology()
+    wards = topology.table("wards", schema="name STRING", store="wards")
+    beats.left_join(wards).to("out")
+    driver = running(topology)
+    driver.pipe_at(2, ward="second")
+    driver.pipe_at(1, ward="first")
+    for at, name in ((1, "a"), (2, "b")):
+        driver.pipe("wards", {"name": name}, key="p1", timestamp_ms=T0 + at * 1000)
+    # Nothing of the beats' topic comes before its first record, which is as new as the second ward.
+    assert [(v["ward"], v["name"]) for v in values(driver.read("out"))] == [("second", "b"), ("first", "b")]
+
+
+def test_should_keep_a_tables_last_record_by_offset_though_it_is_older(running):
+    topology, beats = a_topology()
+    beats.to_table("last")
+    driver = running(topology)
+    driver.pipe_at(100, ward="first")
+    driver.pipe_at(50, ward="second")
+    assert driver.store("last")["p1"]["ward"] == "second"
+
+
+def test_should_show_a_stream_its_own_count(running):
+    topology, beats = a_topology()
+    beats.left_join(beats.group_by_key().count(name="n", store="counts")).to("out")
+    driver = running(topology)
+    found = []
+    for seconds in (100, 50, 120):
+        driver.pipe_at(seconds)
+        found += [v["n"] for v in values(driver.read("out"))]
+    assert found == [1, 2, 3]
+    # In one batch the count comes once, with the key's newest record.
+    driver.pipe_at(121)
+    driver.pipe_at(122)
+    assert [v["n"] for v in values(driver.read("out"))] == [3, 5]
+
+
+def test_should_emit_a_merged_session_once_and_delete_its_parts(running):
+    topology, beats = a_topology()
+    beats.group_by_key().windowed_by(session("60s")).count(name="n", store="sessions").to("sessions")
+    driver = running(topology)
+    for seconds in (0, 100, 50):
+        driver.pipe_at(seconds)
+    assert [v["n"] for v in values(driver.read("sessions"))] == [3]
+    driver.pipe_at(150)
+    deleted, merged = driver.read("sessions")
+    assert (deleted.value, merged.value["n"], merged.value["window_end"]) == (None, 4, T0 + 150_000)
+
+
+def test_should_emit_early_what_a_full_buffer_pushes_out_and_the_final_only_if_it_changed(running):
+    topology, counts = counted()
+    until = until_window_closes(max_records=1, when_full="emit_early_when_full")
+    counts.suppress(until, store="buffer").to("finals")
+    driver = running(topology)
+    for key in ("p1", "p2"):
+        driver.pipe_at(0, key)
+    assert [(v["id"], v["n"]) for v in values(driver.read("finals"))] == [("p1", 1)]
+    driver.advance_stream_time(T0 + MINUTE)
+    assert [(v["id"], v["n"]) for v in values(driver.read("finals"))] == [("p2", 1)]
+
+
+def test_should_not_revive_a_session_by_a_chain_of_records_that_are_late_one_by_one(running):
+    topology, beats = a_topology()
+    beats.group_by_key().windowed_by(session("30s").grace("5s")).count(name="n", store="sessions")
+    driver = running(topology)
+    driver.pipe_at(100)
+    driver.commit()
+    for seconds in (0, 25, 50, 70):
+        driver.pipe_at(seconds)
+    driver.commit()
+    assert driver.store("sessions") == {("p1", T0 + 70_000, T0 + 100_000): {"n": 2}}
+    assert driver.late_records == 3
+
+
+def test_should_keep_a_session_in_a_table_behind_it_when_its_start_moves(running):
+    topology, beats = a_topology()
+    sessions = beats.group_by_key().windowed_by(session("60s")).count(name="n", store="sessions")
+    sessions.to_stream().to_table("newest")
+    driver = running(topology)
+    for seconds in (100, 60):
+        driver.pipe_at(seconds)
+        driver.commit()
+    assert driver.store("newest")["p1"]["n"] == 2
+
+
+def test_should_give_the_final_of_a_session_that_ends_where_gap_and_grace_do(running):
+    topology, beats = a_topology()
+    sessions = beats.group_by_key().windowed_by(session("3s").grace("10s")).count(name="n", store="sessions")
+    sessions.suppress(until_window_closes()).to("finals")
+    driver = running(topology)
+    for seconds in (140, 127):
+        driver.pipe_at(seconds)
+        driver.commit()
+    assert [(v["window_end"] - T0, v["n"]) for v in values(driver.read("finals"))] == [(127_000, 1)]
+
+
+@pytest.mark.parametrize(("seconds", "finals"), [(124, []), (125, [2])])
+def test_should_close_a_suppressed_session_a_gap_and_a_grace_behind_its_end(running, seconds, finals):
+    topology, beats = a_topology()
+    sessions = beats.group_by_key().windowed_by(session("60s").grace("5s")).count(name="n", store="sessions")
+    sessions.suppress(until_window_closes()).to("finals")
+    driver = running(topology)
+    driver.pipe_at(0)
+    driver.pipe_at(60)
+    driver.commit()
+    driver.advance_stream_time(T0 + seconds * 1000)
+    assert [v["n"] for v in values(driver.read("finals"))] == finals
+
+
+def test_should_leave_records_out_whose_new_key_is_null(running):
+    topology, beats = a_topology()
+    beats.group_by("ward", name="by-ward").count(name="n", store="wards")
+    driver = running(topology, partitions=2)
+    for seconds, ward in enumerate(("3", None, "3")):
+        driver.pipe_at(seconds, ward=ward)
+    assert driver.store("wards") == {"3": {"n": 2}}
+    assert driver.read("app-dlq") == []
+
+
+def test_should_pass_a_null_new_key_on_to_a_left_join(running):
+    topology, beats = a_topology()
+    wards = topology.table("wards", schema="name STRING", store="wards")
+    beats.repartition("ward", "by-ward").left_join(wards).to("out")
+    driver = running(topology)
+    driver.pipe_at(0, ward=None)
+    driver.pipe_at(1, ward="3")
+    driver.commit()
+    assert [(record.key, record.value["ward"]) for record in driver.read("out")] == [(None, None), ("3", "3")]
+
+
+@pytest.mark.parametrize(("condition", "out"), [
+    ("name LIKE 'a%'", [{"name": "a"}]), ("coalesce(name, 'a') LIKE 'a%'", [{"name": "a"}, None]),
+])  # fmt: skip
+def test_should_ask_a_filter_behind_a_table_of_a_deletion_with_nulls(running, condition, out):
+    topology = Topology("app")
+    wards = topology.table("wards", schema="name STRING", store="wards")
+    wards.to_stream().filter(condition).to("out")
+    driver = running(topology)
+    driver.pipe("wards", {"name": "a"}, key="w1")
+    driver.pipe("wards", {"name": "b"}, key="w2")
+    driver.commit()
+    driver.pipe("wards", None, key="w1")
+    assert values(driver.read("out")) == out
+
+
+def test_should_compute_behind_a_stateful_node_what_spark_computes(running):
+    topology, counts = counted()
+    counts.to_stream().select("n div 2 AS half", "n / 0 AS none", "CAST(n AS STRING) || '!' AS text").to("out")
+    driver = running(topology)
+    for seconds in (0, 1, 2):
+        driver.pipe_at(seconds)
+    assert values(driver.read("out")) == [{"half": 1, "none": None, "text": "3!"}]
+
+
+def test_should_emit_a_commits_results_in_the_order_of_their_last_records(running):
+    driver = running(counted()[0])
+    for seconds, key in ((61, "p2"), (59, "p2"), (59, "p1"), (0, "p3")):
+        driver.pipe_at(seconds, key)
+    found = [(v["id"], v["window_start"] - T0) for v in values(driver.read("counts"))]
+    assert found == [("p2", MINUTE), ("p2", 0), ("p1", 0), ("p3", 0)]
+
+
+def test_should_expire_keys_at_the_end_of_a_batch_without_emitting_it(running):
+    topology, beats = a_topology()
+    beats.to_table(Materialized("last", ttl="1m")).to("out")
+    driver = running(topology)
+    driver.pipe_at(0)
+    assert len(driver.read("out")) == 1
+    driver.advance_stream_time(T0 + MINUTE + 1)
+    assert driver.store("last") == {}
+    assert driver.read("out") == []
+
+
+def test_should_call_back_the_upstream_processor_first(running):
+    topology, beats = a_topology()
+    first = beats.process(f"{PROCESSORS}:Every20", emits="n BIGINT")
+    first.process(f"{PROCESSORS}:Every15", emits="n BIGINT").to("out")
+    driver = running(topology)
+    driver.pipe("beats", {"id": "a", "at_ms": T0}, key="a")
+    driver.commit()
+    driver.read("out")
+    driver.pipe("beats", {"id": "b", "at_ms": T0 + 20}, key="b")
+    # Due are 15 and 20: Kafka Streams calls the downstream processor's 15 before the upstream one's 20.
+    assert [record.key for record in driver.read("out")] == ["b", "every 20", "every 15"]
+
+
+def test_should_call_back_by_the_clock_from_when_the_driver_was_made(running):
+    topology, beats = a_topology()
+    beats.process(f"{PROCESSORS}:EveryTenSeconds", emits="n BIGINT").to("out")
+    driver = running(topology)
+    driver.advance_wall_clock("9s")
+    assert driver.read("out") == []
+    driver.advance_wall_clock("1s")
+    assert [record.value["n"] for record in driver.read("out")] == [T0 + 30 * MINUTE + 10_000]
+
+
+def test_should_keep_every_live_window_in_a_compacted_topic_of_windowed_keys(running):
+    topology, beats = a_topology()
+    by_key = beats.group_by_key()
+    by_key.windowed_by(tumbling("60s").grace("1m")).count(name="n", store="t").to("times", windowed_key=True)
+    sessions = (
+        by_key.windowed_by(session("30s").grace("1m")).count(name="n", store="s").to("sessions", windowed_key=True)
+    )
+    named = sessions.to_stream().filter("n IS NULL OR n > 0").select("window_start", "window_end", "n * 1 AS n")
+    named.to("mapped", windowed_key=True)
+    driver = running(topology)
+    for seconds in (0, 40, 61, 20):
+        driver.pipe_at(seconds)
+        driver.commit()
+    kept = {topic: {r.key: r.value for r in driver.read(topic)} for topic in ("times", "sessions", "mapped")}
+    assert {key: row["n"] for key, row in kept["times"].items()} == {("p1", T0): 3, ("p1", T0 + MINUTE): 1}
+    live = {key: row["n"] for key, row in kept["sessions"].items() if row is not None}
+    assert live == {("p1", T0, T0 + 61_000): 4}
+    gone = {key for key, row in kept["sessions"].items() if row is None}
+    assert gone
+    # A tombstone says in its key which session is gone, also after it was mapped.
+    assert {key for key, row in kept["mapped"].items() if row is None} == gone
+    assert {key: row["n"] for key, row in kept["mapped"].items() if row is not None} == live
+
+
+def test_should_keep_what_a_processor_forwards_in_the_task_of_its_new_key(running):
+    topology, beats = a_topology()
+    renamed = beats.process(f"{PROCESSORS}:UnderTheWard", emits="id STRING")
+    renamed.repartition(name="by-ward").to_table("last-of-ward").to("out")
+    driver = running(topology, partitions=3)
+    wards = [f"ward {n}" for n in range(9)]
+    for ward in wards:
+        driver.pipe_at(1, key="p1", ward=ward)
+    assert {ward: row["id"] for ward, row in driver.store("last-of-ward").items()} == dict.fromkeys(wards, "p1")
+    holding = {
+        task.id.partition: [key.decode() for segment in store.segments() for key, _ in store.items(segment)]
+        for task in driver._tasks.values()
+        for name, store in task.stores.items()
+        if name == "last-of-ward"
+    }
+    assert {partition: sorted(keys) for partition, keys in holding.items()} == {
+        partition: sorted(w for w in wards if partitions_of([w.encode()], 3)[0] == partition) for partition in range(3)
+    }
+    driver.pipe("beats", None, key="p1")
+    assert set(driver.store("last-of-ward")) == set(wards) - {"ward 3"}
+
+
+def test_every_test_that_the_page_names_should_exist():
+    page = (ROOT / "docs" / "semantics.md").read_text()
+    named = set(re.findall(r"`(test_should_\w+)`", page))
+    written = {
+        name for file in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    assert len(named) > 10
+    assert named - written == set()

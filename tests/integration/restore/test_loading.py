@@ -1,0 +1,232 @@
+"""A changelog that is loaded by a process of its own: the same state, the same errors, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.restore.counting import CountingApp
+from tests.restore.test_restore_run import Counted, counts_of, kit_of, restore
+
+from tidemark.errors import OutcomeUnknown, StartRefused
+from tidemark.local.processes import wait_until
+from tidemark.names import TaskId
+from tidemark.restore import apart
+from tidemark.restore.apart import load_apart
+from tidemark.restore.restore import Restorer, RestoreSuspended, changelog_segments
+from tidemark.restore.table_reader import NoTableReader
+from tidemark.start.evidence import SourceOfState
+from tidemark.start.opening import restore_job
+from tidemark.stores.directory import is_locked
+from tidemark.topology.plan import StoreKind
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
+
+ROOT = Path(__file__).resolve().parents[3]
+_CALLER = """
+import pickle, sys
+from tidemark.restore.listener import LoggingRestoreListener
+from tidemark.restore.apart import load_apart
+from tidemark.restore.restore import Restorer
+from tidemark.restore.table_reader import NoTableReader
+from tidemark.stores.directory import FolderLock
+client, job, building = pickle.load(sys.stdin.buffer)
+with FolderLock(building.parent):
+    restorer = Restorer(client, 60, LoggingRestoreListener(), lambda _: None, NoTableReader())
+    load_apart(restorer, job, building, 1 << 20, lambda: True)
+"""
+
+
+@pytest.fixture
+def app(settings, admin, unique):
+    """Two partitions, everything committed, nothing running, and every changelog long enough for a process."""
+    made = CountingApp(settings.model_copy(update={"restore_process_offsets": 1}), admin, unique("counting"))
+    made.feed(2000)
+    made.run()
+    return made
+
+
+@pytest.fixture
+def job(app):
+    """What must be loaded of partition 0."""
+    kit, task = kit_of(app), TaskId(0, 0)
+    found = kit.evidence()[task]
+    return restore_job(kit.plan, found.facts, kit.buildable(task)["n"], kit.ways(found, None).standing, 0)
+
+
+@pytest.fixture
+def restorer(app):
+    return Restorer(kit_of(app).client_config, 10, Counted(), lambda _point: None, NoTableReader())
+
+
+def children():
+    """The processes that load."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if "tidemark.restore.loading" in child.cmdline():
+                found.append(child)
+    return found
+
+
+def endless(job):
+    """The same job with an end that the changelog does not have."""
+    return replace(job, target=replace(job.target, changelog_offset=job.target.changelog_offset + 1000))
+
+
+@pytest.fixture
+def counted_processes(monkeypatch):
+    """The commands of all processes that were started to load."""
+    started = []
+
+    class Counting(subprocess.Popen):
+        def __init__(self, command, *args, **kwargs):
+            started.append(command)
+            super().__init__(command, *args, **kwargs)
+
+    monkeypatch.setattr("tidemark.restore.apart.subprocess.Popen", Counting)
+    return started
+
+
+def test_should_bring_a_lost_state_back_at_a_start(app, counted_processes):
+    shutil.rmtree(app.settings.state_dir)
+    app.feed(500)
+    app.run()
+    assert counts_of(app) == app.expected
+    assert len(counted_processes) == 2
+
+
+def test_should_restore_verify_and_tell_every_record(app, counted_processes):
+    listener = Counted()
+    restore(app, SourceOfState.CHANGELOG, listener=listener)
+    assert counts_of(app) == app.expected
+    assert listener.records >= len(app.expected)
+    assert len(counted_processes) == 2
+
+
+def test_should_go_on_with_the_load_that_waits(app, counted_processes, monkeypatch):
+    monkeypatch.setattr(apart, "_loaders", apart._Loaders(1))
+    restore(app, SourceOfState.CHANGELOG)
+    assert counts_of(app) == app.expected
+    assert len(counted_processes) == 1
+    assert children() == []
+
+
+def test_should_start_another_where_one_has_failed(app, job, restorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(apart, "_loaders", apart._Loaders(1))
+    with pytest.raises(StartRefused):
+        load_apart(restorer, replace(job, value_bytes=3), tmp_path / "n", 1 << 20, lambda: True)
+    load_apart(restorer, job, tmp_path / "m", 1 << 20, lambda: True)
+    assert (tmp_path / "m" / "CURRENT").exists()
+
+
+def test_should_not_wait_for_a_process_when_the_task_is_taken_away(job, restorer, monkeypatch, tmp_path):
+    monkeypatch.setattr(apart, "_loaders", apart._Loaders(0))
+    with pytest.raises(RestoreSuspended, match="before its first record"):
+        load_apart(restorer, job, tmp_path / "n", 1 << 20, lambda: False)
+
+
+def test_should_take_a_thread_for_a_short_changelog(app, counted_processes):
+    app.settings = app.settings.model_copy(update={"restore_process_offsets": 1_000_000})
+    restore(app, SourceOfState.CHANGELOG)
+    assert counted_processes == []
+
+
+def test_should_raise_what_went_wrong_in_the_process(job, restorer, tmp_path):
+    with pytest.raises(StartRefused, match="holds values of"):
+        load_apart(restorer, replace(job, value_bytes=3), tmp_path / "n", 1 << 20, lambda: True)
+    assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths", "said"),
+    [
+        (StoreKind.WINDOW, (9, 7), "keys are too short to belong to a window store, the shortest is 0x" + "6b" * 7),
+        (StoreKind.WINDOW, (9, 4, 4), "the shortest is 0x6b6b6b6b"),
+        (StoreKind.SESSION, (17, 15), "keys are too short to belong to a session store"),
+        (StoreKind.WINDOW, (8, 9), None),
+        (StoreKind.SESSION, (16, 17), None),
+    ],
+)
+def test_should_refuse_keys_that_are_none_of_a_windows_and_name_the_repair(job, kind, lengths, said):
+    windowed = replace(job, spec=replace(job.spec, kind=kind, segment_ms=1000, retention_ms=5000))
+    keys = [b"k" * length for length in lengths]
+    if said is None:
+        assert len(changelog_segments(windowed, keys)) == len(keys)
+        return
+    with pytest.raises(StartRefused, match=said) as refused:
+        changelog_segments(windowed, keys)
+    assert f"`tidemark changelog repair NAME --store {job.spec.name}`" in str(refused.value)
+
+
+def test_should_say_that_the_process_was_killed(job, restorer, tmp_path):
+    def kill_it():
+        for child in children():
+            child.kill()
+        return True
+
+    with pytest.raises(OutcomeUnknown, match="ended with -9; the next start loads it again"):
+        load_apart(restorer, endless(job), tmp_path / "n", 1 << 20, kill_it)
+
+
+def test_should_end_the_process_when_the_task_is_taken_away(job, restorer, tmp_path):
+    """After its first record, which is when there is progress to tell."""
+    suspended = []
+    restorer.listener.on_restore_suspended = suspended.append
+    told = []
+    restorer.listener.on_restore_start = told.append
+    with pytest.raises(RestoreSuspended, match=r"changelog\[0\]"):
+        load_apart(restorer, endless(job), tmp_path / "n", 1 << 20, lambda: not told)
+    assert len(suspended) == 1
+    assert children() == []
+
+
+def test_should_hold_the_locks_of_a_killed_caller_until_it_has_ended_itself(app, job, tmp_path):
+    folder = tmp_path / "task"
+    caller = subprocess.Popen(
+        [sys.executable, "-c", _CALLER],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "include")},
+    )
+    caller.stdin.write(pickle.dumps((kit_of(app).client_config, endless(job), folder / "n")))
+    caller.stdin.close()
+    assert wait_until((folder / "n" / "CURRENT").exists, 30)
+    (child,) = psutil.Process(caller.pid).children()
+    # It stands still, as it does in a long call: the caller is dead, and it is not.
+    child.suspend()
+    caller.kill()
+    assert caller.wait(10) == -signal.SIGKILL
+    assert child.is_running()
+    assert is_locked(folder)
+    child.resume()
+    assert wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 10)
+    # What a dying process has open is closed last.
+    assert wait_until(lambda: not is_locked(folder), 10)
+
+
+def test_should_begin_again_after_a_kill_in_the_middle(app):
+    """What the killed process left is no store."""
+    shutil.rmtree(app.settings.state_dir)
+    killed = []
+
+    def kill_once(point):
+        if point == "restore-whole" and not killed:
+            killed.extend(children())
+            for child in killed:
+                child.kill()
+
+    # One that had told all before it was killed is done.
+    with contextlib.suppress(OutcomeUnknown):
+        app.run(probe=kill_once)
+    assert killed
+    app.run()
+    assert counts_of(app) == app.expected

@@ -1,0 +1,134 @@
+"""What Tidemark writes holds personal data: its user alone may read it, whatever umask a process was started with."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.bench import Bench
+from tests.security.leaks import arguments_watched, files_with
+from tests.security.secured import PASSWORD, Secured, allow
+
+from tidemark.broker.acls import least_acls
+from tidemark.local.processes import wait_until
+
+ROOT = Path(__file__).parents[3]
+SPARKS_SECRET = "between-driver-and-executors"
+OPEN_TO_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """What a login shell has: files may be read by everybody."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def read_by_others(*folders: Path) -> list[str]:
+    found = [path for folder in folders for path in [folder, *folder.rglob("*")]]
+    assert found
+    return [str(path) for path in found if not path.is_symlink() and path.lstat().st_mode & OPEN_TO_OTHERS]
+
+
+def tidemark(bench: Bench, *arguments: str) -> str:
+    """Run a command to its end as a user would."""
+    command = [sys.executable, "-m", "tidemark.cli.main", *arguments]
+    done = subprocess.run(command, env=bench.environment(), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+class SecuredBench(Bench):
+    """Its processes come in with a password, and know the secret of Spark's own connections; the test itself is let in."""
+
+    def __init__(self, broker: Secured, folder: Path) -> None:
+        self._login = broker.ways["scram"]
+        super().__init__(broker.broker.bootstrap, folder, seed=7)
+
+    def environment(self, disk: str = "state") -> dict[str, str]:
+        secured = {**self._login, "spark_authenticate_secret": SPARKS_SECRET}
+        return super().environment(disk) | {f"TIDEMARK_{name.upper()}": str(value) for name, value in secured.items()}
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
+    guarded_broker: Secured, tmp_path: Path, usual_umask: None
+) -> None:
+    """An instance, a savepoint, a plan, a check and an audit: state, savepoints, facts, run files, reports, logs."""
+    bench = SecuredBench(guarded_broker, tmp_path / "bench")
+    allow(guarded_broker.admin, least_acls(bench.plan, 1, audits=True))
+    plan = bench.folder / "plan.json"
+    # As it stands in a file with quotes and backslashes of its own.
+    secrets = [PASSWORD.partition('"')[0], SPARKS_SECRET]
+    with arguments_watched(secrets) as told_to_processes:
+        try:
+            bench.feeder.feed(4000)
+            process = bench.launch()
+            bench.wait_drained()
+            tidemark(bench, "savepoint", "take", bench.topology)
+            tidemark(bench, "check", "lag", bench.topology)
+            tidemark(bench, "audit", bench.topology)
+            assert bench.stop(process) == 0
+            tidemark(bench, "restore", "plan", bench.topology, "--out", str(plan))
+        finally:
+            bench.end_all()
+    written = {part: bench.folder / part for part in ("var", "state", "savepoints")}
+    assert all(list(folder.rglob("*.*")) for folder in written.values())
+    assert (written["var"] / "facts.db").exists()
+    assert list((written["var"] / "audit").rglob("*.html"))
+    assert plan.exists()
+    assert read_by_others(*written.values(), plan) == []
+    assert "RUNNING" in (bench.folder / "instance-0.log").read_text()
+    assert (told_to_processes, files_with(secrets, [bench.folder])) == ([], [])
+
+
+def test_a_secret_should_be_found_wherever_it_is(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\x00 the hushed-word \xff")
+    with (
+        arguments_watched(["hushed-word"]) as told,
+        subprocess.Popen([sys.executable, "-c", "input()", "--password=hushed-word"], stdin=subprocess.PIPE) as process,
+    ):
+        assert wait_until(lambda: len(told) > 0, 20)
+        process.communicate(b"\n")
+    assert files_with(["hushed-word"], [tmp_path]) == [f"{tmp_path / 'log'}: hush…"]
+
+
+ENTRY = re.compile(r'^if __name__ == "__main__":', re.M)
+WRITES_NOTHING = {
+    "include/tidemark/settings_table.py": "prints a page",
+    "include/tidemark/local/java.py": "prints where Java is",
+    "include/tidemark/local/processes.py": "ends processes",
+    "spark_jobs/measured_instance.py": "is stream_instance.py with an option",
+}
+
+
+def test_every_program_should_begin_with_keeping_its_files_private() -> None:
+    programs = {
+        str(path.relative_to(ROOT)): path.read_text()
+        for folder in ("include/tidemark", "spark_jobs")
+        for path in (ROOT / folder).rglob("*.py")
+        if ENTRY.search(path.read_text())
+    }
+    assert {name for name, text in programs.items() if "keep_files_private()" not in text} == set(WRITES_NOTHING)
+    assert "spark_jobs/stream_instance.py" in programs
+
+
+@pytest.mark.parametrize("dag", sorted(path.name for path in (ROOT / "dags").glob("*.py")))
+def test_every_dag_should_load_what_keeps_files_private(dag: str) -> None:
+    assert re.search(r"^from tidemark_airflow\.", (ROOT / "dags" / dag).read_text(), re.M)
+
+
+def test_a_process_of_airflow_should_write_private_files(tmp_path: Path, usual_umask: None) -> None:
+    script = "import pathlib, tidemark_airflow.policy; pathlib.Path('written').mkdir(); pathlib.Path('f').touch()"
+    path = f"{ROOT / 'include'}:{ROOT / 'plugins'}"
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True)
+    assert read_by_others(tmp_path / "written", tmp_path / "f") == []

@@ -1,0 +1,240 @@
+"""Client configuration says what the settings say, and keeps secrets out of what is printed."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tidemark.broker.client_options import FIXED, FIXED_IN_JAVA
+from tidemark.broker.clients import java_properties, java_system_properties, librdkafka_config, spark_kafka_options
+from tidemark.errors import InvalidSettings
+from tidemark.local.broker_config import as_properties
+from tidemark.settings import Settings
+
+SASL: dict[str, Any] = {
+    "bootstrap_servers": "kafka-1:9093,kafka-2:9093",
+    "security_protocol": "SASL_SSL",
+    "sasl_username": 'an "app" \\ user',
+    "sasl_password": 'pass"word\\1',
+    "ssl_ca_location": "/etc/ca.pem",
+}
+
+
+def test_plaintext_should_carry_no_credentials() -> None:
+    settings = Settings.load(bootstrap_servers="kafka:9092", sasl_username="u", ssl_ca_location="/etc/ca.pem")
+    assert librdkafka_config(settings) == {
+        "bootstrap.servers": "kafka:9092",
+        "security.protocol": "PLAINTEXT",
+        "log_level": 1,
+    }
+    assert spark_kafka_options(settings) == {
+        "kafka.bootstrap.servers": "kafka:9092",
+        "kafka.security.protocol": "PLAINTEXT",
+    }
+
+
+def test_sasl_over_ssl_should_be_spelled_for_librdkafka() -> None:
+    config = librdkafka_config(Settings.load(**SASL))
+    assert config == {
+        "bootstrap.servers": "kafka-1:9093,kafka-2:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": SASL["sasl_username"],
+        "sasl.password": SASL["sasl_password"],
+        "ssl.ca.location": "/etc/ca.pem",
+        "log_level": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "module"),
+    [("PLAIN", "plain.PlainLoginModule"), ("SCRAM-SHA-256", "scram.ScramLoginModule")],
+)
+def test_sasl_over_ssl_should_be_spelled_for_java_with_quotes_escaped(mechanism: str, module: str) -> None:
+    options = spark_kafka_options(Settings.load(**SASL, sasl_mechanism=mechanism))
+    assert options["kafka.sasl.mechanism"] == mechanism
+    assert options["kafka.sasl.jaas.config"] == (
+        f"org.apache.kafka.common.security.{module} required "
+        'username="an \\"app\\" \\\\ user" password="pass\\"word\\\\1";'
+    )
+    assert options["kafka.ssl.truststore.type"] == "PEM"
+    assert options["kafka.ssl.truststore.location"] == "/etc/ca.pem"
+
+
+def test_sasl_without_ssl_should_name_no_certificates() -> None:
+    settings = Settings.load(**(SASL | {"security_protocol": "SASL_PLAINTEXT"}))
+    assert "ssl.ca.location" not in librdkafka_config(settings)
+    assert not [key for key in spark_kafka_options(settings) if "ssl.truststore" in key]
+
+
+@pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
+def test_a_secret_should_not_show_when_printed_or_logged(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Settings.load(**SASL)
+    config = make(settings)
+    logging.getLogger("any").warning("config %s %r", config, settings)
+    shown = f"{config} {config!r} {config!s} {settings!r} {settings} {caplog.text}"
+    assert "word" not in shown.replace("password", "")
+    assert "***" in repr(config)
+
+
+@pytest.mark.parametrize("make", [librdkafka_config, spark_kafka_options])
+def test_sasl_without_a_user_should_be_refused(make: Any) -> None:
+    with pytest.raises(InvalidSettings, match=r"sasl_username.*TIDEMARK_SASL_USERNAME"):
+        make(Settings.load(security_protocol="SASL_SSL"))
+
+
+OAUTH: dict[str, Any] = SASL | {
+    "sasl_mechanism": "OAUTHBEARER", "oauth_token_url": "https://issuer/token", "oauth_scope": "streams",
+}  # fmt: skip
+
+
+def test_a_token_should_be_asked_for_with_librdkafkas_own_method() -> None:
+    config = librdkafka_config(Settings.load(**OAUTH))
+    assert {name: value for name, value in config.items() if "oauth" in name or name.startswith("https")} == {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": OAUTH["sasl_username"],
+        "sasl.oauthbearer.client.secret": OAUTH["sasl_password"],
+        "sasl.oauthbearer.token.endpoint.url": "https://issuer/token",
+        "sasl.oauthbearer.scope": "streams",
+        "https.ca.location": "/etc/ca.pem",
+    }
+    assert "sasl.username" not in config
+
+
+def test_a_token_should_be_asked_for_by_javas_login_module() -> None:
+    settings = Settings.load(**OAUTH)
+    config = java_properties(settings)
+    assert config["sasl.jaas.config"] == (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+        'clientId="an \\"app\\" \\\\ user" clientSecret="pass\\"word\\\\1" scope="streams" '
+        'ssl.truststore.type="PEM" ssl.truststore.location="/etc/ca.pem";'
+    )
+    assert config["sasl.oauthbearer.token.endpoint.url"] == "https://issuer/token"
+    assert java_system_properties(settings) == {
+        "org.apache.kafka.sasl.oauthbearer.allowed.urls": "https://issuer/token"
+    }
+    assert java_system_properties(Settings.load(**SASL)) == {}
+
+
+def test_a_token_without_an_endpoint_should_be_refused() -> None:
+    with pytest.raises(InvalidSettings, match="TIDEMARK_OAUTH_TOKEN_URL"):
+        librdkafka_config(Settings.load(**OAUTH | {"oauth_token_url": ""}))
+
+
+KEY, CERTIFICATE = "-----BEGIN PRIVATE KEY-----", "-----BEGIN CERTIFICATE-----"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "reason"),
+    [
+        (f"{KEY}\n{CERTIFICATE}", 0o604, "every user can read.*chmod 600"),
+        (f"-----BEGIN RSA PRIVATE KEY-----\n{CERTIFICATE}", 0o600, "openssl pkcs8 -topk8 -nocrypt"),
+        (f"-----BEGIN ENCRYPTED PRIVATE KEY-----\n{CERTIFICATE}", 0o600, "unencrypted.*openssl pkcs8"),
+        (KEY, 0o600, "no certificate in"),
+        (None, 0o600, "cannot read"),
+    ],
+)
+def test_a_client_certificate_that_cannot_be_used_should_be_refused(
+    text: str | None, mode: int, reason: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "client.pem"
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
+    with pytest.raises(InvalidSettings, match=f"ssl_certificate_location: .*{reason}"):
+        java_properties(Settings.load(security_protocol="SSL", ssl_certificate_location=str(file)))
+
+
+def test_a_client_certificate_should_be_named_to_every_client(tmp_path: Path) -> None:
+    file = tmp_path / "client.pem"
+    file.touch(mode=0o600)
+    file.write_text(f"{KEY}\n{CERTIFICATE}")
+    settings = Settings.load(security_protocol="SSL", ssl_certificate_location=str(file))
+    assert librdkafka_config(settings)["ssl.certificate.location"] == str(file)
+    assert librdkafka_config(settings)["ssl.key.location"] == str(file)
+    assert spark_kafka_options(settings)["kafka.ssl.keystore.location"] == str(file)
+    assert java_properties(settings)["ssl.keystore.type"] == "PEM"
+
+
+def test_further_options_should_reach_every_client_that_knows_them() -> None:
+    settings = Settings.load(
+        kafka={"client": {"rack": "a", "id": "ward-7"}, "socket.timeout.ms": 5000, "socket.keepalive.enable": True,
+               "ssl.endpoint.identification.algorithm": "none"},
+        kafka_java={"receive.buffer.bytes": "70000"},
+    )  # fmt: skip
+    passed = {
+        "client.rack": "a", "client.id": "ward-7", "socket.timeout.ms": "5000", "socket.keepalive.enable": "true",
+        "ssl.endpoint.identification.algorithm": "none",
+    }  # fmt: skip
+    assert passed.items() <= librdkafka_config(settings).items()
+    java = {
+        "bootstrap.servers": "127.0.0.1:9092", "security.protocol": "PLAINTEXT", "client.rack": "a", "client.id": "ward-7",
+        "request.timeout.ms": "5000", "ssl.endpoint.identification.algorithm": "", "receive.buffer.bytes": "70000",
+    }  # fmt: skip
+    assert java_properties(settings) == java
+    assert spark_kafka_options(settings) == {f"kafka.{name}": value for name, value in java.items()}
+
+
+@pytest.mark.parametrize(
+    ("table", "option", "reason"),
+    [
+        ("kafka", "transactional.id", "set by Tidemark, because exactly-once depends on it"),
+        ("kafka", "sasl.password", "set by the setting sasl_password"),
+        ("kafka", "bootstrap.servers", "set by the setting bootstrap_servers"),
+        ("kafka_java", "isolation.level", "set by Tidemark, because exactly-once depends on it"),
+        ("kafka_java", "sasl.jaas.config", "set by the setting sasl_username and sasl_password"),
+    ],
+)
+@pytest.mark.parametrize("make", [librdkafka_config, java_properties])
+def test_an_option_that_is_set_elsewhere_should_be_refused(make: Any, table: str, option: str, reason: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"setting {table}: option {option} is {reason}; remove it"):
+        make(Settings.load(**{table: {option: "x"}}))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"), [({"client.raq": "a"}, 'No such configuration property: "client.raq"'),
+                            ({"socket.timeout.ms": "soon"}, "socket.timeout.ms")],
+)  # fmt: skip
+def test_an_option_that_librdkafka_refuses_should_be_an_error_of_the_setting(options: Any, reason: str) -> None:
+    with pytest.raises(InvalidSettings, match=f"setting kafka: librdkafka refuses an option: .*{reason}"):
+        java_properties(Settings.load(kafka=options))
+
+
+def _options_beside_a_client() -> set[str]:
+    """The literal names in every dictionary of the code that begins with a client's configuration."""
+    found: set[str] = set()
+    root = Path(__file__).parents[3]
+    for path in (p for folder in ("include", "spark_jobs", "plugins") for p in (root / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Dict) and None in node.keys:
+                names = {k.value for k in node.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)}
+                copied = [ast.unparse(v) for k, v in zip(node.keys, node.values, strict=True) if k is None]
+                if any("client" in text or "librdkafka_config" in text for text in copied):
+                    found |= {name for name in names if "." in name or name == "acks"}
+    return found
+
+
+def test_no_option_that_the_code_sets_should_be_passed_through_in_vain() -> None:
+    names = _options_beside_a_client()
+    assert {"enable.idempotence", "isolation.level", "fetch.wait.max.ms"} <= names
+    assert names - set(FIXED) == set()
+    assert {"isolation.level", "max.poll.records", "max.partition.fetch.bytes", "group.id"} <= set(FIXED_IN_JAVA)
+
+
+def test_a_secret_among_further_options_should_not_show() -> None:
+    config = librdkafka_config(Settings.load(kafka={"ssl.keystore.password": "hidden-one"}))
+    assert "hidden-one" not in repr(config)
+
+
+def test_a_properties_file_should_be_read_by_java_as_it_was_meant() -> None:
+    text = as_properties({"a": 'ü"\\ \n\U0001f510', "b": " padded"})
+    assert text == 'a=\\u00fc"\\\\ \\u000a\\ud83d\\udd10\nb=\\ padded\n'
+
+
+def test_a_client_should_accept_the_configuration() -> None:
+    AdminClient(librdkafka_config(Settings.load(bootstrap_servers="127.0.0.1:1")))

@@ -1,0 +1,212 @@
+"""Every case of the table in `docs/upgrade.md`: what becomes of a store, what is refused, and with which remedy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tidemark.change.carry import Fate, carry, obstacles
+from tidemark.change.declared import parse_declared
+from tidemark.change.description import Description, describe_state
+from tidemark.errors import StartRefused
+from tidemark.topology.builder import Topology
+from tidemark.topology.stores import Materialized
+from tidemark.topology.windows import tumbling
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/upgrade.md"
+SCHEMA = "id STRING, city STRING, v BIGINT"
+AS_A_WHOLE = "refused as a whole"
+BEGINS_ANEW = "begins again"
+
+
+def counted(version="2", *, store="n", filtered=None, key="id", window=None, retention=None, topic="in", **aggregates):
+    """A count by key in the store `n`; what is given differs."""
+    topology = Topology("app", version=version)
+    stream = topology.stream(topic, schema=SCHEMA, key=key)
+    stream = stream.filter(filtered) if filtered else stream
+    grouped = stream.group_by_key()
+    grouped = grouped.windowed_by(window) if window else grouped
+    more = {"retention": retention} if retention else {}
+    grouped.aggregate(store=store, **(aggregates or {"n": "count(*)"}), **more)
+    return topology
+
+
+def table(version="2", *, schema="v BIGINT", logging=True, ttl=None):
+    """A table in the store `n`."""
+    topology = Topology("app", version=version)
+    topology.table("in", schema=schema, store=Materialized("n", logging=logging, ttl=ttl))
+    return topology
+
+
+def and_another(version="2", *, topic="in"):
+    """The count in `n`, and one of that topic in `m`."""
+    topology = counted(version)
+    topology.stream(topic, schema=SCHEMA, key="id").group_by_key().aggregate(store="m", n="count(*)")
+    return topology
+
+
+COUNT = counted("1")
+TWO = counted("1", n="count(*)", most="max(v)")
+WINDOWED = counted("1", window=tumbling("60s"), retention="6h")
+TABLE = table("1")
+WITH_TTL = table("1", ttl="1d")
+
+
+@dataclass(frozen=True)
+class Case:
+    """`told` and `declared` are the page's; `says` must stand in what the plan says of `store`, old or new."""
+
+    told: str
+    declared: str
+    fate: Fate | str
+    old: Topology
+    new: Topology
+    says: str = ""
+    store: str = "n"
+
+
+MORE = counted(n="count(*)", most="max(v)")
+STATELESS = "changes filters, selects, sinks, grace, profiles, where a store is held"
+FOLDS = "computes an aggregate in another way"
+FIVE_MINUTES = counted(window=tumbling("5m"), retention="6h")
+WITH_CITY = table(schema="v BIGINT, city STRING")
+CASES = [
+    Case("has the same store", "", Fate.KEPT, COUNT, counted(), "unchanged"),
+    Case(STATELESS, "", Fate.KEPT, COUNT, counted(filtered="v > 3"), "unchanged"),
+    Case("has an additional store", "", Fate.NEW, COUNT, and_another(), "what is processed from now on", "m"),
+    Case("lacks the store", "", Fate.REFUSED, and_another("1"), counted(store="m"), "no such store"),
+    Case("lacks the store", "--drop n", Fate.DROPPED, and_another("1"), counted(store="m"), "declared"),
+    Case("has another name for the store", "", Fate.REFUSED, COUNT, counted(store="m"), "--rename n=NEW"),
+    Case("has another name for the store", "--rename n=m", Fate.COPIED, COUNT, counted(store="m"), "renamed from n"),
+    Case("adds an aggregate", "", Fate.REFUSED, COUNT, MORE, "--add n.most"),
+    Case("adds an aggregate", "--add n.most", Fate.COPIED, COUNT, MORE, "most is null"),
+    Case("adds an aggregate", "--add n.most=0", Fate.COPIED, COUNT, MORE, "most is 0"),
+    Case("adds a mean", "--add n.most=0", Fate.REFUSED, COUNT, counted(n="count(*)", most="mean(v)"), "begin at null"),
+    Case("lacks an aggregate", "", Fate.REFUSED, TWO, counted(), "--drop n.most"),
+    Case("lacks an aggregate", "--drop n.most", Fate.COPIED, TWO, counted(), "most is discarded"),
+    Case("has the aggregates in another order", "", Fate.COPIED, TWO, counted(most="max(v)", n="count(*)"), "order"),
+    Case(FOLDS, "", Fate.REFUSED, COUNT, counted(n="sum(v)"), "was count(*), now it is sum(v)"),
+    Case(FOLDS, "--drop n", Fate.DROPPED, COUNT, counted(n="sum(v)"), BEGINS_ANEW),
+    Case("changes the window", "", Fate.REFUSED, WINDOWED, FIVE_MINUTES, "windows of 1m, now it holds windows of 5m"),
+    Case("changes the window", "--drop n", Fate.DROPPED, WINDOWED, FIVE_MINUTES, BEGINS_ANEW),
+    Case("changes the key", "", Fate.REFUSED, COUNT, counted(key="city"), "its keys were id, now they are city"),
+    Case("changes the key", "--drop n", Fate.DROPPED, COUNT, counted(key="city"), BEGINS_ANEW),
+    Case("keeps windows longer", "", Fate.COPIED, WINDOWED, counted(window=tumbling("60s"), retention="2d"), "back"),
+    Case("keeps windows shorter", "", Fate.COPIED, WINDOWED, counted(window=tumbling("60s"), retention="1h"), "older"),
+    Case("adds a column to a table", "", Fate.REFUSED, TABLE, WITH_CITY, "--add n.city"),
+    Case("adds a column to a table", '--add n.city="-"', Fate.COPIED, TABLE, WITH_CITY, "city is '-'"),
+    Case("changes a column's type", "", Fate.REFUSED, TABLE, table(schema="v STRING"), "was BIGINT, now it is STRING"),
+    Case("gives a table a ttl", "", Fate.REFUSED, TABLE, table(ttl="1d"), "no age", "n-order"),
+    Case("gives a table a ttl", "--drop n", Fate.DROPPED, TABLE, table(ttl="1d"), BEGINS_ANEW),
+    Case("removes the ttl", "", Fate.KEPT, WITH_TTL, table(), "unchanged"),
+    Case("removes the store's changelog", "", Fate.REFUSED, TABLE, table(logging=False), "no longer be logged"),
+    Case("reads another topic", "", AS_A_WHOLE, COUNT, counted(topic="other"), "read in, now it reads other"),
+    Case("reads an additional topic in its own sub-topology", "", Fate.KEPT, COUNT, and_another(topic="other")),
+    Case("has the same version number", "", AS_A_WHOLE, COUNT, counted("1", store="m"), "another version"),
+]
+
+
+def described(topology: Topology) -> Description:
+    return describe_state(topology.plan(), {"in": 2, "other": 2})
+
+
+def options(text, name):
+    return [value for option, value in re.findall(r"(--\w+) (\S+)", text) if option == name]
+
+
+def decided(case: Case) -> tuple[Fate | str, str]:
+    """What becomes of the case's store, and what is said of it."""
+    old, new = described(case.old), described(case.new)
+    declared = parse_declared(old, new, *(options(case.declared, name) for name in ("--rename", "--drop", "--add")))
+    against = obstacles(old, new)
+    if against:
+        return AS_A_WHOLE, " ".join(against)
+    change = next(c for c in carry(old, new, declared) if case.store in (c.was, c.store))
+    return change.fate, f"{change.why} {change.remedy}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.told} {case.declared}")
+def test_should_decide(case):
+    fate, told = decided(case)
+    assert fate == case.fate
+    assert case.says in told
+
+
+FATES = {
+    AS_A_WHOLE: AS_A_WHOLE,
+    "is kept": Fate.KEPT,
+    "starts empty": Fate.NEW,
+    "refused": Fate.REFUSED,
+    "is discarded": Fate.DROPPED,
+    "is emptied": Fate.DROPPED,
+    "is copied": Fate.COPIED,
+}
+"""By the page's words, the longer ones first."""
+
+
+def test_the_page_should_have_the_same_cases():
+    rows = PAGE.read_text().split("| the new version | declared | the store |\n|---|---|---|\n")[1].split("\n\n")[0]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    on_page = [
+        (told, declared.strip("`"), next(f for words, f in FATES.items() if fate.startswith(words)))
+        for told, declared, fate in cells
+    ]
+    assert on_page == [(case.told, case.declared, case.fate) for case in CASES]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.told} {case.declared}")
+def test_only_what_keeps_the_same_should_start_without_an_upgrade(case):
+    starts = case.told in ("has the same store", STATELESS)
+    assert described(case.new).keeps_the_same(described(case.old)) is starts
+
+
+def test_a_rescaled_application_should_get_no_more_sub_topologies():
+    old, new = described(COUNT), described(and_another(topic="other"))
+    assert obstacles(old, new) == []
+    (told,) = obstacles(replace(old, routing=1), new)
+    assert "number of its sub-topologies cannot change" in told
+    assert obstacles(replace(old, routing=1), described(MORE)) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "message"),
+    [
+        (0, "x=m", "no store 'x' \\(it has n\\)"),
+        (0, "n=x", "no store 'x' \\(it has m\\)"),
+        (1, "x", "no store 'x'"),
+        (1, "n.x", "no field 'x' \\(it has n\\)"),
+        (2, "m.x", "no field 'x'"),
+        (2, "m.n=yes", "not JSON"),
+    ],
+)
+def test_should_refuse_a_declaration_of_what_there_is_not(option, text, message):
+    given = [[], [], []]
+    given[option] = [text]
+    with pytest.raises(StartRefused, match=message):
+        parse_declared(described(COUNT), described(counted(store="m")), *given)
+
+
+def test_should_refuse_a_store_that_is_dropped_and_renamed():
+    with pytest.raises(StartRefused, match="choose one"):
+        parse_declared(described(COUNT), described(counted(store="m")), ["n=m"], ["n"], [])
+
+
+def test_a_renamed_store_should_take_its_order_along():
+    topology = Topology("app", version="2")
+    topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
+    old, new = described(WITH_TTL), described(topology)
+    changes = carry(old, new, parse_declared(old, new, ["n=m"], [], []))
+    assert [(c.was, c.store, c.fate) for c in changes] == [
+        ("n", "m", Fate.COPIED),
+        ("n-order", "m-order", Fate.COPIED),
+    ]
+
+
+@pytest.mark.parametrize("topology", [COUNT, TWO, WINDOWED, TABLE, WITH_TTL], ids=lambda t: str(t.plan().stores[0]))
+def test_a_description_should_be_read_as_it_was_written(topology):
+    written = described(topology)
+    assert Description.from_bytes(written.to_bytes()) == written
+    assert [s.name for s in written.skeleton().stores] == [s.name for s in topology.plan().stores]
