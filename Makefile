@@ -31,49 +31,49 @@ stop: setup ## end exactly what demo (or `tidemark up`) started
 	@$(BIN)/tidemark down
 
 smoke: jars ## 300 000 events through the whole stack, compared with an independent count
-	@$(BIN)/python tests/smoke/run.py
+	@$(BIN)/python tests/system/smoke/run.py
 
 crash: jars ## kill the instance at every step of a commit, and compare everything with a recomputation
-	@$(BIN)/python -m tests.crash.run
+	@$(BIN)/python -m tests.system.crash.run
 
 chaos: MINUTES = 60
 chaos: SEED = 1
 chaos: GUARANTEE = exactly_once
 chaos: jars ## MINUTES=60 SEED=1 GUARANTEE=exactly_once all that a stream stands on fails under load; compared with a recomputation
-	@$(BIN)/python -m tests.chaos.run --minutes $(MINUTES) --seed $(SEED) --guarantee $(GUARANTEE)
+	@$(BIN)/python -m tests.system.chaos.run --minutes $(MINUTES) --seed $(SEED) --guarantee $(GUARANTEE)
 
 cluster: jars ## a stream on a Spark standalone cluster with two workers; an executor, a worker, the instance, the broker killed
-	@$(BIN)/python -m tests.cluster.run
+	@$(BIN)/python -m tests.system.cluster.run
 
 audit-faults: jars ## faults planted in topics and code, each caught by its expectation; healthy runs with crashes pass
-	@$(BIN)/python -m tests.audit.run
+	@$(BIN)/python -m tests.system.audit.run
 
 audit-cost: jars ## RECORDS=1000000 RATE=10000 what an audit costs, and the rate that the stream beside it keeps
-	@$(BIN)/python -m tests.audit.cost --stream --records $(RECORDS) --rate $(RATE)
+	@$(BIN)/python -m tests.system.audit.cost --stream --records $(RECORDS) --rate $(RATE)
 
 letters: jars ## a million records at once that cannot be read, on a heap of 1 GB: one dead letter each
-	@$(BIN)/python -m tests.letters.run
+	@$(BIN)/python -m tests.system.dead_letters.run
 
 restores: jars ## N=60 restores and faults drawn at random, each compared with a recomputation
-	@$(BIN)/python -m tests.restores.run --n $(N)
+	@$(BIN)/python -m tests.system.restores.run --n $(N)
 
 drill: jars ## the drill DAG on a running stream: healthy, tampered with, and empty, idle or purged
-	@$(BIN)/python -m tests.drill.run
+	@$(BIN)/python -m tests.system.drill.run
 
 oncall: jars ## restores and approvals through a real Airflow's REST API; its parts and each step of a restore killed
-	@$(BIN)/python -m tests.oncall.run
+	@$(BIN)/python -m tests.system.oncall.run
 
 change: jars ## from 4 to 8 to 3 tasks and to another version, each killed at every step, input arriving, compared with a recomputation
-	@$(BIN)/python -m tests.change.run
+	@$(BIN)/python -m tests.system.change.run
 
 peers: jars ## eighteen topologies on Kafka Streams and on Tidemark, compared value by value
 	@$(BIN)/tidemark jars bench
-	@$(BIN)/python tests/peers/run.py
+	@$(BIN)/python tests/system/peers/run.py
 
 fuzz: CASES = 10000
 fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' TopologyTestDriver and on Tidemark's tasks, compared
 	@$(BIN)/tidemark jars bench
-	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
+	@$(BIN)/python tests/system/fuzz/run.py --cases $(CASES) --seed $(SEED)
 
 test: jars browser lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile

@@ -23,8 +23,8 @@ from bench.measure import Progress, Result, measure
 from bench.pages import publish
 from bench.plots import plot
 from bench.sides import Side, StreamsSide, TidemarkSide
+from tidemark import processes
 from tidemark.errors import ExitCode
-from tidemark.local import processes
 from tidemark.settings import Settings
 
 RESULTS = ROOT / "bench" / "results"

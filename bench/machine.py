@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from tidemark.local import jars
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,8 +16,8 @@ from bench.outputs import Verdict, verify
 from bench.rates import Rates, Sample, rates
 from bench.sides import Side, running
 from bench.watch import CommittedOffsets, Usage, watch
-from tidemark.local import jars
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 _LOG_TAIL_LINES = 15

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.cases import GRACE_MS, INPUT_TOPIC, OUTPUT_TOPIC, RETENTION_MS, WINDOW_MS, Case
 from bench.errors import BenchFailed
-from tidemark.local import java
+from tidemark.kafka import java
 
 _SOURCE = Path(__file__).parent / "peers" / "WindowedCount.java"
 _BUILD = Path(__file__).parent / "build" / "peers"

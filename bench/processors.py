@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.processors import ArrowProcessor, Context, Processor, Record
-from tidemark.stores.marker import Marker
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.tasks.nodes.process import ProcessOperator
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import Rows, rows_schema
 from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
 

@@ -44,12 +44,13 @@ from bench.pages import publish
 from bench.restore_report import markdown, picture, table
 from bench.sides import Command, Started, StreamsSide, TidemarkSide, running
 from bench.watch import CommittedOffsets, Usage, watch
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import TidemarkError
-from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.restore.fence import members
+from tidemark.kafka import jars
+from tidemark.kafka.group import members
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
 
 _ARRIVING = 100_000
 _RUNNING_S = 900.0

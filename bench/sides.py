@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bench import peer
 from bench.cases import PARTITIONS, Case
-from tidemark.local import jars, java
+from tidemark.kafka import jars, java
 from tidemark.settings import Settings, project_root
 
 _STOP_S = 40.0

@@ -17,7 +17,7 @@ from tidemark_airflow.approval import PlanApprovalOperator
 from tidemark_airflow.checks import check_dag
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 RUNBOOK = """\
 ### What it does
@@ -44,7 +44,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
     from pathlib import Path
 
     from tidemark.checks.compaction_sampling import CompactionLook, check_compaction
-    from tidemark.topology.load import load
+    from tidemark.topology_loader import load
 
     look = CompactionLook(params["scanned_offsets"], Path(params["log_dir"]) if params["log_dir"] else None)
     return check_compaction(load(topology).plan(), Settings.load(), topology, look)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark_airflow.checks import check_dag
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 RUNBOOK = """\
 ### What it does
@@ -36,7 +36,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
     """Return one verdict per topic and per kind of failure."""
     from tidemark.checks.durability_sampling import check_durability
     from tidemark.settings import Settings
-    from tidemark.topology.load import load
+    from tidemark.topology_loader import load
 
     return check_durability(load(topology).plan(), Settings.load())
 

@@ -62,8 +62,8 @@ with operations_dag(
     @task(map_index_template="{{ task.op_kwargs['topology'] }}")
     def audit(topology: str, params: dict[str, Any] | None = None) -> str:
         """Run the Spark job and write the verdicts to their history."""
-        from tidemark.quality.job import run_audit
-        from tidemark.quality.suites import NOT_COMPUTED
+        from tidemark.audit.job import run_audit
+        from tidemark.audit.suites import NOT_COMPUTED
 
         result = run_audit(topology, Settings.load(), batches=(params or {})["batches"])
         for found in result.findings:

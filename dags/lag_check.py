@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark_airflow.checks import check_dag
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 RUNBOOK = """\
 ### What it does
@@ -37,7 +37,7 @@ def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
     """Take one sample and judge it with the stored ones."""
     from tidemark.checks.lag_sampling import check_lag
     from tidemark.settings import Settings
-    from tidemark.topology.load import load
+    from tidemark.topology_loader import load
 
     return check_lag(load(topology).plan(), Settings.load(), topology)
 

@@ -13,7 +13,7 @@ from tidemark_airflow.checks import check_dag
 from tidemark_airflow.operations import DRILL_AGE, MAINTENANCE_PRIORITY, chosen, operations_dag, topologies_param
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 _DRILL_RUNBOOK = """\
 Takes a savepoint of each running application. Rebuilds all of its tasks in another folder, once from the changelogs alone and

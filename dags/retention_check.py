@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidemark_airflow.checks import check_dag
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 RUNBOOK = """\
 ### What it does
@@ -32,9 +32,9 @@ docs/checks.md lists every verdict.
 def judge(topology: str, params: Mapping[str, Any]) -> list[Finding]:
     """Return one verdict per store. Also record the stores' sizes for `tidemark stores --history`."""
     from tidemark.checks.retention_sampling import check_retention
+    from tidemark.checks.store_growth import sample_stores
     from tidemark.settings import Settings
-    from tidemark.store_growth import sample_stores
-    from tidemark.topology.load import load
+    from tidemark.topology_loader import load
 
     plan, settings = load(topology).plan(), Settings.load()
     sample_stores(plan, settings)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.load import load, names
+from tidemark.topology_loader import load, names
 from tidemark_airflow.pausing import pauses_dag
 
 log = logging.getLogger(__name__)

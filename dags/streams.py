@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.topology.load import load, names
+from tidemark.topology_loader import load, names
 from tidemark_airflow.dag import stream_dag, unloadable_dag
 
 for _name in names():

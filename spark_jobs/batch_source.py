@@ -23,15 +23,15 @@ from spark_jobs.catch_up_gear import CatchUpGear
 from spark_jobs.kafka_reading import as_they_come, assignment
 from spark_jobs.live_gear import LiveGear
 from spark_jobs.table_reader import read_table
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import BatchTooLarge, OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
 from tidemark.instance.source import SourceBatch
-from tidemark.instance.split import BatchSize
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.committed_reader import ChangelogBatch
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreSpec, SubTopology, TopologyPlan
 

@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_jobs.compile import dead_letter_places_sql, read_options, times_sql
 from spark_jobs.kafka_reading import following, read_between
 from spark_jobs.statements import Statements
-from tidemark.broker.clients import librdkafka_config
 from tidemark.instance.slices import NO_TIME, Offsets, Slices, Times
 from tidemark.instance.source import SourceBatch
-from tidemark.letters.letters import headers_of
-from tidemark.letters.records_at import records_at
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.records_at import records_at
 from tidemark.names import TopicPartition
+from tidemark.operations.dead_letters.reader import headers_of
 from tidemark.settings import Settings
-from tidemark.start.witnesses import stalled_after
 from tidemark.tasks.task import Status
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import SubTopology

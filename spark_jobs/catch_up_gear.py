@@ -6,10 +6,10 @@ import logging
 import time
 
 from spark_jobs.bounded_read import BoundedReader
-from tidemark.broker.offsets import EndOffsets
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets, Slice, Slices, is_level
-from tidemark.instance.split import BatchSize
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology
 

@@ -20,15 +20,15 @@ from confluent_kafka.admin import AdminClient
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import ensure_user_topics, partition_counts
+from tidemark.atomic_file import keep_files_private
 from tidemark.errors import OutcomeUnknown
-from tidemark.files import keep_files_private
-from tidemark.instance.split import BatchSize
-from tidemark.local.caller import end_with_caller
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition
+from tidemark.parent_death import end_with_caller
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 TOPOLOGY = "patient_monitoring"
 _RECORDS = 100

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidemark.broker.clients import spark_kafka_options
+from tidemark.kafka.clients import spark_kafka_options
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 

@@ -25,7 +25,7 @@ from spark_jobs.kafka_reading import as_they_come, assignment, offsets_json
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.hand_over import HandOver
 from tidemark.instance.slices import Offsets
-from tidemark.instance.split import BatchSize
+from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology

@@ -20,19 +20,19 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.bounded_read import BoundedReader
 from spark_jobs.session import spark_session
+from tidemark.atomic_file import keep_files_private
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.files import keep_files_private
 from tidemark.instance.slices import Slices
-from tidemark.local.caller import end_with_caller
-from tidemark.local.temporary import temporary_folders, use_temporary_folder
 from tidemark.names import TopicPartition
-from tidemark.restore.building import StoreOpener
+from tidemark.parent_death import end_with_caller
 from tidemark.restore.recompute import Recomputation
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, folder_of
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, TaskInput
+from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import SubTopology
 
 

@@ -9,10 +9,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.cluster import cluster_conf
-from tidemark.broker.clients import java_system_properties
-from tidemark.local.jars import ensure
-from tidemark.local.spark_driver import driver_jvm_conf
+from tidemark.kafka.clients import java_system_properties
+from tidemark.kafka.jars import ensure
 from tidemark.settings import Settings
+from tidemark.spark_driver import driver_jvm_conf
 
 _QUIET = (
     # It only warns that it closes idle consumers, which happens for every second batch with dead letters.

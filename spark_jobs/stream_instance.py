@@ -20,17 +20,17 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 
 from spark_jobs.batch_source import SparkBatchSource
 from spark_jobs.session import spark_session
-from tidemark.broker.availability import external_topics, find_outage
+from tidemark.atomic_file import as_full_disk, keep_files_private
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import BrokersAway, ExitCode, InstanceFenced, PreflightFailed, TidemarkError
-from tidemark.files import as_full_disk, keep_files_private
+from tidemark.failpoint import probe_from_environment
 from tidemark.instance.instance import Instance
-from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
-from tidemark.local.temporary import temporary_folders, use_temporary_folder
-from tidemark.probe import probe_from_environment
+from tidemark.kafka.availability import external_topics, find_outage
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
+from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark")
 

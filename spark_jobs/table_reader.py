@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.compile import branch_sql, read_options
 from spark_jobs.kafka_reading import read_between
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
 from tidemark.settings import Settings
 from tidemark.stores.layout import bytes_list
-from tidemark.tasks.nodes.sink import entering_rows
+from tidemark.tasks.operators.sink import entering_rows
 from tidemark.tasks.rows import KEY, STORED_TIME, encode_rows, rows_schema
 from tidemark.tasks.task import Status
 from tidemark.topology.plan import Branch, StoreSpec, SubTopology, TableSource, TopologyPlan

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import settings as hypothesis_settings
-from tests.jvms import BRIEF
+from tests.support.jvms import BRIEF
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 CreateTopic = Callable[..., str]

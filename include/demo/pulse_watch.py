@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import Identity, wait_until
+from tidemark.processes import Identity, wait_until
 
 Window = tuple[str, int]
 """Patient and window start."""

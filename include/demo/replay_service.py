@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import psutil
 
+from tidemark import processes
+from tidemark.devstack import airflow_parts, record
+from tidemark.devstack.record import Record, Service
 from tidemark.errors import PreflightFailed
-from tidemark.local import airflow_parts, processes, record
-from tidemark.local.record import Record, Service
 from tidemark.settings import Settings, project_root
 
 NAME = "replay"

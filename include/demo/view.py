@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tidemark.demo.pulse_watch import Snapshot
+from demo.pulse_watch import Snapshot
 
 _COLOURS = {"RUNNING": "green", "LOST": "red", "ERROR": "red"}
 

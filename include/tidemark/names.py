@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
+DRILLS_FOLDER = ".drills"
+
 Topic = NewType("Topic", str)
 StoreName = NewType("StoreName", str)
 ApplicationId = NewType("ApplicationId", str)

@@ -171,9 +171,9 @@ def guarded(mark: str) -> Iterator[None]:
     A small process waits for the end of a pipe that only this process holds open.
     """
     environment = {name: value for name, value in os.environ.items() if name != MARK}
-    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     guard = subprocess.Popen(
-        [sys.executable, "-m", "tidemark.local.processes", mark],
+        [sys.executable, "-m", "tidemark.processes", mark],
         stdin=subprocess.PIPE,
         env=environment,
         start_new_session=True,

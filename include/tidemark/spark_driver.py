@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tidemark.local import class_data
+from tidemark.kafka import class_data
 from tidemark.settings import Settings
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"

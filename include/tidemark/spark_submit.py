@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.local.processes import without_airflow
+from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
 
 _LAST_WORDS = 5

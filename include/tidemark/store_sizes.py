@@ -13,14 +13,14 @@ from pathlib import Path
 
 from rocksdict import AccessType, Options, Rdict
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import TidemarkError
-from tidemark.local.kafka_tools import kafka_tool
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import MARKER_KEY
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 

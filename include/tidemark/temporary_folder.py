@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from tidemark.stores.directory import LOCK_FILE, FolderLock, is_locked
+from tidemark.folder_lock import LOCK_FILE, FolderLock, is_locked
 
 TEMPORARY_FOLDER = ".tmp"
 # Set below spark-submit. The JVM runs already then, and has the environment of the process that called spark-submit.

@@ -12,7 +12,7 @@ from types import ModuleType
 import topologies
 from tidemark.errors import InvalidTopology
 from tidemark.topology.builder import OPTIMISED, Topology
-from tidemark.topology.sql import nearest
+from tidemark.topology.sql.expressions import nearest
 
 
 def names() -> list[str]:

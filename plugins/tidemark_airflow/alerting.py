@@ -12,12 +12,11 @@ from airflow.sdk import AsyncCallback, BaseDeadlineReference, DeadlineAlert
 from airflow.sdk.bases.notifier import BaseNotifier
 from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.alerts.alert import Alert, AlertKind
-from tidemark.alerts.raising import raise_alert
+from tidemark.alerts import Alert, AlertKind, raise_alert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import TidemarkError
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 from tidemark_airflow.threads import own_thread
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from tidemark.settings import Settings
 from tidemark_airflow.alerting import PlanWaits
 
 if TYPE_CHECKING:
-    from tidemark.oncall.approval import PlanApproval
+    from tidemark.operations.case.approval import PlanApproval
 
 
 class PlanApprovalOperator(ApprovalOperator):
@@ -56,7 +56,7 @@ class PlanApprovalOperator(ApprovalOperator):
         Raises `AirflowFailException` if the answer is a yes that is not valid. Nothing has been stopped by then.
         """
         # Imported here because it loads clients, which the parsing of a DAG file must not do.
-        from tidemark.oncall.case import FAILED, SAID
+        from tidemark.operations.case.case import FAILED, SAID
 
         if "error" not in event:
             approval = self._approval(context)

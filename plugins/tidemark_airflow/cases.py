@@ -17,18 +17,18 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
-from tidemark.hold import release_hold
-from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import DONE, FAILED, KEPT_FORWARD, SAID, Case, CaseFolder, case_id_of
-from tidemark.oncall.drain import drain as await_drained
-from tidemark.oncall.report import RESTORE, make_report
-from tidemark.probe import Probe, probe_from_environment
-from tidemark.restore.kit import RestoreKit
-from tidemark.savepoints.asking import live_instances
+from tidemark.failpoint import Probe, probe_from_environment
+from tidemark.operations.case.approval import PlanApproval
+from tidemark.operations.case.case import DONE, FAILED, KEPT_FORWARD, SAID, Case, CaseFolder, case_id_of
+from tidemark.operations.case.drain import drain as await_drained
+from tidemark.operations.case.report import RESTORE, make_report
+from tidemark.operations.context import RestoreKit
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.supervision.hold import release_hold
+from tidemark.supervision.live_instances import live_instances
+from tidemark.supervision.stop_under_hold import await_running, stop_under_hold
 from tidemark.topology.plan import TopologyPlan
-from tidemark_airflow.holding import await_running, stop_under_hold
+from tidemark.topology_loader import load
 from tidemark_airflow.operations import CASE_PARAMS
 
 log = logging.getLogger(__name__)

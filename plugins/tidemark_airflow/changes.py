@@ -1,4 +1,4 @@
-"""The tasks of the DAGs that `change_dag` makes: each calls a step of `tidemark.oncall.changing`.
+"""The tasks of the DAGs that `change_dag` makes: each calls a step of `tidemark.operations.case.change_steps`.
 
 Tasks import this module when they run, because it loads clients.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidemark.clock import wall_clock_ms
-from tidemark.oncall.changing import Changing
+from tidemark.operations.case.change_steps import Changing
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark_airflow.cases import Context, is_done, kept_plan, step, write_down
 

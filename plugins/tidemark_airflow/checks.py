@@ -12,7 +12,7 @@ from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, chosen, conclude, operations_dag, topologies_param
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 Judge = Callable[[str, Mapping[str, Any]], "list[Finding]"]
 """Judges an application, given the topology's name and the run's parameters.

@@ -13,12 +13,12 @@ from pathlib import Path
 from airflow.sdk.configuration import conf
 
 from tidemark.clock import wall_clock_ms
+from tidemark.database import FactsDatabase
+from tidemark.devstack.airflow_parts import AIRFLOW_DATABASE
 from tidemark.errors import TidemarkError
-from tidemark.expiry import ExpiryPlan, plan_expiry, remove_expired
-from tidemark.facts.database import FactsDatabase
-from tidemark.local.airflow_parts import AIRFLOW_DATABASE
+from tidemark.operations.history_expiry import ExpiryPlan, plan_expiry, remove_expired
 from tidemark.settings import Settings
-from tidemark.topology.load import names
+from tidemark.topology_loader import names
 
 log = logging.getLogger(__name__)
 

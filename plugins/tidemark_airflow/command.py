@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidemark.local.processes import without_airflow
-from tidemark.local.temporary import temporary_folders
+from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
-from tidemark_airflow.identity import InstanceFiles
-from tidemark_airflow.launcher import Command
+from tidemark.supervision.instance_files import InstanceFiles
+from tidemark.supervision.launch import Command
+from tidemark.temporary_folder import temporary_folders
 
 INSTANCE_SCRIPT = Path("spark_jobs") / "stream_instance.py"
 
@@ -28,7 +28,8 @@ def spark_command(
     The master comes from the Airflow connection `conn_id`, or from the setting `spark_master` if there is no such
     connection. Raises `CannotSubmit`.
     """
-    from tidemark.local import jars, spark_driver
+    from tidemark import spark_driver
+    from tidemark.kafka import jars
 
     spark_jars = jars.ensure("spark", settings)
     application = str(script or project_root() / INSTANCE_SCRIPT)

@@ -8,13 +8,12 @@ from typing import Any, Protocol
 from airflow.sdk import DAG, Param, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from tidemark.alerts.alert import AlertKind
-from tidemark.alerts.raising import load_callback
+from tidemark.alerts import AlertKind, load_callback
 from tidemark.errors import InvalidSettings, InvalidTopology
 from tidemark.settings import Settings
+from tidemark.supervision.restart_policy import RestartBudget
 from tidemark_airflow.alerting import AlertOnFailure
 from tidemark_airflow.operations import STREAM_PRIORITY
-from tidemark_airflow.policy import RestartBudget
 from tidemark_airflow.stream_operator import StreamOperator
 
 _BUDGET = RestartBudget()

@@ -11,21 +11,21 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.checks.beginning import never_ran
-from tidemark.checks.verdict import Finding
+from tidemark.checks.never_ran import never_ran
 from tidemark.clock import wall_clock_ms
+from tidemark.database import FactsDatabase
 from tidemark.drill.age import drill_age
 from tidemark.drill.drill import Drill, DrillOptions
-from tidemark.drill.report import is_drillable, not_compared, nothing_to_drill
 from tidemark.errors import FactsUnavailable
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import last_passed_ms, write_drill
-from tidemark.restore.kit import RestoreKit
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.report import is_drillable, not_compared, nothing_to_drill
+from tidemark.operations.drill_history.table import last_passed_ms, write_drill
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
-from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
+from tidemark.verdict import Finding
 from tidemark_airflow.operations import conclude
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The tasks of `restore_oncall`: each calls a step of `tidemark.oncall.steps`.
+"""The tasks of `restore_oncall`: each calls a step of `tidemark.operations.case.restore_steps`.
 
 Tasks import this module when they run, because it loads clients and stores.
 """
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.broker.operator_acls import Command
 from tidemark.clock import wall_clock_ms
-from tidemark.oncall.case import BEGUN
-from tidemark.oncall.steps import OnCall
-from tidemark.probe import Probe, probe_from_environment
-from tidemark.restore.kit import RestoreKit
+from tidemark.failpoint import Probe, probe_from_environment
+from tidemark.kafka.operator_acls import Command
+from tidemark.operations.case.case import BEGUN
+from tidemark.operations.case.restore_steps import OnCall
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources, past_sources
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.sources import copy_sources, past_sources
+from tidemark.supervision.stop_under_hold import stop_under_hold
 from tidemark_airflow.cases import Context, OpenCase, Step, approval_of, case_of, is_done, kept_plan, step, write_down
-from tidemark_airflow.holding import stop_under_hold
 
 log = logging.getLogger(__name__)
 

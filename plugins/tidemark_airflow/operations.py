@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, Param
 from airflow.sdk.exceptions import AirflowSkipException
 
-from tidemark.alerts.alert import AlertKind
-from tidemark.topology.load import load, names
+from tidemark.alerts import AlertKind
+from tidemark.topology_loader import load, names
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, alert_on_deadline, alert_on_time_out
 
 if TYPE_CHECKING:
-    from tidemark.checks.verdict import Finding
+    from tidemark.verdict import Finding
 
 log = logging.getLogger(__name__)
 
@@ -151,9 +151,9 @@ def conclude(check: str, topology: str, findings: Sequence[Finding]) -> str:
     Returns the verdict if nothing failed. Raises `Alarm`, which says what failed and what to do, and `AirflowSkipException`
     if nothing was found wrong but the evidence does not suffice for an OK.
     """
-    from tidemark.checks.verdict import Verdict, worst
-    from tidemark.facts.verdicts import keep_verdicts
+    from tidemark.checks.verdict_table import keep_verdicts
     from tidemark.settings import Settings
+    from tidemark.verdict import Verdict, worst
 
     for finding in findings:
         level = logging.INFO if finding.verdict is Verdict.OK else logging.WARNING

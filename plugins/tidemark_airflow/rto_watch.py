@@ -14,18 +14,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tidemark.alerts.alert import Alert, AlertKind
-from tidemark.alerts.raising import raise_alert
-from tidemark.checks.standstill import CHECK, Input, Look, Standstill, ended, follow, judged
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.alerts import Alert, AlertKind, raise_alert
+from tidemark.checks.liveness import CHECK, Input, Look, Standstill, ended, follow, judged
 from tidemark.clock import wall_clock_ms
-from tidemark.hold import describe_hold, read_hold
-from tidemark.instance.outage_file import read_outage
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles, ProcessId, RunView, read_json, write_json
-from tidemark_airflow.observation import observe
+from tidemark.supervision.hold import describe_hold, read_hold
+from tidemark.supervision.instance_files import InstanceFiles, ProcessId, RunView, read_json, write_json
+from tidemark.supervision.liveness import observe
+from tidemark.supervision.outage_file import read_outage
+from tidemark.supervision.state import InstanceState
+from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.threads import own_thread
 
 if TYPE_CHECKING:
@@ -115,11 +114,11 @@ class RtoWatch:
 
     def _keep(self, finding: Finding, now_ms: int, *, over: bool) -> None:
         """Write the finding to the history of verdicts and to the instance's events, in the database of facts."""
+        from tidemark.checks.verdict_table import write_verdicts
+        from tidemark.database import FactsDatabase
         from tidemark.errors import FactsUnavailable
         from tidemark.events.event import Event, EventKind
-        from tidemark.facts.database import FactsDatabase
-        from tidemark.facts.events import write_event
-        from tidemark.facts.verdicts import write_verdicts
+        from tidemark.events.table import write_event
 
         key = self._files.key
         run = RunView.read(self._files.run)
@@ -151,10 +150,10 @@ class WaitingInput:
         """Return the waiting input. Blocks. Raises whatever the broker or the topology raises."""
         from confluent_kafka.admin import AdminClient
 
-        from tidemark.broker.clients import librdkafka_config
-        from tidemark.change.recorded import named_plan
-        from tidemark.checks.standstill_sampling import waiting_input
-        from tidemark.topology.load import load
+        from tidemark.checks.liveness_sampling import waiting_input
+        from tidemark.kafka.clients import librdkafka_config
+        from tidemark.registry.reader import named_plan
+        from tidemark.topology_loader import load
 
         if self._plan is None or run.process != self._process:
             plan = load(str(run.values["topology"])).plan()

@@ -10,18 +10,18 @@ import logging
 from airflow.sdk.exceptions import AirflowSkipException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import partition_counts, task_ids
-from tidemark.change.recorded import named_plan
-from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import partition_counts, task_ids
 from tidemark.names import commits_topic
-from tidemark.savepoints import expiring, verifying
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.registry.reader import named_plan
+from tidemark.savepoints import expiry, verification
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
+from tidemark.verdict import Finding, Verdict
 from tidemark_airflow.operations import conclude
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def take(topology: str) -> str:
 
 def verify(topology: str, savepoint_id: str) -> str:
     """Read every file of a savepoint back and end the task as the verdict requires (see `conclude`)."""
-    found = verifying.verify(_repository(topology), savepoint_id)
+    found = verification.verify(_repository(topology), savepoint_id)
     fine = f"savepoint {savepoint_id}: {found.tasks} tasks, {found.files} files, {found.bytes} bytes, all as they were saved"
     evidence = {"tasks": found.tasks, "files": found.files, "bytes": found.bytes}
     findings = [Finding(savepoint_id, Verdict.FAILED, fault, evidence) for fault in found.faults]
@@ -59,7 +59,7 @@ def expire(topology: str, keep: int | None, max_age: str) -> int:
     settings = Settings.load()
     kept = settings.savepoints_kept if keep is None else keep
     max_age_ms = duration_ms(max_age, "parameter max_age") if max_age else None
-    gone = expiring.expire(_repository(topology), kept, max_age_ms, wall_clock_ms())
+    gone = expiry.expire(_repository(topology), kept, max_age_ms, wall_clock_ms())
     log.info(
         "removed savepoints %s and %d files, %d bytes", ", ".join(gone.savepoints) or "none", gone.files, gone.bytes
     )

@@ -15,20 +15,20 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
-from tidemark.hold import describe_hold, read_hold
-from tidemark.instance.outage_file import read_outage
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark_airflow import watcher
+from tidemark.supervision import watch_claim
+from tidemark.supervision.hold import describe_hold, read_hold
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, LaunchRecord
+from tidemark.supervision.instance_log import last_error, read_part
+from tidemark.supervision.launch import Command, Held, Launched, find_live, launch_or_adopt
+from tidemark.supervision.liveness import observe
+from tidemark.supervision.outage_file import read_outage
+from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark.supervision.stop import ask_to_stop
 from tidemark_airflow.alerting import Alarm
 from tidemark_airflow.command import spark_command
-from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord
-from tidemark_airflow.instance_log import last_error, read_part
-from tidemark_airflow.launcher import Command, Held, Launched, find_live, launch_or_adopt
-from tidemark_airflow.observation import observe
-from tidemark_airflow.policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
-from tidemark_airflow.stopping import ask_to_stop
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, InstanceExited, StreamTrigger
 from tidemark_airflow.whereabouts import where_is_it
 
@@ -137,7 +137,7 @@ class StreamOperator(BaseOperator):
             return
         files, me = self._watched
         seen = observe(files)
-        if watcher.is_held_by(files, me) and seen.liveness.is_alive_here:
+        if watch_claim.is_held_by(files, me) and seen.liveness.is_alive_here:
             self.log.info("stopping instance %s", files.key)
             ask_to_stop(seen)
 
@@ -155,7 +155,7 @@ class StreamOperator(BaseOperator):
             launched = launch_or_adopt(files, command, LaunchRecord.from_json(store.get(_LAUNCH)))
         except Held as held:
             self._wait_for_release(files, str(held))
-        watcher.take(files, me)
+        watch_claim.take(files, me)
         if launched.seen.launch:
             store.set(_LAUNCH, launched.seen.launch.as_json())
         self._hand_over(files, launched)
@@ -203,7 +203,7 @@ class StreamOperator(BaseOperator):
         seen = find_live(files)
         if seen is None:
             return
-        watcher.take(files, uuid.uuid4().hex)
+        watch_claim.take(files, uuid.uuid4().hex)
         if seen.launch:
             context["task_state_store"].set(_LAUNCH, seen.launch.as_json())
         self._hand_over(files, Launched(seen, adopted=True))

@@ -15,20 +15,20 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from tidemark.hold import read_hold
-from tidemark.instance.outage_file import read_outage, write_outage
 from tidemark.settings import Settings
-from tidemark_airflow import watcher
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
-from tidemark_airflow.instance_log import Warnings
-from tidemark_airflow.observation import Liveness, Observation, observe
+from tidemark.supervision import watch_claim
+from tidemark.supervision.hold import read_hold
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.instance_log import Warnings
+from tidemark.supervision.liveness import Liveness, Observation, observe
+from tidemark.supervision.outage_file import read_outage, write_outage
+from tidemark.supervision.stop import ask_to_leave, is_gone, kill_rest
 from tidemark_airflow.progress import Progress
 from tidemark_airflow.rto_watch import forget_standstill, rto_watched
-from tidemark_airflow.stopping import ask_to_leave, is_gone, kill_rest
 from tidemark_airflow.threads import own_thread
 
 if TYPE_CHECKING:
-    from tidemark.broker.availability import Outage
+    from tidemark.kafka.availability import Outage
 
 PROGRESS = "progress"
 """The name of the XCom that holds the progress of a task's instance. It is written as often as the log line."""
@@ -98,10 +98,10 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Observe the instance once a second until it has ended."""
         settled_at = time.monotonic() + _SETTLE_S
-        self._found_watcher = await asyncio.to_thread(watcher.recorded, self._files)
-        self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
+        self._found_watcher = await asyncio.to_thread(watch_claim.recorded, self._files)
+        self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
         self.log.info("watching instance %s, launch %s", self._files.key, self.launch_id or "by hand")
-        async with rto_watched(self._files, lambda: watcher.is_held_by(self._files, self._watcher)):
+        async with rto_watched(self._files, lambda: watch_claim.is_held_by(self._files, self._watcher)):
             exited = await self._exit()
             await asyncio.sleep(max(0.0, settled_at - time.monotonic()))
         yield TriggerEvent(exited.as_payload())
@@ -137,8 +137,8 @@ class StreamTrigger(BaseTrigger):
         if self._has_taken or time.monotonic() < self._take_again_at:
             return
         self._take_again_at = time.monotonic() + _TAKE_AGAIN_S
-        if await asyncio.to_thread(watcher.recorded, self._files) == self._found_watcher:
-            self._has_taken = await asyncio.to_thread(watcher.take, self._files, self._watcher)
+        if await asyncio.to_thread(watch_claim.recorded, self._files) == self._found_watcher:
+            self._has_taken = await asyncio.to_thread(watch_claim.take, self._files, self._watcher)
 
     async def _show(self, figures: Mapping[str, Any]) -> None:
         ti = self.task_instance
@@ -154,7 +154,7 @@ class StreamTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stop the instance because a user ended the task (failed, success, clear), unless another trigger watches it."""
-        if not await asyncio.to_thread(watcher.is_held_by, self._files, self._watcher):
+        if not await asyncio.to_thread(watch_claim.is_held_by, self._files, self._watcher):
             self.log.info("instance %s is watched by another trigger by now, so it is not stopped", self._files.key)
             return
         await asyncio.to_thread(forget_standstill, self._files)
@@ -274,7 +274,7 @@ class BrokerTrigger(_TimedTrigger):
 
         `tidemark status` and the alert of the deadline read that record.
         """
-        from tidemark.broker.availability import find_outage
+        from tidemark.kafka.availability import find_outage
 
         known = read_outage(self._files.outage)
         outage = find_outage(Settings.load(), self.application_id, known.topics if known else ())

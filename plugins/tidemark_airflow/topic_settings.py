@@ -1,4 +1,4 @@
-"""The tasks of `compaction_check` that set topics after an approval: they call `tidemark.oncall.topic_settings`.
+"""The tasks of `compaction_check` that set topics after an approval: they call `tidemark.operations.case.topic_settings`.
 
 Tasks import this module when they run, because it loads clients.
 """
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidemark.clock import wall_clock_ms
-from tidemark.oncall.case import Case, CaseFolder, case_id_of
-from tidemark.oncall.topic_settings import CASES_FOLDER, TopicSettings
+from tidemark.operations.case.case import Case, CaseFolder, case_id_of
+from tidemark.operations.case.topic_settings import CASES_FOLDER, TopicSettings
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 from tidemark_airflow.operations import chosen
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.names import group_instance_id
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles
+from tidemark.supervision.instance_files import InstanceFiles
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ def where_is_it(settings: Settings, files: InstanceFiles) -> Whereabouts:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from tidemark.broker.clients import librdkafka_config
-    from tidemark.broker.offsets import describe_group
+    from tidemark.kafka.clients import librdkafka_config
+    from tidemark.kafka.offsets import describe_group
 
     key = files.key
     wanted = group_instance_id(key.application_id, key.instance)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_jobs import audit_truth as truth
-from spark_jobs.audit_reading import CHANGELOG, DLQ, SINK, SOURCE
-from spark_jobs.audit_views import Road
+from spark_jobs.audit import truth
+from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
+from spark_jobs.audit.views import Road
 from spark_jobs.compile import literal, quoted
-from tidemark.letters.letters import REPLAYED
-from tidemark.quality.contracts import Contract
-from tidemark.quality.derivable import Derivable
-from tidemark.quality.ranges import commit_rows
+from tidemark.audit.contracts import Contract
+from tidemark.audit.derivable import Derivable
+from tidemark.audit.ranges import commit_rows
+from tidemark.operations.dead_letters.reader import REPLAYED
 from tidemark.tasks.update import OF_PROCESSED_RECORDS
 from tidemark.topology.plan import SubTopology, TopologyPlan
 

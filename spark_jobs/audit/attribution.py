@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
-from tidemark.partitioning import partitions_of
+from tidemark.kafka.partitioner import partitions_of
 
 Batches = Mapping[tuple[str, int, int], tuple[list[int], list[int], list[int]]]
 """The batches by (topic, partition, partition of the task): their start offsets, end offsets and numbers, in order."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from spark_jobs.audit_reading import DLQ, SINK, SOURCE, Reading
-from tidemark.checks.verdict import Finding, Verdict
+from spark_jobs.audit.reading import DLQ, SINK, SOURCE, Reading
+from tidemark.audit.contracts import Contract
+from tidemark.audit.cut import Cut
+from tidemark.audit.derivable import NotDerived
+from tidemark.audit.ranges import PassedOver
+from tidemark.audit.suites import NOT_COMPUTED
 from tidemark.names import TopicPartition
-from tidemark.quality.contracts import Contract
-from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import NotDerived
-from tidemark.quality.ranges import PassedOver
-from tidemark.quality.suites import NOT_COMPUTED
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 _MARKER_RECORDS = 1
 _SHORTER = "audit more often than that, or keep it longer"

@@ -17,23 +17,23 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "include")]
 
 
-from spark_jobs.audit_run import Audit, AuditReport
+from spark_jobs.audit.run import Audit, AuditReport
 from spark_jobs.session import spark_session
+from tidemark.atomic_file import keep_files_private
+from tidemark.audit.job import stand_back
+from tidemark.audit.lineage import run_event
+from tidemark.audit.page import AuditPage, write_page
+from tidemark.audit.table import past_audits
+from tidemark.database import FactsDatabase
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.facts.audits import past_audits
-from tidemark.facts.database import FactsDatabase
-from tidemark.files import keep_files_private
-from tidemark.local.caller import end_with_caller
-from tidemark.local.temporary import temporary_folders, use_temporary_folder
-from tidemark.quality.job import stand_back
-from tidemark.quality.lineage import run_event
-from tidemark.quality.page import AuditPage, write_page
+from tidemark.parent_death import end_with_caller
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
 
 _SHOWN_AUDITS = 50
 # Below some millions of records, Java's optimising compiler takes more time than it saves, because each query is new code.

@@ -12,7 +12,7 @@ from great_expectations.expectations.metrics.table_metric_provider import TableM
 from pyspark.sql import Column
 from pyspark.sql.functions import coalesce, count_if, expr, lit
 
-from tidemark.quality.rows_where import COUNT
+from tidemark.audit.rows_where import COUNT
 
 
 class RowsWhereCount(TableMetricProvider):

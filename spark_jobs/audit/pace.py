@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tidemark.local.processes import cpu_seconds
+from tidemark.processes import cpu_seconds
 
 
 @dataclass(frozen=True)

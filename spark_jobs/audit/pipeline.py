@@ -14,34 +14,34 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.audit_accounts import Accounts
-from spark_jobs.audit_pace import Pace
-from spark_jobs.audit_reading import DLQ, SOURCE, Reader, Reading, reading_of
-from spark_jobs.audit_results import Results
-from spark_jobs.audit_savepoints import Saved
-from spark_jobs.audit_session import sized
-from spark_jobs.audit_state import Bases, Carried
-from spark_jobs.audit_untold import has_all_letters, is_read, passed, thinned, untold
-from spark_jobs.audit_validate import Validator
-from spark_jobs.audit_views import Road, Rows, Views
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.offsets import EndOffsets
-from tidemark.checks.verdict import Finding, Verdict
+from spark_jobs.audit.accounts import Accounts
+from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
+from spark_jobs.audit.pace import Pace
+from spark_jobs.audit.reading import DLQ, SOURCE, Reader, Reading, reading_of
+from spark_jobs.audit.results import Results
+from spark_jobs.audit.savepoints import Saved
+from spark_jobs.audit.session import sized
+from spark_jobs.audit.state import Bases, Carried
+from spark_jobs.audit.validate import Validator
+from spark_jobs.audit.views import Road, Rows, Views
+from tidemark.audit.contracts import Contract, contracts
+from tidemark.audit.cut import Cut
+from tidemark.audit.derivable import derivable
+from tidemark.audit.expectations import Check, checks_of
+from tidemark.audit.lineage import TopicRead
+from tidemark.audit.progress import AuditProgress, Tell
+from tidemark.audit.table import AuditedRange, audited_until, write_audit
 from tidemark.clock import wall_clock_ms
-from tidemark.facts.audits import AuditedRange, audited_until, write_audit
-from tidemark.facts.database import FactsDatabase
+from tidemark.database import FactsDatabase
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition
-from tidemark.quality.checks import Check, checks_of
-from tidemark.quality.contracts import Contract, contracts
-from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import derivable
-from tidemark.quality.lineage import TopicRead
-from tidemark.quality.progress import AuditProgress, Tell
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 log = logging.getLogger(__name__)
 

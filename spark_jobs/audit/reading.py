@@ -28,14 +28,14 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.audit_attribution import Attribution, Batches, Recorder, TopicRole
-from spark_jobs.audit_pace import Pace
+from spark_jobs.audit.attribution import Attribution, Batches, Recorder, TopicRole
+from spark_jobs.audit.pace import Pace
 from spark_jobs.kafka_reading import read_between
+from tidemark.audit.cut import Cut
+from tidemark.audit.derivable import keyed_sinks, read_again
+from tidemark.audit.progress import AuditProgress, Tell
+from tidemark.audit.ranges import COMPUTING
 from tidemark.names import TopicPartition, dlq_topic
-from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import keyed_sinks, read_again
-from tidemark.quality.progress import AuditProgress, Tell
-from tidemark.quality.ranges import COMPUTING
 from tidemark.settings import Settings
 from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.tasks.task import changelog_of

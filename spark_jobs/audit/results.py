@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from spark_jobs import audit_truth as truth
-from spark_jobs.audit_views import Road
+from spark_jobs.audit import truth
+from spark_jobs.audit.views import Road
 from spark_jobs.compile import quoted
-from tidemark.quality.derivable import Derivable, Derived
+from tidemark.audit.derivable import Derivable, Derived
 from tidemark.topology.plan import Number, Window
 
 UPDATE, FINAL = "update", "final"

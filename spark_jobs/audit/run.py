@@ -15,23 +15,23 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from spark_jobs.audit_one import OneAudit
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import named_plan
-from tidemark.checks.verdict import Finding, Verdict
+from spark_jobs.audit.pipeline import OneAudit
+from tidemark.audit.cut import Cut, Cutter
+from tidemark.audit.job import log_progress
+from tidemark.audit.lineage import TopicRead
+from tidemark.audit.progress import Tell
+from tidemark.audit.suites import overall
+from tidemark.audit.table import AuditedRange, audited_until
 from tidemark.clock import wall_clock_ms
-from tidemark.facts.audits import AuditedRange, audited_until
-from tidemark.facts.database import FactsDatabase
+from tidemark.database import FactsDatabase
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId
-from tidemark.quality.cut import Cut, Cutter
-from tidemark.quality.job import log_progress
-from tidemark.quality.lineage import TopicRead
-from tidemark.quality.progress import Tell
-from tidemark.quality.suites import overall
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 log = logging.getLogger(__name__)
 

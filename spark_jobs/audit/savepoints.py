@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from spark_jobs.audit_views import Road
+from spark_jobs.audit.views import Road
 from tidemark.errors import CopyUnusable, TaskCorrupted
 from tidemark.names import TaskId
+from tidemark.recovery.evidence import StateCopy
 from tidemark.savepoints.copies import SavepointCopies
-from tidemark.start.evidence import StateCopy
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import first_live_segment

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs import audit_truth as truth
-from spark_jobs.audit_reading import Reader, Reading, Span
-from spark_jobs.audit_views import Road
+from spark_jobs.audit import truth
+from spark_jobs.audit.reading import Reader, Reading, Span
+from spark_jobs.audit.views import Road
+from tidemark.audit.derivable import Derived
+from tidemark.audit.progress import Tell
+from tidemark.audit.ranges import Base, TaskRange
 from tidemark.names import TaskId, TopicPartition
-from tidemark.quality.derivable import Derived
-from tidemark.quality.progress import Tell
-from tidemark.quality.ranges import Base, TaskRange
 
 
 def state_schema(d: Derived) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tidemark.checks.verdict import Finding
-from tidemark.quality.checks import Check
-from tidemark.quality.suites import finding, outcomes, suite
+from tidemark.audit.expectations import Check
+from tidemark.audit.suites import finding, outcomes, suite
+from tidemark.verdict import Finding
 
 _SHOWN = 3
 _QUARANTINED = 10_000
@@ -40,7 +40,7 @@ class Validator:
         import great_expectations as gx
         from great_expectations.data_context.types.base import ProgressBarsConfig
 
-        import spark_jobs.audit_metrics  # noqa: F401
+        import spark_jobs.audit.metrics  # noqa: F401
 
         self._context = gx.get_context(mode="ephemeral")
         self._context.variables.progress_bars = ProgressBarsConfig(globally=False)

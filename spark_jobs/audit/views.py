@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from spark_jobs import audit_truth as truth
-from spark_jobs.audit_reading import SOURCE, Reading
-from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import Derived
-from tidemark.quality.ranges import COMPUTING
+from spark_jobs.audit import truth
+from spark_jobs.audit.reading import SOURCE, Reading
+from tidemark.audit.cut import Cut
+from tidemark.audit.derivable import Derived
+from tidemark.audit.ranges import COMPUTING
 from tidemark.topology.plan import SubTopology
 
 _FEW_ROWS = 20_000

@@ -1,4 +1,4 @@
-"""pytest fixtures for topologies: add `pytest_plugins = ["spark_jobs.testing"]` to your conftest.
+"""pytest fixtures for topologies: add `pytest_plugins = ["spark_jobs.testing.fixtures"]` to your conftest.
 
 `topology_driver(topology)` returns a `TopologyTestDriver`, which is closed at the end of the test. All drivers share one
 Spark session.
@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.session import spark_session
-from spark_jobs.test_driver import TopologyTestDriver
+from spark_jobs.testing.topology_test_driver import TopologyTestDriver
 from tidemark.settings import Settings
 
 

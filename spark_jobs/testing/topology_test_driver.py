@@ -26,8 +26,8 @@ from spark_jobs.bounded_read import bad_records
 from spark_jobs.compile import dead_letters_sql
 from spark_jobs.statements import Statements
 from tidemark.errors import InvalidTopology
+from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import TaskId, TopicPartition, dlq_topic
-from tidemark.partitioning import partitions_of
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.layout import ValueLayout, split_window_key

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tidemark.alerts.alert import Alert
+from tidemark.alerts import Alert
 
-NOTE = "tests.alerts.noting:note"
+NOTE = "tests.support.alert_notes:note"
 NOTES_FILE = "TEST_ALERTS"
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME
-from tidemark.tasks.nodes.process import ProcessOperator
 from tidemark.tasks.operator import BatchTime, Emitted, Operator
+from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.topology.plan import StoreSpec
 
 MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)

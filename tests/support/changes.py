@@ -1,4 +1,4 @@
-"""Versions of an application that counts: what `tests/restore/counting.py` runs, with another topology each time."""
+"""Versions of an application that counts: what `tests/support/counting.py` runs, with another topology each time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections import Counter
 
 import pyarrow as pa
-from tests.restore.counting import AT_MS, PARTITIONS, CountingApp, CountingSource
-from tests.truth.topics import read_all
+from tests.support.counting import AT_MS, PARTITIONS, CountingApp, CountingSource
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitRecord
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import opened

@@ -15,15 +15,15 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
-from tests.truth.topics import end_offsets, read_all
+from tests.support.truth.topics import end_offsets, read_all
 
 import topologies
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology
@@ -138,7 +138,7 @@ class CountingApp:
     def write_module(self, folder: Path) -> str:
         """Make the topology one that commands can load from `folder`; its name."""
         (folder / "made_counting.py").write_text(
-            f"from tests.restore.counting import counting\ndef topology():\n    return counting({self.name!r})\n"
+            f"from tests.support.counting import counting\ndef topology():\n    return counting({self.name!r})\n"
         )
         return "made_counting"
 

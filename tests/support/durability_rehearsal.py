@@ -12,20 +12,20 @@ from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.cluster import PartitionFacts, describe_replicas
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import internal_topics
 from tidemark.checks.durability_sampling import check_durability
-from tidemark.checks.verdict import Finding
-from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
+from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
+from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.errors import BatchAborted, BrokersAway, PreflightFailed, TidemarkError
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import PartitionFacts, describe_replicas
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import internal_topics
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Acks, Guarantee, TopologyPlan
+from tidemark.verdict import Finding
 
 EACH = 40
 """Records of one stage of a rehearsal."""

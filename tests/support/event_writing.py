@@ -5,9 +5,9 @@ from __future__ import annotations
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
+from tidemark.database import FactsDatabase
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import write_event
+from tidemark.events.table import write_event
 from tidemark.settings import Settings
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidemark.events.event import Event, EventKind, state_body
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import RestoreProgress
+from tidemark.supervision.state import InstanceState
 
 CHANGELOG = TopicPartition("app-n-changelog", 3)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, rows_schema

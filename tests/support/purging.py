@@ -9,10 +9,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.topic_changes import TopicChange, apply_changes
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import topic_configs
 from tidemark.names import TopicPartition
+from tidemark.operations.topic_changes import TopicChange, apply_changes
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 _POLICY = "cleanup.policy"

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from tests.restore.counting import AT_MS
-from tests.truth.topics import end_offsets
+from tests.support.counting import AT_MS
+from tests.support.truth.topics import end_offsets
 
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TopicPartition as Place

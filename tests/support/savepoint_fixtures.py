@@ -6,7 +6,7 @@ import threading
 import uuid
 
 import pytest
-from tests.savepoints.made import APP, TASKS, open_store, put
+from tests.support.savepoints import APP, TASKS, open_store, put
 
 from tidemark.savepoints.repository import SavepointRepository
 

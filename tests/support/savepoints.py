@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidemark.names import TaskId
-from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.stores.marker import Marker
+from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 APP = "app"

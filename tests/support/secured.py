@@ -37,10 +37,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
-from tidemark.broker.acls import CLUSTER, Acl
-from tidemark.local import ports
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.processes import wait_until
+from tidemark.devstack import ports
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka.acls import CLUSTER, Acl
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 USER = "app"

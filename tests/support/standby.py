@@ -8,26 +8,26 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import ensure_user_topics, partition_counts
-from tidemark.change.recorded import describe_settled
-from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.local.processes import wait_until
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic
-from tidemark.restore.building import StoreOpener
+from tidemark.processes import wait_until
+from tidemark.recovery.facts import Witnesses
+from tidemark.registry.reader import describe_settled
+from tidemark.registry.topic_identities import topics_in_use
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.standby.copies import standby_name
 from tidemark.standby.follower import Follower
-from tidemark.standby.plans import plan_standby
-from tidemark.start.identities import topics_in_use
-from tidemark.start.witnesses import Witnesses
+from tidemark.standby.plan import plan_standby
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes

@@ -1,4 +1,4 @@
-"""The example of a custom store in `docs/stores.md`, importable as `tests.stores.stores_page:SqliteStore`."""
+"""The example of a custom store in `docs/stores.md`, importable as `tests.support.stores_page:SqliteStore`."""
 
 from __future__ import annotations
 

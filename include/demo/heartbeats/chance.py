@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.heartbeats.beats import Floats, Ints
+from demo.heartbeats.beats import Floats, Ints
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1

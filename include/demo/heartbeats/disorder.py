@@ -7,10 +7,10 @@ from enum import IntEnum
 
 import numpy as np
 
+from demo.heartbeats.beats import Ints
+from demo.heartbeats.chance import uniform
+from demo.heartbeats.patients import Events, Patients
 from tidemark.errors import InvalidSettings
-from tidemark.heartbeats.beats import Ints
-from tidemark.heartbeats.chance import uniform
-from tidemark.heartbeats.patients import Events, Patients
 
 OUT_OF_ORDER_MS = (100, 4_000)
 """How much later than in order an out-of-order beat arrives, least and most: within a grace of 5 s."""

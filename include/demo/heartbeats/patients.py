@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.heartbeats.beats import Floats, Ints
-from tidemark.heartbeats.chance import uniform
-from tidemark.heartbeats.recordings import Recording
+from demo.heartbeats.beats import Floats, Ints
+from demo.heartbeats.chance import uniform
+from demo.heartbeats.recordings import Recording
 
 _PHASE = 1
 """Number of the draw that sets a patient's phase."""

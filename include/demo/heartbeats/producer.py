@@ -7,8 +7,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from demo.heartbeats.records import Record
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.heartbeats.records import Record
 
 _FLUSH_S = 60.0
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from demo.heartbeats.beats import Beats, Floats, Ints, find
 from tidemark.errors import PreflightFailed
-from tidemark.heartbeats.beats import Beats, Floats, Ints, find
 
 
 @dataclass(frozen=True)

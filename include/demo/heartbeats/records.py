@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidemark.heartbeats.disorder import SOUND, Bad, Disorder
-from tidemark.heartbeats.patients import Events, Patients
+from demo.heartbeats.disorder import SOUND, Bad, Disorder
+from demo.heartbeats.patients import Events, Patients
 
 _YEAR_2099_MS = 4_070_908_800_000
 

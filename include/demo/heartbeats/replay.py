@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from demo.heartbeats.disorder import LATE_MS, Disorder, Timeline
+from demo.heartbeats.patients import Patients
+from demo.heartbeats.producer import ReplayProducer
+from demo.heartbeats.recordings import recordings
+from demo.heartbeats.records import Encoder, Record
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSettings
-from tidemark.heartbeats.disorder import LATE_MS, Disorder, Timeline
-from tidemark.heartbeats.patients import Patients
-from tidemark.heartbeats.producer import ReplayProducer
-from tidemark.heartbeats.recordings import recordings
-from tidemark.heartbeats.records import Encoder, Record
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemark.quality.checks import Check
+from tidemark.audit.expectations import Check
 from tidemark.topology.plan import Column, Expected, RowSink, Sink, SubTopology, TopologyPlan
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import task_ids
+from tidemark.audit.ranges import PassedOver, Position, TaskRange, begun_anew, goes_on, next_range, passed_over
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitRecord
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import task_ids
 from tidemark.names import TaskId, TopicPartition, by_topic, commits_topic, dlq_topic
-from tidemark.quality.ranges import PassedOver, Position, TaskRange, begun_anew, goes_on, next_range, passed_over
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.checks.beginning import never_ran
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.local.spark_job import job_lines
-from tidemark.quality.progress import AuditProgress, Tell
+from tidemark.audit.progress import AuditProgress, Tell
+from tidemark.checks.never_ran import never_ran
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.spark_submit import job_lines
+from tidemark.topology_loader import load
+from tidemark.verdict import Finding, Verdict
 
 log = logging.getLogger(__name__)
 
-_SCRIPT = Path("spark_jobs") / "audit.py"
+_SCRIPT = Path("spark_jobs") / "audit" / "main.py"
 _NICE = 5
 _AUTOGROUP = Path("/proc/self/autogroup")
 _NOTHING: Mapping[str, Any] = {"ranges": {}, "records": 0, "seconds": 0.0, "page": None, "quarantine": None}

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.quality.checks import BY_NAME, Check
-from tidemark.quality.contracts import contracts
-from tidemark.quality.derivable import derivable
+from tidemark.audit.contracts import contracts
+from tidemark.audit.derivable import derivable
+from tidemark.audit.expectations import BY_NAME, Check
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 _SPEC = "https://openlineage.io/spec"
 _PRODUCER = "urn:tidemark:audit"

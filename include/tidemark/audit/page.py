@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.facts.audits import AuditedRange
-from tidemark.quality.suites import overall
+from tidemark.audit.suites import overall
+from tidemark.audit.table import AuditedRange
+from tidemark.verdict import Finding, Verdict
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1c2430; }

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidemark.checks.verdict import Finding, Verdict, worst
-from tidemark.quality.checks import Check
-from tidemark.quality.contracts import expectation
+from tidemark.audit.contracts import expectation
+from tidemark.audit.expectations import Check
+from tidemark.verdict import Finding, Verdict, worst
 
 if TYPE_CHECKING:
     from great_expectations import ExpectationSuite
@@ -47,7 +47,7 @@ def suite(asset: str, checks: Sequence[Check]) -> ExpectationSuite:
 def _expectation(check: Check) -> Expectation:
     from great_expectations.expectations.metadata_types import FailureSeverity
 
-    from tidemark.quality.rows_where import RowsWhere
+    from tidemark.audit.rows_where import RowsWhere
 
     if check.rule is not None:
         return expectation(check, check.rule)

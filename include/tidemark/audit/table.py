@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
 
-from tidemark.checks.verdict import Verdict
-from tidemark.facts.database import METADATA, FactsDatabase, id_column
+from tidemark.audit.ranges import Position
+from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.names import TaskId
-from tidemark.quality.ranges import Position
 from tidemark.stream_times import StreamTimes
+from tidemark.verdict import Verdict
 
 AUDITS = Table(
     "audits",

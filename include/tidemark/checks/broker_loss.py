@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.checks.replicas import ClusterDurability
-from tidemark.checks.verdict import Finding, Verdict, worst
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import Acks
+from tidemark.verdict import Finding, Verdict, worst
 
 _NAMED = 3
 

@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.committed_reader import is_passing, read_committed_consumer
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import is_passing, read_committed_consumer
 
 _FETCH_RECORDS = 20_000
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.checks.changelog_scan import Scan
-from tidemark.checks.verdict import Finding, Verdict, worst
 from tidemark.names import TopicPartition
 from tidemark.topology.durations import about_ms
+from tidemark.verdict import Finding, Verdict, worst
 
 _USUAL_RATIO = 0.5
 _LOW_RATIO = 0.1

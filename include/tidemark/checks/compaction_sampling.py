@@ -9,13 +9,6 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import named_plan
-from tidemark.changelog.policy import changelog_policy
-from tidemark.checks.beginning import never_ran
 from tidemark.checks.changelog_scan import Scan, scan_changelog
 from tidemark.checks.compaction import (
     CleanerPosition,
@@ -26,16 +19,23 @@ from tidemark.checks.compaction import (
     compaction_finding,
     dirt_of,
 )
-from tidemark.checks.verdict import Finding
+from tidemark.checks.never_ran import never_ran
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import PreflightFailed, TaskCorrupted
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topic_config import changelog_policy
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
+from tidemark.recovery.candidates import MEASURED
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
-from tidemark.start.ways import MEASURED
 from tidemark.store_sizes import topic_bytes
-from tidemark.stores.checkpoint import read_checkpoint
+from tidemark.stores.checkpoint_file import read_checkpoint
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
+from tidemark.verdict import Finding
 
 SCANNED_OFFSETS = 200_000
 """Offsets read at the end of each partition; this takes about a second."""

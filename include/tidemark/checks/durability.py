@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidemark.broker.topics import needed_to_survive, survived
 from tidemark.checks.broker_loss import first_named, of_all_brokers, of_one_broker
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.start.identities import CHANGELOG_REMEDY
+from tidemark.kafka.topics import needed_to_survive, survived
+from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.topology.plan import Acks
+from tidemark.verdict import Finding, Verdict
 
 
 def durability_findings(found: ClusterDurability) -> list[Finding]:

@@ -8,23 +8,23 @@ from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import PartitionFacts, broker_config, describe_replicas, topic_configs
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import internal_topics, partition_counts
-from tidemark.change.description import Description
-from tidemark.change.recorded import identities_of, named, recorded
-from tidemark.checks.beginning import never_ran
 from tidemark.checks.durability import durability_findings
+from tidemark.checks.never_ran import never_ran
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
-from tidemark.checks.verdict import Finding, Verdict
 from tidemark.errors import StartRefused, TidemarkError
-from tidemark.local.kafka_tools import kafka_tool
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import PartitionFacts, broker_config, describe_replicas, topic_configs
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.tools import kafka_tool
+from tidemark.kafka.topics import internal_topics, partition_counts
 from tidemark.names import TopicPartition, dlq_topic, events_topic, topology_topic
-from tidemark.savepoints.asking import live_instances
+from tidemark.registry.description import Description
+from tidemark.registry.reader import identities_of, named, recorded
+from tidemark.registry.topic_identities import TopicUse, topics_in_use
 from tidemark.settings import Settings
-from tidemark.start.identities import TopicUse, topics_in_use
+from tidemark.supervision.live_instances import live_instances
 from tidemark.topology.plan import Acks, TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 _KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
 _ELIGIBLE = re.compile(r"Topic: (\S+)\s+Partition: (\d+)\s.*\bElr: ([\d,]*)(?:\s|$)")

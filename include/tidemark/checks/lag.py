@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.kafka.transactions import OpenTransaction
 from tidemark.names import TopicPartition
+from tidemark.verdict import Finding, Verdict
 
 
 @dataclass(frozen=True)
@@ -43,24 +44,6 @@ class LagSample:
     def standing_offset(self) -> int | None:
         """Return where a start would continue (see `docs/start-plan.md`); None if it would begin without an offset."""
         return self.recorded_offset if self.committed_offset is None else self.committed_offset
-
-
-@dataclass(frozen=True)
-class OpenTransaction:
-    """A transaction that holds read_committed readers of a partition back at `stable_offset`.
-
-    `transactional_id` is None if no coordinator knows it, or if it was not looked up. `open_ms` is its age and `timeout_ms`
-    its producer's limit, None if they are not known; `why` is the reason.
-    """
-
-    partition: TopicPartition
-    stable_offset: int
-    end_offset: int
-    producer_id: int | None = None
-    transactional_id: str | None = None
-    open_ms: int | None = None
-    timeout_ms: int | None = None
-    why: str = ""
 
 
 @dataclass(frozen=True)

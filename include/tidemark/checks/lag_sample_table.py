@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, select
 
-from tidemark.checks.lagging import LagSample
-from tidemark.facts.database import METADATA, FactsDatabase, id_column
+from tidemark.checks.lag import LagSample
+from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.names import TopicPartition
 
 LAG_SAMPLES = Table(

@@ -7,32 +7,25 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import PartitionFacts, describe_replicas
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import internal_topics, partition_counts
-from tidemark.broker.transactions import open_transactions
-from tidemark.change.recorded import named_plan
-from tidemark.checks.beginning import never_ran
-from tidemark.checks.lagging import (
-    LagRules,
-    LagSample,
-    OpenTransaction,
-    lag_findings,
-    offline_findings,
-    transaction_findings,
-)
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.checks.lag import LagRules, LagSample, lag_findings, offline_findings, transaction_findings
+from tidemark.checks.lag_sample_table import forget_lag_samples, lag_samples, write_lag_samples
+from tidemark.checks.never_ran import never_ran
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
+from tidemark.database import FactsDatabase
 from tidemark.errors import FactsUnavailable
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.lag_samples import forget_lag_samples, lag_samples, write_lag_samples
-from tidemark.lag import lag_of
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import PartitionFacts, describe_replicas
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.lag import lag_of
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import internal_topics, partition_counts
+from tidemark.kafka.transactions import OpenTransaction, open_transactions
 from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
-from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 _KEPT_MS = 7 * 86_400_000
 """Age at which samples are removed; the verdicts are kept."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.verdict import Finding, Verdict
 
 CHECK = "rto"
 """The name of this check in the history of verdicts."""

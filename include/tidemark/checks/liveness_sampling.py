@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
-from tidemark.checks.standstill import Input
+from tidemark.checks.liveness import Input
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, settled
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan

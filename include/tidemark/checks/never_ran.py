@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.topics import partition_counts
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import commits_topic, topology_topic
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Finding, Verdict
 
 
 def never_ran(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> list[Finding]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.names import TopicPartition
-from tidemark.start.identities import LostTopic
+from tidemark.registry.topic_identities import LostTopic
 from tidemark.topology.plan import Acks
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.checks.verdict import Finding, Verdict
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.topology.durations import about_ms, format_ms
+from tidemark.verdict import Finding, Verdict
 
 
 @dataclass(frozen=True)

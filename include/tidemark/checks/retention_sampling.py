@@ -7,14 +7,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts, task_ids
-from tidemark.change.recorded import named_plan
-from tidemark.changelog.policy import changelog_policy
-from tidemark.checks.beginning import never_ran
 from tidemark.checks.changelog_scan import scan_changelog
+from tidemark.checks.never_ran import never_ran
 from tidemark.checks.retention import (
     ChangelogSample,
     DiskCopy,
@@ -23,11 +17,16 @@ from tidemark.checks.retention import (
     TopicSettings,
     retention_findings,
 )
-from tidemark.checks.verdict import Finding
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
 from tidemark.errors import TidemarkError
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topic_config import changelog_policy
+from tidemark.kafka.topics import partition_counts, task_ids
 from tidemark.names import TaskId, TopicPartition
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.store_sizes import copies_on_disk, segments_on_disk
 from tidemark.stores.directory import STORES_FOLDER
@@ -36,6 +35,7 @@ from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import event_times
 from tidemark.topology.plan import Aggregation, Reduce, StoreSpec, StreamStreamJoin, SubTopology, TopologyPlan
 from tidemark.topology.stores import window_span_ms
+from tidemark.verdict import Finding
 
 SCANNED_RECORDS = 2_000
 """Records read from the beginning of each changelog partition, which holds the oldest."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import named_plan
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import TidemarkError
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import partition_counts
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.store_sizes import StoreSize, store_sizes
 from tidemark.topology.plan import TopologyPlan

@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, String, Table, Text, select
 
-from tidemark.checks.verdict import Finding, Verdict
 from tidemark.clock import wall_clock_ms
+from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.errors import FactsUnavailable
-from tidemark.facts.database import METADATA, FactsDatabase, id_column
 from tidemark.settings import Settings
+from tidemark.verdict import Finding, Verdict
 
 VERDICTS = Table(
     "verdicts",

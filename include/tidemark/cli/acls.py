@@ -9,15 +9,15 @@ from typing import Annotated
 import typer
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.acls import least_acls
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.operator_acls import Command, operator_acls
-from tidemark.broker.topics import partition_counts
-from tidemark.change.operator_rights import operator_topics
-from tidemark.change.recorded import named, recorded
 from tidemark.errors import InvalidSettings
+from tidemark.kafka.acls import least_acls
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.operator_acls import Command, operator_acls
+from tidemark.kafka.topics import partition_counts
+from tidemark.registry.operator_rights import operator_topics
+from tidemark.registry.reader import named, recorded
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def acls(

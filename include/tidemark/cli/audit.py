@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.checks.verdict import Verdict
-from tidemark.facts.verdicts import keep_verdicts
-from tidemark.quality.job import AuditResult, log_progress, run_audit
-from tidemark.quality.suites import overall
+from tidemark.audit.job import AuditResult, log_progress, run_audit
+from tidemark.audit.suites import overall
+from tidemark.checks.verdict_table import keep_verdicts
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
+from tidemark.verdict import Verdict
 
 _COLOURS = {Verdict.OK: "green", Verdict.FAILED: "red"}
 

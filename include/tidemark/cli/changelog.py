@@ -8,15 +8,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.change.repair import Repair
-from tidemark.change.repair_plan import RepairPlan
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.operations.change.repair import Repair
+from tidemark.operations.change.repair_plan import RepairPlan
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 app = typer.Typer(no_args_is_help=True)
 # With only one command, typer would make it the group.

@@ -18,12 +18,12 @@ from tidemark.checks.compaction_sampling import SCANNED_OFFSETS, CompactionLook,
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.checks.retention_sampling import check_retention
-from tidemark.checks.verdict import Finding, Verdict, worst
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import keep_verdicts, past_verdicts
+from tidemark.checks.verdict_table import keep_verdicts, past_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.settings import Settings
-from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
+from tidemark.verdict import Finding, Verdict, worst
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]

@@ -10,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.clean import Clean, CleanPlan, Judged
 from tidemark.clock import wall_clock_ms
-from tidemark.probe import probe_from_environment
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.sources import copy_sources
+from tidemark.failpoint import probe_from_environment
+from tidemark.operations.clean import Clean, CleanPlan, Judged
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 _MB = 1_000_000
 _DAY_MS = 86_400_000

@@ -12,20 +12,20 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.live import Live
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import ensure_user_topics
+from demo.pulse_watch import PulseWatch, Snapshot
+from demo.replay_service import ensure_replay
+from demo.view import line, table
 from tidemark.clock import wall_clock_ms
-from tidemark.demo.pulse_watch import PulseWatch, Snapshot
-from tidemark.demo.replay_service import ensure_replay
-from tidemark.demo.view import line, table
+from tidemark.devstack import stack
+from tidemark.devstack.airflow import AirflowApi, AirflowRefused
+from tidemark.devstack.record import AirflowAccess
 from tidemark.errors import TidemarkError
-from tidemark.local import stack
-from tidemark.local.airflow import AirflowApi, AirflowRefused
-from tidemark.local.processes import wait_until
-from tidemark.local.record import AirflowAccess
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.processes import wait_until
 from tidemark.settings import Settings, stack_file
-from tidemark.topology.load import load
 from tidemark.topology.plan import RowSink, TopologyPlan
+from tidemark.topology_loader import load
 
 TOPOLOGY = "patient_monitoring"
 DAG_ID = f"stream__{TOPOLOGY}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidemark.errors import TidemarkError
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def describe(
@@ -20,7 +20,7 @@ def describe(
     if svg is None:
         typer.echo(built.describe())
         return
-    from tidemark.topology.picture import picture
+    from tidemark.topology.drawing.layout import picture
 
     try:
         svg.write_text(picture(built.plan()), encoding="utf-8")

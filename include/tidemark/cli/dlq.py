@@ -11,17 +11,17 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.operator_acls import Command
-from tidemark.change.operator_rights import verify_operator
 from tidemark.clock import wall_clock_ms
-from tidemark.letters.letters import Letter, LetterFilter, Letters
-from tidemark.letters.replay import Replay, purge
+from tidemark.failpoint import probe_from_environment
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.operator_acls import Command
 from tidemark.names import TopicPartition
-from tidemark.probe import probe_from_environment
-from tidemark.restore.when import parse_time, told_time
+from tidemark.operations.dead_letters.reader import Letter, LetterFilter, Letters
+from tidemark.operations.dead_letters.replay import Replay, purge
+from tidemark.operations.times import parse_time, told_time
+from tidemark.registry.operator_rights import verify_operator
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from tidemark.local import stack
+from tidemark.devstack import stack
 from tidemark.settings import Settings
 
 

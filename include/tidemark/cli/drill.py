@@ -11,21 +11,21 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from tidemark.checks.verdict import Verdict
+from tidemark.checks.verdict_table import write_verdicts
 from tidemark.clock import wall_clock_ms
+from tidemark.database import FactsDatabase
 from tidemark.drill.drill import Drill, DrillOptions
-from tidemark.drill.rates import newest_rates
-from tidemark.drill.report import DrillReport, Way
 from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import past_drills, write_drill
-from tidemark.facts.verdicts import write_verdicts
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.when import told_time
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.rates import newest_rates
+from tidemark.operations.drill_history.report import DrillReport, Way
+from tidemark.operations.drill_history.table import past_drills, write_drill
+from tidemark.operations.times import told_time
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
+from tidemark.verdict import Verdict
 
 _EXIT = {Verdict.FAILED: ExitCode.FAILED, Verdict.NOT_ENOUGH_EVIDENCE: ExitCode.RETRY}
 

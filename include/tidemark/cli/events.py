@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from tidemark.clock import wall_clock_ms
+from tidemark.database import FactsDatabase
 from tidemark.events.event import Event
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader
+from tidemark.events.table import EventReader
 from tidemark.names import events_topic
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 _POLL_S = 1.0
 _HEADINGS = ("time", "instance", "kind", "what")

@@ -18,17 +18,17 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.events.progress import RichRestoreListener
 from tidemark.names import TaskId
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.past import Past, PastBuilder
-from tidemark.restore.rows import StoreRow, rows_of
-from tidemark.restore.sources import past_sources
-from tidemark.restore.when import parse_time, told_time
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import past_sources
+from tidemark.operations.rewind.build import Past, PastBuilder
+from tidemark.operations.times import parse_time, told_time
 from tidemark.settings import Settings
+from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import NO_STREAM_TIME
-from tidemark.topology.load import load
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
 
 Found = dict[tuple[TaskId, str], list[StoreRow]]
 """Rows by task and store."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemark.errors import TidemarkError
-from tidemark.local import jars as local_jars
+from tidemark.kafka import jars as local_jars
 from tidemark.settings import Settings
 
 
@@ -28,6 +28,6 @@ def jars(
             print("\n".join(str(path) for path in found))
     if {"spark", "kafka"} <= set(sets or local_jars.SETS):
         # Imports more than the output of paths needs.
-        from tidemark.local.archives import ensure_archives
+        from tidemark.devstack.archives import ensure_archives
 
         ensure_archives(settings)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.local.kafka_tools import kafka_tool
+from tidemark.kafka.tools import kafka_tool
 
 # Everything after the tool's name belongs to the tool, `--help` included.
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

@@ -9,12 +9,12 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import named_plan
-from tidemark.lag import lag_of
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.lag import lag_of
+from tidemark.kafka.topics import partition_counts
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def lag(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import typer
 
+from tidemark.atomic_file import as_full_disk, keep_files_private
 from tidemark.errors import TidemarkError
-from tidemark.files import as_full_disk, keep_files_private
 
 _NOT_COMMANDS = {"main"}
 

@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.change.reset import Reset
-from tidemark.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
 from tidemark.clock import wall_clock_ms
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.operations.change.reset import Reset
+from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
+from tidemark.operations.times import parse_time
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.when import parse_time
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.clock import wall_clock_ms
-from tidemark.topology.difference import Difference, difference
-from tidemark.topology.load import load
+from tidemark.topology.optimisation import Difference, difference
+from tidemark.topology_loader import load
 
 if TYPE_CHECKING:
-    from tidemark.local.measure import Measured
+    from tidemark.devstack.measure import Measured
 
 
 def optimise(
@@ -32,8 +32,8 @@ def optimise(
     typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
     if not measure or found.is_empty:
         return
-    from tidemark.local.measure import Load
-    from tidemark.local.measure import measure as run
+    from tidemark.devstack.measure import Load
+    from tidemark.devstack.measure import measure as run
 
     # Event time ends now: an event ahead of the clock is a bad record.
     made = Load(records, seed, wall_clock_ms())

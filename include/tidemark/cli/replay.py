@@ -36,10 +36,10 @@ def replay(
     Without --events, replays in real time until it is stopped. With --events, replays as fast as the broker, or --rate,
     allows, and begins far enough in the past that no beat is ahead of the clock.
     """
-    from tidemark.broker.clients import librdkafka_config
-    from tidemark.heartbeats.disorder import Disorder
-    from tidemark.heartbeats.producer import ReplayProducer
-    from tidemark.heartbeats.replay import Replay, ReplayOptions
+    from demo.heartbeats.disorder import Disorder
+    from demo.heartbeats.producer import ReplayProducer
+    from demo.heartbeats.replay import Replay, ReplayOptions
+    from tidemark.kafka.clients import librdkafka_config
 
     disorder = Disorder(seed, late, out_of_order, bad)
     options = ReplayOptions(topic, patients, rate, events, start_ms, disorder)

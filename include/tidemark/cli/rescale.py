@@ -8,13 +8,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.change.rescale import Rescale
-from tidemark.change.rescale_plan import RescalePlan
 from tidemark.clock import wall_clock_ms
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.operations.change.rescale import Rescale
+from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def rescale(

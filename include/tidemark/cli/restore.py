@@ -11,25 +11,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.operator_acls import Command
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, StartRefused, TidemarkError
 from tidemark.events.progress import RichRestoreListener
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.kafka.operator_acls import Command
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.disk_space import require_room
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.times import told_time
+from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, new_id, workspaces
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.restore_plan import RestorePlan
+from tidemark.recovery.selection import Selection
 from tidemark.restore.bounds import Figures, overall, total
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.room import require_room
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.selection import Selection
-from tidemark.restore.sources import copy_sources
-from tidemark.restore.when import told_time
-from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, new_id, workspaces
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
+from tidemark.verdict import Verdict
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]

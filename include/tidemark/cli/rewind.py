@@ -10,19 +10,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.operator_acls import Command
 from tidemark.clock import wall_clock_ms
-from tidemark.probe import probe_from_environment
-from tidemark.restore.kit import RestoreKit
+from tidemark.failpoint import probe_from_environment
+from tidemark.kafka.operator_acls import Command
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import past_sources
+from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.plan import RewindPlan
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
+from tidemark.operations.times import parse_time, told_time
+from tidemark.operations.workspace import Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.past import PastBuilder
-from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
-from tidemark.restore.rewind_plan import RewindPlan
-from tidemark.restore.sources import past_sources
-from tidemark.restore.when import parse_time, told_time
-from tidemark.restore.workspace import Workspace, new_id
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def rewind(

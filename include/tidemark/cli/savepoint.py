@@ -14,18 +14,18 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import partition_counts, task_ids
-from tidemark.change.recorded import named_plan
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import SavepointFailed
-from tidemark.savepoints import expiring, verifying
-from tidemark.savepoints.command import Copied, SavepointCommand
-from tidemark.savepoints.manifest import begun_ms
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import partition_counts, task_ids
+from tidemark.operations.savepoint import Copied, SavepointCommand
+from tidemark.registry.reader import named_plan
+from tidemark.savepoints import expiry, verification
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
 from tidemark.settings import Settings
+from tidemark.supervision.savepoint_ids import begun_ms
 from tidemark.topology.durations import duration_ms
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]
@@ -92,7 +92,7 @@ def verify(
     manifest = repository.manifest(chosen)
     with _progress() as progress:
         bar = progress.add_task("reading", total=manifest.total_bytes)
-        found = verifying.verify(repository, chosen, lambda size: progress.advance(bar, size))
+        found = verification.verify(repository, chosen, lambda size: progress.advance(bar, size))
     for fault in found.faults:
         print(f"savepoint {chosen}: {fault}")
     if found.faults:
@@ -114,7 +114,7 @@ def expire(
     settings = Settings.load()
     repository = _repository(topology)
     max_age_ms = None if max_age is None else duration_ms(max_age, "--max-age")
-    gone = expiring.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, wall_clock_ms())
+    gone = expiry.expire(repository, settings.savepoints_kept if keep is None else keep, max_age_ms, wall_clock_ms())
     print(f"removed {len(gone.savepoints)} savepoints and {gone.files} files, {decimal(gone.bytes)}")
     if gone.files_kept is not None:
         print(f"no files were removed this time: {gone.files_kept}")

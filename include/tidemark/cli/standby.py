@@ -16,9 +16,9 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from tidemark.settings import Settings
-from tidemark.standby.pace import Pace
 from tidemark.standby.process import run_standby
-from tidemark.topology.load import load
+from tidemark.standby.progress import Pace
+from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark.standby")
 

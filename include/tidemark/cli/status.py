@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.hold import HOLD_SUFFIX, read_hold, stale_because
-from tidemark.instance.outage_file import recorded_outages
-from tidemark.instance.state import InstanceState
-from tidemark.local import record
-from tidemark.local.processes import Identity
-from tidemark.local.stack import instance_files
-from tidemark.restore.when import told_time
+from tidemark.devstack import record
+from tidemark.devstack.stack import instance_files
+from tidemark.operations.times import told_time
+from tidemark.processes import Identity
 from tidemark.settings import Settings
+from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
+from tidemark.supervision.outage_file import recorded_outages
+from tidemark.supervision.state import InstanceState
 
 # An instance that ended by itself records that; one that could not is lost.
 _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}
@@ -130,7 +130,7 @@ def leftover_rows(settings: Settings) -> list[dict[str, Any]]:
     if not settings.state_dir.exists():
         return []
     # Imported only if there is state: this imports clients, which takes a second.
-    from tidemark.leftovers import all_leftovers
+    from tidemark.operations.leftovers import all_leftovers
 
     return [
         {

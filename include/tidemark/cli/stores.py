@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidemark.checks.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
 from tidemark.settings import Settings
-from tidemark.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
 from tidemark.store_sizes import Known, StoreSize
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 _HEADINGS = {
     "keys": "keys ≈",

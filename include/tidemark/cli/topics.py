@@ -9,13 +9,13 @@ from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
-from tidemark.broker.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
-from tidemark.change.recorded import named_plan
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topics import ensure_user_topics, internal_topics, partition_counts, user_topics
+from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 app = typer.Typer(no_args_is_help=True)
 _Topology = Annotated[str, typer.Argument(help="module in include/topologies")]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tidemark.local import stack
+from tidemark.devstack import stack
 from tidemark.settings import Settings
 
 

@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidemark.change.carry import Fate
-from tidemark.change.upgrade import Upgrade
-from tidemark.change.upgrade_plan import UpgradePlan
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.operations.change.upgrade import Upgrade
+from tidemark.operations.change.upgrade_plan import UpgradePlan
+from tidemark.registry.compatibility import Fate
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 
 def upgrade(

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.sizes import SizeLimits
-from tidemark.broker.timestamps import TimestampBounds
-from tidemark.commit.dead_letters import dead_letter_record
+from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown
-from tidemark.membership.member import Member
+from tidemark.failpoint import Probe
+from tidemark.kafka.member import Member
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.record_sizes import SizeLimits
+from tidemark.kafka.record_timestamps import TimestampBounds
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, by_topic, commits_topic, dlq_topic, topology_topic
-from tidemark.probe import Probe
 from tidemark.tasks.task import Task
 from tidemark.tasks.update import TaskUpdate
 

@@ -8,7 +8,7 @@ its value, then the record's own headers, then its key. `tidemark.shortened` nam
 
 from __future__ import annotations
 
-from tidemark.broker.sizes import record_bytes
+from tidemark.kafka.record_sizes import record_bytes
 from tidemark.tasks.update import DeadLetter
 
 PREFIX = "tidemark."

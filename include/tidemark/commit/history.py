@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.commit.record import CommitRecord
+from tidemark.kafka.committed_reader import read_committed_until
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
-from tidemark.restore.changelog import read_committed_until
 
 _FIRST_SPAN = 64
 

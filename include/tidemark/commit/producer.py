@@ -15,10 +15,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.sizes import BATCH_BYTES
 from tidemark.errors import BatchAborted, InstanceFenced, OutcomeUnknown, PreflightFailed, ProducerFenced
-from tidemark.membership.member import GroupMetadata
-from tidemark.tasks.update import Message
+from tidemark.kafka.member import GroupMetadata
+from tidemark.kafka.messages import Message
+from tidemark.kafka.record_sizes import BATCH_BYTES
 from tidemark.topology.plan import Acks
 
 _PRODUCER_FENCED = {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}

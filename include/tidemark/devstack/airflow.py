@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from tidemark.devstack.record import AirflowAccess
 from tidemark.errors import TidemarkError
-from tidemark.local.processes import wait_until
-from tidemark.local.record import AirflowAccess
+from tidemark.processes import wait_until
 
 # Longer than one request may wait for another's lock on SQLite; a request for health does not wait that long.
 _ANSWER_S = 45.0

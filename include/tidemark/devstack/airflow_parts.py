@@ -14,10 +14,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tidemark import processes
+from tidemark.devstack.ports import LOOPBACK
+from tidemark.devstack.record import write_atomically
 from tidemark.errors import PreflightFailed
-from tidemark.local import java, processes
-from tidemark.local.ports import LOOPBACK
-from tidemark.local.record import write_atomically
+from tidemark.kafka import java
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 

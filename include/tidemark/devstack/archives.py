@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.local import class_data, jars
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.spark_job import job_lines
+from tidemark.kafka import class_data, jars
 from tidemark.settings import Settings
+from tidemark.spark_submit import job_lines
 
 log = logging.getLogger(__name__)
 

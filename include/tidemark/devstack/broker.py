@@ -22,9 +22,12 @@ from typing import Any, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tidemark import processes
+from tidemark.devstack import ports
+from tidemark.devstack.broker_config import Node, server_properties
 from tidemark.errors import PreflightFailed
-from tidemark.local import class_data, java, ports, processes
-from tidemark.local.broker_config import Node, as_properties, log4j_properties, server_properties
+from tidemark.kafka import class_data, java
+from tidemark.kafka.properties import as_properties, log4j_properties
 
 START_TIMEOUT_S = 120.0
 

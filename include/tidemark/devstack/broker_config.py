@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.local.ports import LOOPBACK
+from tidemark.devstack.ports import LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -64,42 +64,3 @@ def server_properties(node: Node, data: Path) -> dict[str, str]:
         "num.io.threads": "4",
         "controlled.shutdown.max.retries": "1",
     } | dict(node.overrides)
-
-
-def as_properties(entries: Mapping[str, str]) -> str:
-    """Return the entries in Java's `.properties` format, in ASCII: Java reads the file as Latin-1."""
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in entries.items())
-
-
-def _escaped(value: str) -> str:
-    text = value.replace("\\", "\\\\")
-    plain = "".join(c if " " <= c <= "~" else _units(c) for c in text)
-    return "\\" + plain if plain.startswith(" ") else plain
-
-
-def _units(character: str) -> str:
-    """Return a character as Java's UTF-16 units."""
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
-
-
-def log4j_properties(log: Path, level: str = "WARN") -> str:
-    """Return Log4j 2 properties: everything from `level` up goes to one file that rolls over at 20 MB."""
-    return as_properties(
-        {
-            "status": "error",
-            "appender.file.type": "RollingFile",
-            "appender.file.name": "file",
-            "appender.file.fileName": str(log),
-            "appender.file.filePattern": f"{log}.%i",
-            "appender.file.layout.type": "PatternLayout",
-            "appender.file.layout.pattern": "%d{ISO8601} %p %c{1} %m%n",
-            "appender.file.policies.type": "Policies",
-            "appender.file.policies.size.type": "SizeBasedTriggeringPolicy",
-            "appender.file.policies.size.size": "20MB",
-            "appender.file.strategy.type": "DefaultRolloverStrategy",
-            "appender.file.strategy.max": "2",
-            "rootLogger.level": level,
-            "rootLogger.appenderRef.file.ref": "file",
-        }
-    )

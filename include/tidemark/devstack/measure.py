@@ -19,17 +19,18 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import TopicSpec, create_topics, partition_counts, user_topics
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.devstack.synthetic_records import Record, made_records, made_sources
 from tidemark.errors import OutcomeUnknown
-from tidemark.instance.run_file import read_run_file, run_file_path
-from tidemark.instance.state import InstanceState
-from tidemark.lag import lag_of
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.made_records import Record, made_records, made_sources
+from tidemark.kafka import jars
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.lag import lag_of
+from tidemark.kafka.topics import TopicSpec, create_topics, partition_counts, user_topics
 from tidemark.names import changelog_topic
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.run_file import read_run_file, run_file_path
+from tidemark.supervision.state import InstanceState
 from tidemark.topology.plan import TopologyPlan
 
 _SCRIPT = Path("spark_jobs") / "measured_instance.py"

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import Identity
+from tidemark.processes import Identity
 from tidemark.settings import stack_file
 
 

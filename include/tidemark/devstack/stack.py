@@ -18,12 +18,14 @@ from threading import Lock
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from tidemark.broker.clients import librdkafka_config
+from tidemark import processes
+from tidemark.devstack import airflow_parts, ports, record
+from tidemark.devstack.airflow import AirflowApi
+from tidemark.devstack.broker import EmbeddedBroker, answers
+from tidemark.devstack.record import AirflowAccess, Record, Service
 from tidemark.errors import PreflightFailed
-from tidemark.local import airflow_parts, jars, java, ports, processes, record
-from tidemark.local.airflow import AirflowApi
-from tidemark.local.broker import EmbeddedBroker, answers
-from tidemark.local.record import AirflowAccess, Record, Service
+from tidemark.kafka import jars, java
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings, project_root, stack_file
 
 BROKER = "broker"

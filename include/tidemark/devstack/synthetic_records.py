@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tidemark.topology.plan import Source, TopologyPlan
-from tidemark.topology.sql import bare_column
+from tidemark.topology.sql.expressions import bare_column
 
 KEYS = 1000
 STEP_MS = 10

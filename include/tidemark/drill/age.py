@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.checks.verdict import Finding, Verdict
 from tidemark.topology.durations import format_ms
+from tidemark.verdict import Finding, Verdict
 
 SUBJECT = "last passing drill"
 

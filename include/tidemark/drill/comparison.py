@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.drill.differ import compare, told
-from tidemark.drill.judging import judge
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState
-from tidemark.drill.report import StoreDrill, Way
+from tidemark.drill.store_diff import compare, told
+from tidemark.drill.verdicts import judge
 from tidemark.errors import CopyUnusable
 from tidemark.names import TaskId, TopicPartition
+from tidemark.operations.drill_history.report import StoreDrill, Way
+from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.start.witnesses import TaskFacts
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.stores.rocksdb import opened
 
 

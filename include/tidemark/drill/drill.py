@@ -14,26 +14,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tidemark.broker.cluster import topic_configs
-from tidemark.drill.following import Follower
-from tidemark.drill.rates import rates_of
+from tidemark.drill.comparison import Scales, distance
+from tidemark.drill.follow import Follower
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
-from tidemark.drill.report import DrillReport, StoreDrill, Way, WayDrill, is_drillable, not_compared
-from tidemark.drill.weighing import Scales, distance
 from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
-from tidemark.names import TaskId
+from tidemark.folder_lock import FolderLock
+from tidemark.kafka.cluster import topic_configs
+from tidemark.names import DRILLS_FOLDER, TaskId
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.rates import rates_of
+from tidemark.operations.drill_history.report import (
+    DrillReport,
+    StoreDrill,
+    Way,
+    WayDrill,
+    is_drillable,
+    not_compared,
+)
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.operations.workspace import new_id
+from tidemark.recovery.candidates import Way as StoreWay
 from tidemark.restore.bounds import Keeping
-from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.side_by_side import side_by_side
-from tidemark.restore.workspace import new_id
-from tidemark.savepoints.asking import live_instances
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.restore.parallel import side_by_side
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.start.ways import Way as StoreWay
-from tidemark.stores.directory import FolderLock
+from tidemark.supervision.live_instances import live_instances
 
-DRILLS_FOLDER = ".drills"
 _COPIES = 3
 """The number of copies of the state that are in the drill's folder at the same time."""
 

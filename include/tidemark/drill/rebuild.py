@@ -10,16 +10,16 @@ from pathlib import Path
 
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId
-from tidemark.restore.building import whole_changelog
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.candidates import MEASURED, Way, weigh
+from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, Watermarks
+from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.listener import RestoreListener, RestoreProgress
-from tidemark.restore.restore import RestoreJob
+from tidemark.restore.restorer import RestoreJob
+from tidemark.restore.store_builder import whole_changelog
+from tidemark.restore.task_opener import job_to
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermarks
-from tidemark.start.opening import job_to
-from tidemark.start.ways import MEASURED, Way, weigh
-from tidemark.start.witnesses import TaskFacts
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import StreamTimes

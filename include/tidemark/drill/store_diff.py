@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tidemark.errors import TaskCorrupted
+from tidemark.operations.rewind.store_diff import pairs
+from tidemark.operations.times import told_time
 from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
-from tidemark.restore.difference import pairs
-from tidemark.restore.rows import StoreRow, rows_of
-from tidemark.restore.when import told_time
-from tidemark.stores.marker import Marker
+from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store, Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreSpec, SubTopology
 
 EXAMPLES = 5

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemark.checks.verdict import Verdict
-from tidemark.drill.differ import Compared
 from tidemark.drill.rebuild import Built, SavedState
-from tidemark.drill.report import StoreDrill, Way
+from tidemark.drill.store_diff import Compared
+from tidemark.operations.drill_history.report import StoreDrill, Way
 from tidemark.restore.bounds import Keeping
 from tidemark.topology.durations import format_ms
+from tidemark.verdict import Verdict
 
 
 def judge(

@@ -7,10 +7,10 @@ import queue
 import threading
 import time
 
+from tidemark.database import FactsDatabase
 from tidemark.errors import FactsUnavailable
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import write_event
+from tidemark.events.table import write_event
 
 log = logging.getLogger(__name__)
 

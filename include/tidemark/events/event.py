@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import RestoreProgress
+from tidemark.supervision.state import InstanceState
 
 
 class EventKind(StrEnum):

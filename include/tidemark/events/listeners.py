@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from tidemark.events.event import Rebalance, Waiting
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
 from tidemark.restore.listener import LoggingRestoreListener, RestoreListener, RestoreProgress
+from tidemark.supervision.state import InstanceState
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from tidemark.events.event import (
     waiting_body,
 )
 from tidemark.events.listeners import Closable
-from tidemark.instance.state import InstanceState
 from tidemark.restore.listener import BatchPace, RestoreProgress
+from tidemark.supervision.state import InstanceState
 
 
 class EventSink(Closable, Protocol):

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Index, Integer, String, Table, Text, select
 
+from tidemark.database import METADATA, FactsDatabase, id_column
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import METADATA, FactsDatabase, id_column
 
 EVENTS = Table(
     "events",

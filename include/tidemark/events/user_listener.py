@@ -11,8 +11,8 @@ from typing import Any
 
 from tidemark.errors import InvalidSettings, InvalidTopology
 from tidemark.events.event import Rebalance, Waiting
-from tidemark.instance.state import InstanceState
 from tidemark.restore.listener import RestoreProgress
+from tidemark.supervision.state import InstanceState
 from tidemark.tasks.code import load_code
 
 log = logging.getLogger(__name__)

@@ -16,20 +16,10 @@ import pyarrow.compute as pc
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
-from tidemark.broker.availability import external_topics, find_outage
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.preflight import preflight
-from tidemark.broker.purge import RepartitionPurge
-from tidemark.broker.sizes import size_limits
-from tidemark.broker.timestamps import sink_timestamp_bounds
-from tidemark.broker.topics import task_ids, told_partitions
-from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.commit import Committer, TasksRevoked
+from tidemark.commit.producer import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer, IdempotentProducer, TransactionalProducer
 from tidemark.errors import (
     BatchAborted,
     BatchTooLarge,
@@ -40,33 +30,43 @@ from tidemark.errors import (
     TaskLocked,
 )
 from tidemark.events.event import Waiting
-from tidemark.hold import require_not_held
-from tidemark.instance.listening import instance_listeners
-from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
-from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
-from tidemark.instance.settling import Settled, await_session_end
+from tidemark.failpoint import Probe
+from tidemark.instance.listeners import instance_listeners
+from tidemark.instance.resolve_plan import Settled, await_session_end
 from tidemark.instance.source import BatchSource, SourceBatch
-from tidemark.instance.split import BatchSize, TransactionCapacity, split_by_capacity
-from tidemark.instance.state import InstanceState, StateMachine
-from tidemark.membership.member import Member
-from tidemark.membership.second_copy import Holder, SecondCopyCheck
+from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
+from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.committed_reader import ChangelogBatch, stalled_after
+from tidemark.kafka.member import Member
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.purge import RepartitionPurge
+from tidemark.kafka.record_sizes import size_limits
+from tidemark.kafka.record_timestamps import sink_timestamp_bounds
+from tidemark.kafka.second_copy import Holder, SecondCopyCheck
+from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import task_ids, told_partitions
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
-from tidemark.probe import Probe
-from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import Restorer, RestoreSuspended
+from tidemark.recovery.facts import Witnesses
+from tidemark.registry.topic_identities import Identities
+from tidemark.restore.restorer import Restorer, RestoreSuspended
+from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.restore.table_reader import NoTableReader
+from tidemark.restore.task_opener import Assignment, TaskOpener
 from tidemark.savepoints.copies import SavepointCopies
-from tidemark.savepoints.last import LastSavepoint
-from tidemark.savepoints.leaving import leaving_path
+from tidemark.savepoints.final import LastSavepoint
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.taking import LINKS_FOLDER, SavepointTaker
+from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
 from tidemark.standby.copies import StandbyCopies
-from tidemark.start.identities import Identities
-from tidemark.start.opening import Assignment, TaskOpener
-from tidemark.start.witnesses import Witnesses, stalled_after
 from tidemark.stores.directory import InstanceDirectory
+from tidemark.supervision.final_savepoint_request import leaving_path
+from tidemark.supervision.hold import require_not_held
+from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
+from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
+from tidemark.supervision.state import InstanceState, StateMachine
 from tidemark.tasks.task import Task, TaskInput
 from tidemark.tasks.update import TaskUpdate
 from tidemark.topology.plan import Guarantee, StoreSpec, TopologyPlan

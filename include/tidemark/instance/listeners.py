@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemark.database import FactsDatabase
+from tidemark.events.database_sink import EventWriter
 from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.listeners import Listeners, LoggingListener
 from tidemark.events.recorder import EventRecorder
 from tidemark.events.topic import EventTopic
 from tidemark.events.user_listener import load_listeners
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.event_writer import EventWriter
-from tidemark.instance.run_file import RunFile
-from tidemark.instance.state import InstanceState
 from tidemark.names import events_topic
 from tidemark.restore.listener import RestoreProgress
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import RunFile
+from tidemark.supervision.state import InstanceState
 from tidemark.topology.plan import TopologyPlan
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.topics import partition_counts
-from tidemark.change.description import Description
-from tidemark.change.recorded import describe_settled, named, recorded, require_topics, settled
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.group import members
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import group_instance_id
-from tidemark.restore.fence import members
+from tidemark.registry.description import Description
+from tidemark.registry.reader import describe_settled, named, recorded, require_topics, settled
+from tidemark.registry.topic_identities import changed_topics, topics_in_use
 from tidemark.settings import Settings
-from tidemark.start.identities import changed_topics, topics_in_use
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.names import TopicPartition
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import SubTopology
-from tidemark.topology.roads import Roads
 
 Integers = npt.NDArray[np.int64]
 Offsets = Mapping[TopicPartition, int]

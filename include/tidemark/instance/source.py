@@ -8,9 +8,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tidemark.instance.split import BatchSize
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.plan import StoreSpec
 

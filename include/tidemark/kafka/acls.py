@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import describe_group, settled
-from tidemark.broker.topics import user_topics
 from tidemark.errors import OutcomeUnknown, PreflightFailed
+from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.topics import user_topics
 from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, topology_topic, transactional_id
 from tidemark.settings import Settings
 from tidemark.topology.plan import Guarantee, TopologyPlan

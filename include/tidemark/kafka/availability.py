@@ -9,9 +9,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs
 from tidemark.errors import TidemarkError
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_configs
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

@@ -1,7 +1,7 @@
 """Class-data archives: classes that one JVM has loaded and verified, for later JVMs to map into memory.
 
 With one, a start of Spark takes less than half of the processor time. An archive belongs to one Java and one class path, so
-its name contains a hash of both. `tidemark.local.archives` creates them; without one, Java starts as always.
+its name contains a hash of both. `tidemark.devstack.archives` creates them; without one, Java starts as always.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tidemark.local import java
+from tidemark.kafka import java
 
 FOLDER = Path(sys.prefix) / "class-data"
 """Beside the packages with these classes, so that both are removed together."""

@@ -11,8 +11,8 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.client_options import FIXED, FIXED_IN_JAVA, in_java
 from tidemark.errors import InvalidSettings
+from tidemark.kafka.client_options import FIXED, FIXED_IN_JAVA, in_java
 from tidemark.settings import Settings
 from tidemark.settings_names import is_secret_name
 

@@ -13,9 +13,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidemark.broker.admin_errors import failed_request
 from tidemark.errors import BrokersAway, PreflightFailed
-from tidemark.local.processes import wait_until
+from tidemark.kafka.admin_errors import failed_request
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 

@@ -20,6 +20,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TopicPartition
+from tidemark.settings import Settings
 
 # 2 000 records fit into a processor's cache, are handled twice as fast as 50 000, and make threads wait less for each other.
 _FETCH_RECORDS = 2_000
@@ -182,3 +183,12 @@ def larger(batches: Iterable[ChangelogBatch], records: int) -> Iterator[Changelo
             keys, values, next_offset = [], [], None
     if next_offset is not None:
         yield ChangelogBatch(keys, values, next_offset)
+
+
+def stalled_after(settings: Settings) -> float:
+    """Return the seconds after which a reader that makes no progress gives up.
+
+    This is longer than the transaction of a dead instance can stay open: its time-out plus the broker's scan interval
+    (10 s).
+    """
+    return (settings.transaction_timeout_ms + 10_000 + settings.broker_timeout_ms) / 1000

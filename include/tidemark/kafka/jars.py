@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidemark.errors import PreflightFailed
-from tidemark.local import java
+from tidemark.kafka import java
 from tidemark.settings import Settings
 
 SetName = Literal["spark", "kafka", "bench"]

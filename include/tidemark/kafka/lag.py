@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets, describe_group, settled
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, settled
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import InstanceFenced, OutcomeUnknown
-from tidemark.membership.ownership import Ownership
+from tidemark.kafka.ownership import Ownership
 from tidemark.names import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec  # type: ignore[attr-defined]
 
-from tidemark.broker.clients import librdkafka_config
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import TopicPartition, commits_topic
 from tidemark.settings import Settings
 

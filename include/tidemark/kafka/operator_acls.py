@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tidemark.broker.acls import Acl
+from tidemark.kafka.acls import Acl
 from tidemark.names import (
     changelog_topic,
     commits_topic,

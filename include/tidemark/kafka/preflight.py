@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.acls import verify_allowed
-from tidemark.broker.cluster import describe_topics, topic_configs
-from tidemark.broker.topics import ensure_internal_topics, partition_counts, verify_survives, verify_writable
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.acls import verify_allowed
+from tidemark.kafka.cluster import describe_topics, topic_configs
+from tidemark.kafka.topics import ensure_internal_topics, partition_counts, verify_survives, verify_writable
 from tidemark.settings import Settings
 from tidemark.topology.plan import Acks, TopologyPlan
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import look_for_leaders
+from tidemark.kafka.offsets import look_for_leaders
 from tidemark.names import TopicPartition
 from tidemark.topology.plan import TopologyPlan
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.cluster import topic_configs
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.cluster import topic_configs
 from tidemark.names import changelog_topic, commits_topic, dlq_topic, topology_topic
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.cluster import topic_configs
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.messages import Message
 from tidemark.settings import Settings
-from tidemark.tasks.update import Message
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)

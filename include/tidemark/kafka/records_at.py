@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.committed_reader import is_passing, read_committed_consumer
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import is_passing, read_committed_consumer
 
 _FETCH_RECORDS = 2_000
 _FIRST_S, _MORE_S = 0.2, 0.01

@@ -18,8 +18,8 @@ from enum import Enum
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import describe_group, settled
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.offsets import describe_group, settled
 from tidemark.names import group_instance_id
 from tidemark.settings import Settings
 

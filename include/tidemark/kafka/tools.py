@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tidemark.broker.clients import java_properties, java_system_properties
 from tidemark.errors import TidemarkError
-from tidemark.local import class_data, jars, java
-from tidemark.local.broker_config import as_properties, log4j_properties
+from tidemark.kafka import class_data, jars, java
+from tidemark.kafka.clients import java_properties, java_system_properties
+from tidemark.kafka.properties import as_properties, log4j_properties
 from tidemark.settings import Settings
 
 MAIN_CLASSES = {

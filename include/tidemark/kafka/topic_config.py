@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.broker.timestamps import EVENT_TIME_CONFIG
+from tidemark.kafka.record_timestamps import EVENT_TIME_CONFIG
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreKind, StoreSpec, TopologyPlan
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
-from tidemark.broker.admin_errors import failed_request
-from tidemark.broker.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
-from tidemark.changelog.policy import (
+from tidemark.errors import PreflightFailed, TidemarkError
+from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.cluster import TopicFacts, describe_known_topics, describe_topics, topic_configs, wait_until_led
+from tidemark.kafka.topic_config import (
     changelog_policy,
     commits_config,
     dlq_config,
@@ -18,8 +19,6 @@ from tidemark.changelog.policy import (
     repartition_config,
     topology_config,
 )
-from tidemark.errors import PreflightFailed, TidemarkError
-from tidemark.local.processes import wait_until
 from tidemark.names import (
     TaskId,
     TopicPartition,
@@ -29,6 +28,7 @@ from tidemark.names import (
     events_topic,
     topology_topic,
 )
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.plan import SubTopology, TopologyPlan
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.checks.lagging import OpenTransaction
 from tidemark.errors import TidemarkError
-from tidemark.local.kafka_tools import kafka_tool, tool_rows
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.tools import kafka_tool, tool_rows
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 
@@ -93,3 +93,21 @@ def _rows(settings: Settings, *arguments: str) -> list[dict[str, str]]:
     if code != 0:
         raise TidemarkError(f"`tidemark kafka transactions {' '.join(arguments)}` ended with {code}")
     return tool_rows(said)
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction that holds read_committed readers of a partition back at `stable_offset`.
+
+    `transactional_id` is None if no coordinator knows it, or if it was not looked up. `open_ms` is its age and `timeout_ms`
+    its producer's limit, None if they are not known; `why` is the reason.
+    """
+
+    partition: TopicPartition
+    stable_offset: int
+    end_offset: int
+    producer_id: int | None = None
+    transactional_id: str | None = None
+    open_ms: int | None = None
+    timeout_ms: int | None = None
+    why: str = ""

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tidemark.broker.topics import partition_counts
 from tidemark.commit.history import last_commit_records
-from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
-from tidemark.hold import holding
-from tidemark.leftovers import (
+from tidemark.failpoint import Probe
+from tidemark.folder_lock import FolderLock, is_locked
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.topics import partition_counts
+from tidemark.names import DRILLS_FOLDER, TaskId, commits_topic
+from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.leftovers import (
     REMOVED_FOLDER,
     Known,
     Leftover,
@@ -30,16 +33,13 @@ from tidemark.leftovers import (
     is_held,
     store_of,
 )
-from tidemark.names import TaskId, commits_topic
-from tidemark.probe import Probe
-from tidemark.restore.fence import fenced, holders
-from tidemark.restore.kit import Found, RestoreKit
+from tidemark.operations.workspace import RESTORES_FOLDER, Workspace, new_id
+from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.start_plan import Resume, StartPlan, plan_start
+from tidemark.restore.fencing import fenced, holders
 from tidemark.restore.local_copies import read_marker
-from tidemark.restore.workspace import RESTORES_FOLDER, Workspace, new_id
-from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.start.plan import Resume, StartPlan, plan_start
-from tidemark.start.witnesses import stalled_after
-from tidemark.stores.directory import FolderLock, folder_of, is_locked
+from tidemark.stores.directory import folder_of
+from tidemark.supervision.hold import holding
 from tidemark.topology.plan import StoreSpec
 
 _NO_BATCH, _UNREADABLE = -2, -1

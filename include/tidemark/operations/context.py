@@ -12,32 +12,38 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_configs, topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import partition_counts, task_ids
-from tidemark.change.operator_rights import verify_operator
-from tidemark.change.recorded import settled_description
-from tidemark.changelog.policy import changelog_policies
 from tidemark.errors import CopyUnusable, StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_configs, topic_ids
+from tidemark.kafka.committed_reader import (
+    ChangelogBatch,
+    first_record_ms,
+    messages_until,
+    read_committed_until,
+    stalled_after,
+)
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import partition_counts, task_ids
 from tidemark.names import TaskId, TopicPartition
-from tidemark.probe import Probe
+from tidemark.recovery.candidates import MEASURED, Rates
+from tidemark.recovery.copy_source import CopySource, find_copies
+from tidemark.recovery.evidence import SourceOfState, StateCopy, TaskEvidence
+from tidemark.recovery.facts import TaskFacts, Witnesses
+from tidemark.recovery.restore_plan import TaskWays, ways_of_task
+from tidemark.registry.operator_rights import verify_operator
+from tidemark.registry.reader import settled_description
+from tidemark.registry.topic_identities import Identities
 from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
-from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.changelog import ChangelogBatch, first_record_ms, messages_until, read_committed_until
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.plans import TaskWays, ways_of_task
-from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.restore.restorer import RestoreJob, Restorer
+from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.restore.table_reader import NoTableReader
+from tidemark.restore.task_opener import restore_job
 from tidemark.restore.verify import Differing, Verdict, verify_folder
 from tidemark.settings import Settings
-from tidemark.start.copies import CopySource, find_copies
-from tidemark.start.evidence import SourceOfState, StateCopy, TaskEvidence
-from tidemark.start.identities import Identities
-from tidemark.start.opening import restore_job
-from tidemark.start.ways import MEASURED, Rates
-from tidemark.start.witnesses import TaskFacts, Witnesses, stalled_after
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tidemark.recovery.copy_source import CopySource
 from tidemark.restore.local_copies import LocalCopies
 from tidemark.savepoints.copies import SavepointCopies
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.standby.copies import StandbyCopies
-from tidemark.start.copies import CopySource
 from tidemark.topology.plan import TopologyPlan
 
 _ALL = 1_000_000

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tidemark.errors import PreflightFailed
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.plans import StoreRestore
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.witnesses import TaskFacts
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.store_sizes import TopicBytes, folder_bytes, topic_bytes
 
 ASSUMED_BYTES_PER_OFFSET = 100

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from sqlalchemy import ColumnElement, Table, func, select
 
-from tidemark.facts.audits import AUDITS
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EVENTS
-from tidemark.facts.verdicts import VERDICTS
+from tidemark.audit.table import AUDITS
+from tidemark.checks.verdict_table import VERDICTS
+from tidemark.database import FactsDatabase
+from tidemark.events.table import EVENTS
 from tidemark.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Finding leftovers: files that applications left on this disk and that no process uses any more. Reads the disk only.
 
 Killed commands leave holds and half-built stores, changed assignments leave task folders, and restores keep what they
-replaced. `tidemark status` lists all of it; `tidemark.clean` decides what is safe to remove.
+replaced. `tidemark status` lists all of it; `tidemark.operations.clean` decides what is safe to remove.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.change.repaired import REPAIRS_FOLDER
-from tidemark.change.rescale import RESCALES_FOLDER
-from tidemark.change.reset import RESETS_FOLDER
-from tidemark.change.upgrade import CHANGES_FOLDER
 from tidemark.clock import wall_clock_ms
-from tidemark.drill.drill import DRILLS_FOLDER
 from tidemark.errors import InvalidTopology, TaskCorrupted, TidemarkError
-from tidemark.hold import hold_path, read_hold, stale_because
-from tidemark.local.temporary import TEMPORARY_FOLDER, abandoned_folders, application_of
-from tidemark.names import TaskId
-from tidemark.restore.fence import holders
-from tidemark.restore.kit import RestoreKit
+from tidemark.folder_lock import is_locked
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.names import DRILLS_FOLDER, TaskId
+from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER
+from tidemark.operations.change.rescale import RESCALES_FOLDER
+from tidemark.operations.change.reset import RESETS_FOLDER
+from tidemark.operations.change.upgrade import CHANGES_FOLDER
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER
+from tidemark.operations.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
+from tidemark.restore.fencing import holders
 from tidemark.restore.local_copies import read_marker
-from tidemark.restore.rewind import REWINDS_FOLDER
-from tidemark.restore.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
 from tidemark.settings import Settings
 from tidemark.store_sizes import folder_bytes
-from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER, is_locked
-from tidemark.topology.load import load, names
+from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER
+from tidemark.supervision.hold import hold_path, read_hold, stale_because
+from tidemark.temporary_folder import TEMPORARY_FOLDER, abandoned_folders, application_of
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load, names
 
 log = logging.getLogger(__name__)
 

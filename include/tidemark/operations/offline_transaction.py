@@ -12,13 +12,13 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitRecord
-from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import BatchAborted, PreflightFailed, TidemarkError
-from tidemark.membership.member import GroupMetadata
+from tidemark.kafka.group import members
+from tidemark.kafka.member import GroupMetadata
 from tidemark.names import commits_topic
-from tidemark.restore.fence import members
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
 
 
 @contextmanager

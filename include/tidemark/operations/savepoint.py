@@ -9,8 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tidemark.errors import SavepointFailed, TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
-from tidemark.savepoints.asking import (
+from tidemark.savepoints.manifest import SavepointManifest
+from tidemark.savepoints.offline import StoppedFolders, raise_if_nothing
+from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.upload import CopyCount, copy_linked
+from tidemark.settings import Settings
+from tidemark.supervision.live_instances import (
     Answer,
     LiveInstance,
     Request,
@@ -19,12 +25,7 @@ from tidemark.savepoints.asking import (
     request_path,
     write_request,
 )
-from tidemark.savepoints.copying import CopyCount, copy_linked
-from tidemark.savepoints.manifest import SavepointManifest, new_savepoint_id
-from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.stopped import StoppedFolders, raise_if_nothing
-from tidemark.settings import Settings
-from tidemark.stores.directory import FolderLock
+from tidemark.supervision.savepoint_ids import new_savepoint_id
 from tidemark.topology.plan import TopologyPlan
 
 _LOOK_S = 0.1

@@ -14,14 +14,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from tidemark.broker.admin_errors import failed_request
-from tidemark.broker.cluster import describe_topics, topic_configs
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import internal_topics
-from tidemark.change.operator_rights import verify_operator
-from tidemark.change.recorded import named_plan
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.local.processes import wait_until
+from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.cluster import describe_topics, topic_configs
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topics import internal_topics
+from tidemark.processes import wait_until
+from tidemark.registry.operator_rights import verify_operator
+from tidemark.registry.reader import named_plan
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

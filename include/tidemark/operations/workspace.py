@@ -19,13 +19,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
-from tidemark.files import replace_file
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
-from tidemark.restore.plans import RestorePlan
+from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.restore.verify import Difference, Verdict
-from tidemark.stores.directory import STORES_FOLDER, FolderLock
+from tidemark.stores.directory import STORES_FOLDER
 
 RESTORES_FOLDER = ".restores"
 _ID = re.compile(r"\d{8}T\d{12}Z", re.ASCII)

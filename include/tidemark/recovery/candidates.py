@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
-from tidemark.start.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.stores.marker import Marker
+from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 

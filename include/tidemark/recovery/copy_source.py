@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidemark.names import TaskId
-from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import SourceOfState, StateCopy
 
 
 class CopySource(Protocol):

@@ -9,8 +9,8 @@ from enum import Enum
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
-from tidemark.start.identities import LostTopic
-from tidemark.stores.marker import Marker
+from tidemark.registry.topic_identities import LostTopic
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
@@ -62,7 +62,7 @@ class StoreEvidence:
 
     `changelog_retention_ms` is None if the topic is only compacted. `is_source` is true if the changelog is a source
     topic, which may hold records from before the application's first run. `impure` gives the reason why the store
-    cannot be computed again from its sources (see `tidemark.start.pure`), and is None if it can. `lost` is set if the
+    cannot be computed again from its sources (see `tidemark.recovery.recomputable`), and is None if it can. `lost` is set if the
     changelog was deleted, or deleted and created again. Records at or after `young_offset` are too young for
     `retention.ms` to have deleted them; it is None if that offset is not known.
     """

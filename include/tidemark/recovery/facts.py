@@ -11,16 +11,17 @@ from typing import Any
 
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.offsets import EndOffsets, committed_offsets, settled
-from tidemark.changelog.policy import ChangelogPolicy
 from tidemark.commit.history import last_commit_records, oldest_writes
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, settled
+from tidemark.kafka.topic_config import ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
+from tidemark.recovery.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.recovery.recomputable import impure
+from tidemark.registry.topic_identities import Identities, LostTopic
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.start.identities import Identities, LostTopic
-from tidemark.start.pure import impure
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -181,12 +182,3 @@ class Witnesses:
             lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
             young_offset=facts.young.get(spec.name),
         )
-
-
-def stalled_after(settings: Settings) -> float:
-    """Return the seconds after which a reader that makes no progress gives up.
-
-    This is longer than the transaction of a dead instance can stay open: its time-out plus the broker's scan interval
-    (10 s).
-    """
-    return (settings.transaction_timeout_ms + 10_000 + settings.broker_timeout_ms) / 1000

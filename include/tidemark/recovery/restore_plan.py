@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, is_legal_name
-from tidemark.restore.selection import EVERYTHING, Selection
-from tidemark.start.evidence import SourceOfState, Standing, TaskEvidence
-from tidemark.start.plan import Fresh, Refuse, best_way, standing_of, witnessed
-from tidemark.start.ways import MEASURED, Rates, Way, weigh
+from tidemark.recovery.candidates import MEASURED, Rates, Way, weigh
+from tidemark.recovery.evidence import SourceOfState, Standing, TaskEvidence
+from tidemark.recovery.selection import EVERYTHING, Selection
+from tidemark.recovery.start_plan import Fresh, Refuse, best_way, standing_of, witnessed
 from tidemark.stores.directory import folder_of
 
 PLAN_VERSION = 2

@@ -1,6 +1,6 @@
 """The start plan of a task, decided by a pure function of the evidence. See invariant: fresh only when nothing exists.
 
-`tests/start/test_start_plan.py` goes through every combination of the table in `docs/start-plan.md`.
+`tests/unit/recovery/test_start_plan.py` goes through every combination of the table in `docs/start-plan.md`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.commit.record import CommitRecord
-from tidemark.start.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
-from tidemark.start.identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
-from tidemark.start.ways import MEASURED, Rates, Way, changelog_fault, is_ahead, level_batches, told, weigh
-from tidemark.stores.marker import Marker
+from tidemark.recovery.candidates import MEASURED, Rates, Way, changelog_fault, is_ahead, level_batches, told, weigh
+from tidemark.recovery.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
+from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
 

@@ -1,6 +1,6 @@
 """Decision what happens to each store when the topology changes: a pure function of two descriptions and the declarations.
 
-`tests/change/test_carry.py` goes through the cases of the table in `docs/upgrade.md`.
+`tests/unit/registry/test_compatibility.py` goes through the cases of the table in `docs/upgrade.md`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tidemark.change.declared import Declared
-from tidemark.change.description import Description, StoreState
-from tidemark.change.roles import ORDER
+from tidemark.registry.declarations import Declared
+from tidemark.registry.description import Description, StoreState
+from tidemark.registry.store_roles import ORDER
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.topology.durations import format_ms
 from tidemark.topology.plan import Fold

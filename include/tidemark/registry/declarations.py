@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.change.description import Description
 from tidemark.errors import StartRefused
+from tidemark.registry.description import Description
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tidemark.change.roles import key_of_branch, key_of_nodes, role_of, window_of, window_text
-from tidemark.change.routing import routed_topic
 from tidemark.errors import StartRefused
+from tidemark.registry.routing import routed_topic
+from tidemark.registry.store_roles import key_of_branch, key_of_nodes, role_of, window_of, window_text
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,

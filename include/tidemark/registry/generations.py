@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from tidemark.change.description import Description, describe_state, with_generations
 from tidemark.names import changelog_topic
+from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.topology.plan import TopologyPlan
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.acls import verify_granted
-from tidemark.broker.operator_acls import (
+from tidemark.kafka.acls import verify_granted
+from tidemark.kafka.operator_acls import (
     OPERATOR_GRANT,
     WITHOUT_DESCRIPTION,
     Command,
@@ -15,12 +15,12 @@ from tidemark.broker.operator_acls import (
     TopicNames,
     operator_acls,
 )
-from tidemark.broker.topics import partition_counts
-from tidemark.change.description import Description, with_generations
-from tidemark.change.generations import next_generation
-from tidemark.change.recorded import named, recorded
-from tidemark.change.routing import next_routing, routed
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import changelog_topic
+from tidemark.registry.description import Description, with_generations
+from tidemark.registry.generations import next_generation
+from tidemark.registry.reader import named, recorded
+from tidemark.registry.routing import next_routing, routed
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

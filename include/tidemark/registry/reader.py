@@ -9,20 +9,19 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.carry import Fate, carry
-from tidemark.change.declared import NOTHING
-from tidemark.change.description import Description, describe_state, with_generations
-from tidemark.change.routing import routed
 from tidemark.errors import StartRefused
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.committed_reader import read_committed_until, stalled_after
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
-from tidemark.restore.changelog import read_committed_until
+from tidemark.registry.compatibility import Fate, carry
+from tidemark.registry.declarations import NOTHING
+from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.routing import routed
+from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
 from tidemark.settings import Settings
-from tidemark.start.identities import BEGIN_WITHOUT_STATE, Identities, LostTopic, TopicUse, format_lost
-from tidemark.start.witnesses import stalled_after
 from tidemark.topology.plan import TopologyPlan
 
 

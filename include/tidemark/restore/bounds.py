@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidemark.checks.verdict import Verdict
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreSpec
+from tidemark.verdict import Verdict
 
 _ALL_SEGMENTS = 1 << 62
 

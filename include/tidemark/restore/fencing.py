@@ -13,11 +13,12 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.offsets import describe_group, settled
 from tidemark.errors import PreflightFailed, TaskLocked
-from tidemark.hold import holding
+from tidemark.folder_lock import FolderLock
+from tidemark.kafka.group import members
 from tidemark.settings import Settings
-from tidemark.stores.directory import STANDBY_PREFIX, FolderLock
+from tidemark.stores.directory import STANDBY_PREFIX
+from tidemark.supervision.hold import holding
 
 _ASK_AGAIN_S = 0.5
 
@@ -34,7 +35,7 @@ def fenced(
 ) -> Iterator[list[Path]]:
     """Hold the application and the locks of all its folders, with an empty consumer group, while the block runs.
 
-    The hold prevents the launch of instances (see `tidemark.hold`); the case of an on-call DAG continues under its own
+    The hold prevents the launch of instances (see `tidemark.supervision.hold`); the case of an on-call DAG continues under its own
     hold. Yields the locked folders: those of all instances, instance 0's included, and those of standbys that are not
     running (see invariant: every holder). A running standby keeps its own folder and follows what is written to the
     changelogs.
@@ -64,19 +65,6 @@ def fenced(
             held.append(folder)
         _await_empty_group(settings, admin, application_id, waiting)
         yield held
-
-
-def members(settings: Settings, admin: AdminClient, application_id: str) -> list[str]:
-    """Return the members of the application's group with their hosts; empty if the group does not exist. Blocks.
-
-    A broker that has just started is asked again until `broker_timeout_ms` is over; then raises `OutcomeUnknown`.
-    """
-
-    def ask() -> list[str]:
-        found = describe_group(settings, admin, application_id)
-        return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in found.members]
-
-    return settled(ask, application_id, settings.broker_timeout_ms / 1000)
 
 
 def _await_empty_group(

@@ -16,14 +16,14 @@ from multiprocessing import Pipe
 from pathlib import Path
 
 from tidemark.errors import OutcomeUnknown, TidemarkError
-from tidemark.local.processes import without_airflow
+from tidemark.processes import without_airflow
 from tidemark.restore.listener import RestoreProgress
-from tidemark.restore.loading import Load
-from tidemark.restore.restore import RestoreJob, Restorer, RestoreSuspended
+from tidemark.restore.loader_process import Load
+from tidemark.restore.restorer import RestoreJob, Restorer, RestoreSuspended
 from tidemark.settings import project_root
 from tidemark.stores.directory import locks_around
 
-_PROGRAM = "tidemark.restore.loading"
+_PROGRAM = "tidemark.restore.loader_process"
 _ASK_S = 0.1
 
 

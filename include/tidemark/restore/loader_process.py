@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from tidemark.atomic_file import keep_files_private
 from tidemark.errors import TidemarkError
-from tidemark.files import keep_files_private
-from tidemark.local.caller import end_with_caller
+from tidemark.parent_death import end_with_caller
 from tidemark.restore.listener import RestoreListener, RestoreProgress
-from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.restore.table_reader import NoTableReader
 from tidemark.stores.rocksdb import RocksStore
 

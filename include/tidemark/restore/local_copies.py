@@ -11,11 +11,11 @@ from rocksdict import AccessType, Options, Rdict
 
 from tidemark.errors import CopyUnusable, StoreFailed, TaskCorrupted
 from tidemark.names import TaskId
-from tidemark.restore.fence import holders
-from tidemark.start.evidence import SourceOfState, StateCopy
+from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.restore.fencing import holders
 from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import MARKER_KEY, opened
+from tidemark.stores.store_checkpoint import Marker
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.operator_acls import Command
-from tidemark.change.operator_rights import verify_operator
-from tidemark.local.spark_job import job_lines
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId, TopicPartition
+from tidemark.registry.operator_rights import verify_operator
 from tidemark.restore.listener import RestoreListener, RestoreProgress
-from tidemark.restore.restore import RestoreSuspended
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import Settings
+from tidemark.spark_submit import job_lines
 from tidemark.topology.plan import TopologyPlan
 
 _SCRIPT = Path("spark_jobs") / "recompute.py"

@@ -11,17 +11,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.changelog.policy import changelog_policy
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, OutcomeUnknown, StartRefused, TaskCorrupted
+from tidemark.failpoint import Probe
+from tidemark.kafka.committed_reader import ChangelogBatch, read_committed_until
+from tidemark.kafka.topic_config import changelog_policy
 from tidemark.names import TopicPartition
-from tidemark.probe import Probe
-from tidemark.restore.changelog import ChangelogBatch, read_committed_until
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.table_reader import TableReader
 from tidemark.stores.layout import ValueLayout
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Store, Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.values import segments_of
 from tidemark.topology.durations import about_ms, format_ms
 from tidemark.topology.plan import StoreSpec

@@ -13,12 +13,12 @@ from rocksdict import Cache
 
 from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted, TidemarkError
 from tidemark.names import TaskId
-from tidemark.restore.apart import load_apart
-from tidemark.restore.restore import RestoreJob, Restorer
+from tidemark.recovery.candidates import Way
+from tidemark.recovery.copy_source import CopySource
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.restore.loader_pool import load_apart
+from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.settings import Settings
-from tidemark.start.copies import CopySource
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.ways import Way
 from tidemark.stores.directory import folder_of
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
 from tidemark.topology.plan import StoreSpec
 
 

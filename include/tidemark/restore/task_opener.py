@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tidemark.broker.sizes import SizeLimits
 from tidemark.errors import CopyUnusable, StartRefused
-from tidemark.membership.member import Member
+from tidemark.kafka.member import Member
+from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.building import StoreBuilder, StoreOpener
-from tidemark.restore.restore import RestoreJob
-from tidemark.restore.side_by_side import side_by_side
+from tidemark.recovery.copy_source import find_copies
+from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, Watermarks
+from tidemark.recovery.facts import TaskFacts, Witnesses
+from tidemark.recovery.start_plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
+from tidemark.restore.parallel import side_by_side
+from tidemark.restore.restorer import RestoreJob
+from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.settings import Settings
-from tidemark.start.copies import find_copies
-from tidemark.start.evidence import SourceOfState, Standing, StateCopy, Watermarks
-from tidemark.start.plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
-from tidemark.start.witnesses import TaskFacts, Witnesses
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Store
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, changelog_of
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TaskCorrupted, TidemarkError
-from tidemark.restore.building import StoreOpener
-from tidemark.start.evidence import Standing
-from tidemark.start.plan import unlogged_fault
-from tidemark.start.witnesses import TaskFacts
+from tidemark.recovery.evidence import Standing
+from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.start_plan import unlogged_fault
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.stores.directory import folder_of
-from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import opened
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 

@@ -15,11 +15,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tidemark.checks import verdict as checks
+from tidemark import verdict as checks
 from tidemark.errors import StoreFailed
+from tidemark.kafka.committed_reader import larger, read_committed_until
 from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
-from tidemark.restore.changelog import larger, read_committed_until
-from tidemark.restore.restore import RestoreJob, RestoreSuspended, changelog_segments
+from tidemark.restore.restorer import RestoreJob, RestoreSuspended, changelog_segments
 from tidemark.stores.protocol import Store, in_chunks
 from tidemark.stores.rocksdb import opened
 

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from tidemark.errors import CopyUnusable, SavepointFailed
 from tidemark.names import TaskId
+from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.savepoints.manifest import SavepointManifest
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.start.evidence import SourceOfState, StateCopy
 
 log = logging.getLogger(__name__)
 

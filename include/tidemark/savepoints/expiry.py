@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tidemark.errors import CopyUnusable
-from tidemark.savepoints.manifest import begun_ms
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
+from tidemark.supervision.savepoint_ids import begun_ms
 
 GIVEN_UP_MS = 3_600_000
 """A savepoint that is not complete after this time never will be."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TidemarkError
 from tidemark.names import TaskId
-from tidemark.savepoints.asking import Request, read_request
-from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.taking import stores_by_spec
+from tidemark.savepoints.snapshot import stores_by_spec
+from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
+from tidemark.supervision.live_instances import Request, read_request
 from tidemark.tasks.task import Task
 
 log = logging.getLogger(__name__)

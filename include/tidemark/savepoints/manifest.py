@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.errors import CopyUnusable, TaskCorrupted
 from tidemark.names import TaskId, is_legal_name
-from tidemark.stores.marker import Marker
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreSpec
 
 MANIFEST_VERSION = 1
-_ID_TIME = "%Y%m%dT%H%M%S"
-
-
-def new_savepoint_id(now_ms: int) -> str:
-    """Return an id that no other savepoint has. The order of ids is the order of time."""
-    return f"{datetime.fromtimestamp(now_ms // 1000, UTC):{_ID_TIME}}-{secrets.token_hex(3)}"
-
-
-def begun_ms(savepoint_id: str) -> int | None:
-    """Return when a savepoint was begun, in epoch milliseconds, to the second.
-
-    Returns None if the text is not a savepoint's id.
-    """
-    try:
-        return int(datetime.strptime(savepoint_id.partition("-")[0], _ID_TIME).replace(tzinfo=UTC).timestamp()) * 1000
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True)

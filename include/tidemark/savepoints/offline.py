@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TaskCorrupted, TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
-from tidemark.savepoints.copying import LinkedSavepoint, LinkedTask, link_task
 from tidemark.savepoints.manifest import left_out
+from tidemark.savepoints.upload import LinkedSavepoint, LinkedTask, link_task
 from tidemark.settings import Settings
-from tidemark.stores.directory import STORES_FOLDER, FolderLock
+from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 

@@ -22,7 +22,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed, StoreFailed, TidemarkError
 from tidemark.names import TaskId
-from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest, begun_ms
+from tidemark.savepoints.manifest import SavedFile, SavepointManifest, TaskManifest
+from tidemark.supervision.savepoint_ids import begun_ms
 
 log = logging.getLogger(__name__)
 

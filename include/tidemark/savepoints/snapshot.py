@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TidemarkError
-from tidemark.instance.run_file import RunFile
-from tidemark.savepoints.asking import ANSWER, Answer, Request, Saving, request_path, take_request
-from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.savepoints.repository import SavepointRepository
+from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.live_instances import ANSWER, Answer, Request, Saving, request_path, take_request
+from tidemark.supervision.run_file import RunFile
 from tidemark.tasks.task import Task
 from tidemark.topology.plan import StoreSpec
 

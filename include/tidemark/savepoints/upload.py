@@ -11,8 +11,8 @@ from tidemark.errors import SavepointFailed
 from tidemark.names import TaskId
 from tidemark.savepoints.manifest import LeftOut, SavedStore, TaskManifest, left_out
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreSpec
 
 

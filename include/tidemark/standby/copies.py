@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidemark.files import replace_file
+from tidemark.atomic_file import replace_file
+from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
-from tidemark.standby.followed import FollowedStore
+from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.standby.handover import take_over
-from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.stores.directory import STANDBY_PREFIX, folder_of, is_locked
-from tidemark.stores.marker import Marker
+from tidemark.standby.store_replica import FollowedStore
+from tidemark.stores.directory import STANDBY_PREFIX, folder_of
+from tidemark.stores.store_checkpoint import Marker
 
 log = logging.getLogger(__name__)
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import recorded, require_topics, settled
 from tidemark.errors import StartRefused, TidemarkError
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
+from tidemark.recovery.facts import TaskFacts, Witnesses
+from tidemark.registry.reader import recorded, require_topics, settled
+from tidemark.registry.topic_identities import Identities, LostTopic, topics_in_use
 from tidemark.settings import Settings
-from tidemark.start.identities import Identities, LostTopic, topics_in_use
-from tidemark.start.witnesses import TaskFacts, Witnesses
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)

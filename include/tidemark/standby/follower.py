@@ -14,20 +14,20 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
+from tidemark.atomic_file import replace_file
 from tidemark.errors import OutcomeUnknown, TaskCorrupted, TidemarkError
-from tidemark.files import replace_file
+from tidemark.kafka.committed_reader import ChangelogBatch, read_committed_consumer
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.building import StoreOpener
-from tidemark.restore.changelog import ChangelogBatch, read_committed_consumer
-from tidemark.restore.restore import RestoreJob
-from tidemark.standby.followed import FollowedStore, bounds_of
-from tidemark.standby.lookout import DescriptionWatch, Lookout, Sight
-from tidemark.standby.plans import StandbyPlan
-from tidemark.start.witnesses import Witnesses
-from tidemark.stores.checkpoint import write_checkpoint
+from tidemark.recovery.facts import Witnesses
+from tidemark.restore.restorer import RestoreJob
+from tidemark.restore.store_builder import StoreOpener
+from tidemark.standby.facts_poller import DescriptionWatch, Lookout, Sight
+from tidemark.standby.plan import StandbyPlan
+from tidemark.standby.store_replica import FollowedStore, bounds_of
+from tidemark.stores.checkpoint_file import write_checkpoint
 from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory, TaskDirectory
-from tidemark.stores.marker import Marker
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature

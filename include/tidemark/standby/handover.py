@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidemark.errors import CopyUnusable, TidemarkError
-from tidemark.local.processes import wait_until
+from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
-from tidemark.standby.followed import FollowedStore
-from tidemark.stores.directory import is_locked
+from tidemark.processes import wait_until
+from tidemark.standby.store_replica import FollowedStore
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.broker.topics import task_ids
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.topics import task_ids
 from tidemark.names import TaskId, commits_topic
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan

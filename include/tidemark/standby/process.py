@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 from rocksdict import Cache
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
-from tidemark.changelog.policy import changelog_policies
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StandbyOutdated, StartRefused
-from tidemark.instance.run_file import RunFile, standby_file_path
-from tidemark.restore.building import StoreOpener
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topic_config import changelog_policies
+from tidemark.recovery.facts import Witnesses
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.settings import Settings
 from tidemark.standby.copies import standby_name, write_copies
+from tidemark.standby.facts_poller import DescriptionWatch
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
-from tidemark.standby.lookout import DescriptionWatch
-from tidemark.standby.pace import Pace, PaceMeter, useless_because
-from tidemark.standby.plans import StandbyPlan, plan_standby
-from tidemark.start.witnesses import Witnesses
+from tidemark.standby.plan import StandbyPlan, plan_standby
+from tidemark.standby.progress import Pace, PaceMeter, useless_because
 from tidemark.stores.directory import InstanceDirectory
+from tidemark.supervision.run_file import RunFile, standby_file_path
 from tidemark.topology.plan import TopologyPlan
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidemark.names import TopicPartition
-from tidemark.standby.followed import FollowedStore
+from tidemark.standby.store_replica import FollowedStore
 from tidemark.topology.durations import about_ms
 
 _SPAN_S = 10.0

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.changelog.policy import changelog_policy
+from tidemark.kafka.committed_reader import ChangelogBatch
+from tidemark.kafka.topic_config import changelog_policy
 from tidemark.names import TaskId
-from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import RestoreJob, changelog_writes
-from tidemark.start.evidence import Watermarks
-from tidemark.start.ways import gap_after
-from tidemark.start.witnesses import TaskFacts
-from tidemark.stores.marker import Marker
+from tidemark.recovery.candidates import gap_after
+from tidemark.recovery.evidence import Watermarks
+from tidemark.recovery.facts import TaskFacts
+from tidemark.restore.restorer import RestoreJob, changelog_writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import first_live_segment
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidemark.atomic_file import replace_file
 from tidemark.errors import TaskCorrupted
-from tidemark.files import replace_file
 from tidemark.names import TopicPartition
 
 VERSION = 0

@@ -7,26 +7,20 @@ process holds none (see invariant: one process per state folder).
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import shutil
 import threading
 from pathlib import Path
 
-from tidemark.errors import PreflightFailed, TaskLocked
-from tidemark.files import as_full_disk
+from tidemark.errors import TaskLocked
+from tidemark.folder_lock import FolderLock, _held
 from tidemark.names import TaskId
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_FILE = ".checkpoint"
-LOCK_FILE = ".lock"
 STORES_FOLDER = "rocksdb"
 STANDBY_PREFIX = "standby-"
-
-
-_held: dict[int, Path] = {}
 
 
 def locks_around(path: Path) -> list[int]:
@@ -34,77 +28,9 @@ def locks_around(path: Path) -> list[int]:
     return [descriptor for descriptor, folder in list(_held.items()) if path.is_relative_to(folder)]
 
 
-class FolderLock:
-    """An exclusive lock on a folder, held until `release`, or until this process and those that inherited it have ended."""
-
-    def __init__(self, folder: Path) -> None:
-        """Take the lock, or raise `TaskLocked`, which names the holder. Never blocks.
-
-        Raises `StoreFailed` if the disk is full, `PreflightFailed` if the folder cannot be written for another reason.
-        """
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            if full := as_full_disk(error):
-                raise full from error
-            raise PreflightFailed(
-                f"state folder {folder} cannot be written ({error.strerror}): give this user write permission, "
-                "or set TIDEMARK_STATE_DIR to another folder"
-            ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._descriptor, 64, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._descriptor)
-            raise TaskLocked(
-                f"{folder} is locked by process {holder}: stop it, or start this one with another number "
-                "(--instance, --number)"
-            ) from None
-        _held[self._descriptor] = folder
-        try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            self.release()
-            error.filename = str(folder / LOCK_FILE)
-            if full := as_full_disk(error):
-                raise full from error
-            raise
-
-    def __enter__(self) -> FolderLock:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Release the lock. May be called twice."""
-        if self._descriptor >= 0:
-            del _held[self._descriptor]
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 def folder_of(base: Path, task: TaskId, store: str) -> Path:
     """Return the folder of a store within a holder's folder of the application, or a folder of the same structure."""
     return base / str(task) / STORES_FOLDER / store
-
-
-def is_locked(folder: Path) -> bool:
-    """Return whether a live process holds the lock on a folder. Takes no lasting lock and never blocks."""
-    try:
-        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class TaskDirectory:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
+from tidemark.stores.store_checkpoint import Marker
 
 
 class MemoryStore:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemark.stores.marker import Marker
+from tidemark.stores.store_checkpoint import Marker
 
 WHOLE = 0
 """The only segment of a key-value store."""

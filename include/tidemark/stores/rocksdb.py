@@ -26,10 +26,10 @@ from rocksdict import (
     WriteOptions,
 )
 
+from tidemark.atomic_file import NO_ROOM
 from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
-from tidemark.files import NO_ROOM
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
+from tidemark.stores.store_checkpoint import Marker
 
 _READ_BUFFER_BYTES = 4 << 20
 _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)

@@ -13,8 +13,8 @@ import os
 import re
 from pathlib import Path
 
-from tidemark.savepoints.asking import Request, read_request, write_request
-from tidemark.savepoints.manifest import begun_ms, new_savepoint_id
+from tidemark.supervision.live_instances import Request, read_request, write_request
+from tidemark.supervision.savepoint_ids import begun_ms, new_savepoint_id
 
 _TOGETHER_MS = 30_000
 """Stops that are asked for within this time belong together, because the tasks of a run are stopped one by one."""

@@ -24,10 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from tidemark.atomic_file import replace_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.files import replace_file
-from tidemark.local.processes import Identity
+from tidemark.processes import Identity
 
 log = logging.getLogger(__name__)
 

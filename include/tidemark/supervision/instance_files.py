@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from tidemark.files import replace_file
-from tidemark.instance.outage_file import outage_path
+from tidemark.atomic_file import replace_file
+from tidemark.supervision.outage_file import outage_path
 
 # The kernel counts start times in ticks since boot; psutil's conversion moves a little when the clock is adjusted.
 _CREATE_TIME_TOLERANCE_S = 2.0
@@ -64,12 +64,12 @@ class InstanceFiles:
 
     @property
     def standstill(self) -> Path:
-        """Since when the instance has made no progress (`tidemark.checks.standstill`); absent while it makes progress."""
+        """Since when the instance has made no progress (`tidemark.checks.liveness`); absent while it makes progress."""
         return self._beside(".standstill")
 
     @property
     def outage(self) -> Path:
-        """Why the instance ended, if brokers were unavailable (`tidemark.instance.outage_file`); a launch removes it."""
+        """Why the instance ended, if brokers were unavailable (`tidemark.supervision.outage_file`); a launch removes it."""
         return outage_path(self.var_dir, self.key.application_id, self.key.instance)
 
     @property

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.hold import describe_hold, read_hold
-from tidemark_airflow.identity import InstanceFiles, LaunchRecord, write_json
-from tidemark_airflow.observation import Liveness, Observation, observe
+from tidemark.supervision.hold import describe_hold, read_hold
+from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, write_json
+from tidemark.supervision.liveness import Liveness, Observation, observe
 
 # The driver commits its current batch within 15 s; the rest is the time that the JVM needs to end.
 STOP_GRACE_S = 25.0
@@ -104,7 +104,7 @@ def _start(files: InstanceFiles, command: Command, lock: int) -> None:
     argv = [
         sys.executable,
         "-m",
-        "tidemark_airflow.supervise",
+        "tidemark.supervision.supervisor",
         f"--launch-file={files.launch}",
         f"--exit-file={files.exit}",
         f"--launch-id={launch_id}",

@@ -13,10 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tidemark.files import replace_file
-from tidemark.instance.run_file import read_run_file
-from tidemark.instance.state import InstanceState
-from tidemark.local.processes import Identity
+from tidemark.atomic_file import replace_file
+from tidemark.processes import Identity
+from tidemark.supervision.run_file import read_run_file
+from tidemark.supervision.state import InstanceState
 
 ANSWER = "savepoint"
 _ENDED = {InstanceState.NOT_RUNNING, InstanceState.ERROR}

@@ -9,7 +9,7 @@ from enum import Enum
 
 import psutil
 
-from tidemark_airflow.identity import InstanceFiles, LaunchRecord, Place, RunView, read_json
+from tidemark.supervision.instance_files import InstanceFiles, LaunchRecord, Place, RunView, read_json
 
 # A run file is rewritten every second, so one of this age belongs to a process that has ended, on whatever machine.
 _RUN_FILE_FRESH_S = 60.0

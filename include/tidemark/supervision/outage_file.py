@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidemark.files import replace_file
+from tidemark.atomic_file import replace_file
 
 OUTAGE_SUFFIX = ".outage"
 

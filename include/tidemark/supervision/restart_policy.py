@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidemark.alerts.alert import AlertKind
+from tidemark.alerts import AlertKind
 from tidemark.errors import ExitCode
-from tidemark.instance.outage_file import RecordedOutage
+from tidemark.supervision.outage_file import RecordedOutage
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tidemark.files import replace_file
+from tidemark.atomic_file import replace_file
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ import signal
 import psutil
 
 from tidemark.clock import wall_clock_ms
-from tidemark.savepoints.asking import Request
-from tidemark.savepoints.leaving import ask_for_last
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles
-from tidemark_airflow.observation import Liveness, Observation, observe, session_members
+from tidemark.supervision.final_savepoint_request import ask_for_last
+from tidemark.supervision.instance_files import InstanceFiles
+from tidemark.supervision.live_instances import Request
+from tidemark.supervision.liveness import Liveness, Observation, observe, session_members
 
 log = logging.getLogger(__name__)
 

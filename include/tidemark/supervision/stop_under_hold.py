@@ -10,14 +10,14 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.hold import Hold, take_hold
-from tidemark.instance.state import InstanceState
-from tidemark.local.processes import wait_until
-from tidemark.savepoints.asking import live_instances
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
-from tidemark_airflow.launcher import STOP_GRACE_S
-from tidemark_airflow.observation import Liveness, observe
-from tidemark_airflow.stopping import ask_to_stop, kill_rest
+from tidemark.processes import wait_until
+from tidemark.supervision.hold import Hold, take_hold
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.launch import STOP_GRACE_S
+from tidemark.supervision.live_instances import live_instances
+from tidemark.supervision.liveness import Liveness, observe
+from tidemark.supervision.state import InstanceState
+from tidemark.supervision.stop import ask_to_stop, kill_rest
 
 _KILLED_WITHIN_S = 10.0
 

@@ -1,6 +1,6 @@
 """The supervisor of an instance: the parent of its processes, which records their launch and exit code and stops them.
 
-Run it as `python -m tidemark_airflow.supervise … -- COMMAND`, as the leader of a new session. It exists because the operator
+Run it as `python -m tidemark.supervision.supervisor … -- COMMAND`, as the leader of a new session. It exists because the operator
 that launches an instance ends, and only a parent process learns an exit code. It sends SIGTERM only to the Python driver: the
 JVM of spark-submit must live until the driver has committed its batch. It kills what has not ended after `--grace-s`.
 """
@@ -21,9 +21,9 @@ from pathlib import Path
 import psutil
 
 from tidemark.errors import ExitCode, TidemarkError
-from tidemark.local.temporary import use_temporary_folder
 from tidemark.stores.directory import locks_around
-from tidemark_airflow.identity import LaunchRecord, Place, ProcessId, write_json
+from tidemark.supervision.instance_files import LaunchRecord, Place, ProcessId, write_json
+from tidemark.temporary_folder import use_temporary_folder
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
@@ -157,7 +157,7 @@ def _unblock_signals() -> None:
 
 
 def _parse(arguments: list[str]) -> tuple[Order, int, int]:
-    parser = argparse.ArgumentParser(prog="tidemark_airflow.supervise")
+    parser = argparse.ArgumentParser(prog="tidemark.supervision.supervisor")
     parser.add_argument("--launch-file", type=Path, required=True)
     parser.add_argument("--exit-file", type=Path, required=True)
     parser.add_argument("--launch-id", required=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from tidemark_airflow.identity import InstanceFiles, read_json, write_json
+from tidemark.supervision.instance_files import InstanceFiles, read_json, write_json
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from tidemark.atomic_file import as_full_disk
 from tidemark.errors import InvalidTopology, TidemarkError, UserCodeFailed
-from tidemark.files import as_full_disk
 
 
 def code_failed(where: str, what: str, error: Exception) -> TidemarkError:

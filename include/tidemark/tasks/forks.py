@@ -1,4 +1,4 @@
-"""Numbers of results after which paths separate and meet again; see `tidemark.topology.roads`.
+"""Numbers of results after which paths separate and meet again; see `tidemark.topology.paths`.
 
 Of two results of one record, the first reaches a join on both paths before the second does. `__seq`, the position of the
 record, is the same for all of them. So the results of a fork are numbered: `__seq` then contains the record's position and the
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidemark.tasks.nodes.columns import Numbers, in_sequence, numbers, with_sequence
+from tidemark.tasks.operators.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, Rows
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import TaskNode
-from tidemark.topology.roads import Roads
 
 _BITS = 32
 _NUMBERS = (1 << _BITS) - 1

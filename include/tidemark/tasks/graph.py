@@ -10,26 +10,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.errors import TidemarkError
+from tidemark.kafka.messages import Message
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.forks import ForkNumbers
-from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
-from tidemark.tasks.nodes.expiry import expire
-from tidemark.tasks.nodes.map import MapOperator
-from tidemark.tasks.nodes.process import ProcessOperator
-from tidemark.tasks.nodes.reduce import ReduceOperator
-from tidemark.tasks.nodes.sessions import SessionAggregateOperator
-from tidemark.tasks.nodes.sink import entering_rows, records_of
-from tidemark.tasks.nodes.sliding import SlidingAggregateOperator
-from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
-from tidemark.tasks.nodes.suppress import SuppressOperator
-from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.operator import BatchTime, Operator
+from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
+from tidemark.tasks.operators.expiry import expire
+from tidemark.tasks.operators.map import MapOperator
+from tidemark.tasks.operators.process import ProcessOperator
+from tidemark.tasks.operators.reduce import ReduceOperator
+from tidemark.tasks.operators.sessions import SessionAggregateOperator
+from tidemark.tasks.operators.sink import entering_rows, records_of
+from tidemark.tasks.operators.sliding import SlidingAggregateOperator
+from tidemark.tasks.operators.stream_join import StreamStreamJoinOperator
+from tidemark.tasks.operators.suppress import SuppressOperator
+from tidemark.tasks.operators.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.tasks.order import Origins, RecordOrder, placed
-from tidemark.tasks.refused import RefusedRow
+from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
-from tidemark.tasks.update import Message
 from tidemark.topology.keyless import needs_key_of
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import (
     Aggregation,
     Branch,
@@ -49,7 +50,6 @@ from tidemark.topology.plan import (
     TableTableJoin,
     TaskNode,
 )
-from tidemark.topology.roads import Roads
 
 
 @dataclass(frozen=True)

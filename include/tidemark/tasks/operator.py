@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidemark.stores.pending import PendingStore
-from tidemark.tasks.refused import RefusedRow
+from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.rows import Rows
 
 

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.tasks.forks import record_of
-from tidemark.tasks.nodes.columns import Numbers, in_sequence, numbers, with_sequence
+from tidemark.tasks.operators.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import Branch
-from tidemark.topology.roads import Roads
 
 
 class RecordOrder:

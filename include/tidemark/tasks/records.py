@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemark.errors import InvalidTopology
-from tidemark.tasks.refused import UnusableValue
+from tidemark.tasks.refused_rows import UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Column
 

@@ -9,23 +9,24 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.broker.sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
 from tidemark.errors import InvalidTopology, RecordRefused, StateTooLarge
+from tidemark.kafka.messages import Message
+from tidemark.kafka.partitioner import Placer, placer
+from tidemark.kafka.record_sizes import NO_LIMITS, SizeLimits, raise_limit, record_bytes
 from tidemark.names import TaskId, TopicPartition, changelog_topic
-from tidemark.partitioning import Placer, placer
 from tidemark.settings import SQL_MEMORY_BYTES
-from tidemark.stores.checkpoint import write_checkpoint
+from tidemark.stores.checkpoint_file import write_checkpoint
 from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import bytes_list
-from tidemark.stores.marker import Marker
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
-from tidemark.tasks.nodes.sink import plain_keys
 from tidemark.tasks.operator import BatchTime
-from tidemark.tasks.refused import RefusedRow
-from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Message, Output, StoreUpdate, TaskUpdate
+from tidemark.tasks.operators.sink import plain_keys
+from tidemark.tasks.refused_rows import RefusedRow
+from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.keyless import takes_keyless
 from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tidemark.kafka.messages import Message
 from tidemark.names import TaskId
 from tidemark.stores.protocol import Writes
 from tidemark.stream_times import StreamTimes
@@ -38,9 +38,6 @@ OF_PROCESSED_RECORDS = (TOO_LARGE, REFUSED)
 """Reasons of dead letters for rows or outputs: their record was read, and its other results are processed."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
-
-Message = dict[str, Any]
-"""A record of a topic: `key` and `value` (bytes or None), `timestamp` (epoch milliseconds), `headers` if it has any."""
 
 
 @dataclass(frozen=True)

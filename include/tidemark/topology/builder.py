@@ -17,10 +17,10 @@ from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_top
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Source, TopologyPlan
-from tidemark.topology.roads import Roads
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
-from tidemark.topology.sql import bare_column, expression_type, quoted
+from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
 from tidemark.topology.stores import Materialized, materialized
 from tidemark.topology.stream import Stream, checked_on_error
 from tidemark.topology.table import Table, table_of

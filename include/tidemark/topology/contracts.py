@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column, Expected
-from tidemark.topology.sql import bare_column, nearest
+from tidemark.topology.sql.expressions import bare_column, nearest
 
 _WHOLE = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _NUMBERS = (*_WHOLE, "FLOAT", "DOUBLE")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from tidemark.topology.paths import Roads
 from tidemark.topology.plan import (
     Branch,
     JoinKind,
@@ -19,7 +20,6 @@ from tidemark.topology.plan import (
     TableSource,
     TaskNode,
 )
-from tidemark.topology.roads import Roads
 from tidemark.topology.schema import KEY
 
 

@@ -6,7 +6,7 @@ import re
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql import quoted, syntax_error
+from tidemark.topology.sql.expressions import quoted, syntax_error
 
 # Kafka's own data of a record, usable in every expression on a source. `_key` is the key's bytes as UTF-8.
 KEY = Column("_key", "STRING")

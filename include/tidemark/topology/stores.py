@@ -18,7 +18,7 @@ from tidemark.topology.plan import (
     Window,
 )
 from tidemark.topology.schema import parse_schema
-from tidemark.topology.sql import nearest
+from tidemark.topology.sql.expressions import nearest
 
 DEFAULT_RETENTION = "1d"
 PROFILES = ("default", "aggressive_compaction")

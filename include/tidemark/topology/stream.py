@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tidemark.errors import InvalidTopology
 from tidemark.names import repartition_topic
 from tidemark.topology.aggregates import aggregate_name, named_expression
-from tidemark.topology.behind import duck_sql
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.draft import Draft, check_row_columns
 from tidemark.topology.plan import (
@@ -34,7 +33,8 @@ from tidemark.topology.plan import (
     WindowedKey,
 )
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
-from tidemark.topology.sql import UNKNOWN, bare_column, expression_type, quoted
+from tidemark.topology.sql.duckdb import duck_sql
+from tidemark.topology.sql.expressions import UNKNOWN, bare_column, expression_type, quoted
 from tidemark.topology.stores import DeclaredStore, declared_store, import_path, with_order
 
 if TYPE_CHECKING:

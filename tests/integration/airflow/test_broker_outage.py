@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.airflow.stream_bench import Bench
-from tests.airflow.stream_task import Task
+from tests.support.airflow.stream_bench import Bench
+from tests.support.airflow.stream_task import Task
 
-from tidemark.instance.outage_file import read_outage
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, read_json
+from tidemark.supervision.launch import Command
+from tidemark.supervision.outage_file import read_outage
 from tidemark_airflow import stream_trigger
-from tidemark_airflow.identity import InstanceFiles, InstanceKey, read_json
-from tidemark_airflow.launcher import Command
 from tidemark_airflow.stream_trigger import BrokerTrigger, StreamTrigger
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
@@ -110,7 +110,7 @@ async def _back_after(trigger: BrokerTrigger, away: EmbeddedBroker) -> float:
 def test_should_launch_without_the_part_of_the_brokers_that_stays_away(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidemark.broker import availability
+    from tidemark.kafka import availability
 
     partial = availability.Outage("no broker leads pulse[0]", is_partial=True)
     monkeypatch.setattr(availability, "find_outage", lambda *_: partial)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from tests.airflow.approving import answer, approve, ask, run_of
-from tests.airflow.test_operations_dags import operations as operations  # The fixture.
-from tests.change.changing import ChangingApp
-from tests.change.test_upgrade import description
-from tests.instance.test_topic_identity import delete
-from tests.restore.counting import CountingApp, come_to
+from tests.integration.airflow.test_operations_dags import operations as operations  # The fixture.
+from tests.integration.instance.test_topic_identity import delete
+from tests.integration.operations.change.test_upgrade import description
+from tests.support.airflow.approving import answer, approve, ask, run_of
+from tests.support.changes import ChangingApp
+from tests.support.counting import CountingApp, come_to
 
 from tidemark.errors import StartRefused
-from tidemark.hold import read_hold
+from tidemark.supervision.hold import read_hold
 from tidemark_airflow import cases, changes
 
 UPGRADED = {"rename": ["n=total"], "drop": [], "add": ["total.most=0"]}
@@ -56,7 +56,7 @@ def app(settings, admin, unique, tmp_path, monkeypatch):
 
 def write(app, folder, made):
     (folder / f"{app.module}.py").write_text(
-        f"from tests.change.changing import version, version_one\ndef topology():\n    return {made.format(name=app.name)}\n"
+        f"from tests.support.changes import version, version_one\ndef topology():\n    return {made.format(name=app.name)}\n"
     )
 
 
@@ -100,7 +100,7 @@ def test_should_let_go_and_fail_where_the_change_failed(app, monkeypatch):
     planned(context)
     approve(context)
     cases.fence(context)
-    monkeypatch.setattr("tidemark.change.upgrade.Upgrade.run", refused)
+    monkeypatch.setattr("tidemark.operations.change.upgrade.Upgrade.run", refused)
     with pytest.raises(AirflowFailException, match="no such luck"):
         changes.change(context)
     cases.release(context)
@@ -322,7 +322,7 @@ def test_a_reset_should_not_be_repeated_under_an_answer_that_was_used_before_it_
     cases.fence(context)
     # Killed behind the commit, each try; then the stream is let go and reads on.
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.oncall.approval.PlanApproval.finish", refused)
+        patch.setattr("tidemark.operations.case.approval.PlanApproval.finish", refused)
         with pytest.raises(AirflowFailException, match="no such luck"):
             changes.change(context)
     cases.release(context)

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from tests.drill.running import kit_of, running
-from tests.purging import purge
-from tests.restore.counting import PARTITIONS, CountingApp
+from tests.support.counting import PARTITIONS, CountingApp
+from tests.support.purging import purge
+from tests.system.drill.running import kit_of, running
 
-from tidemark.checks.verdict import Verdict
+from tidemark.checks.verdict_table import past_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.errors import PreflightFailed
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import past_verdicts
 from tidemark.names import TopicPartition
+from tidemark.verdict import Verdict
 from tidemark_airflow.drills import drill_and_conclude, judge_age
 
 pytestmark = pytest.mark.broker

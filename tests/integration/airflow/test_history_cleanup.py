@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.airflow.test_operations_dags import _RUN
+from tests.integration.airflow.test_operations_dags import _RUN
 
+from tidemark.database import FactsDatabase
+from tidemark.devstack import airflow_parts, ports
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader, write_event
-from tidemark.local import airflow_parts, ports
+from tidemark.events.table import EventReader, write_event
 from tidemark.settings import Settings, project_root
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]

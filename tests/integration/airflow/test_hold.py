@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.airflow.stream_bench import Bench
-from tests.airflow.stream_task import Task
+from tests.support.airflow.stream_bench import Bench
+from tests.support.airflow.stream_task import Task
 
 from tidemark.errors import OutcomeUnknown, TaskLocked
-from tidemark.hold import Hold, read_hold, release_hold, take_hold
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
+from tidemark.supervision.hold import Hold, read_hold, release_hold, take_hold
+from tidemark.supervision.launch import Held, launch_or_adopt
+from tidemark.supervision.stop_under_hold import await_running, stop_under_hold
 from tidemark_airflow import stream_trigger
-from tidemark_airflow.holding import await_running, stop_under_hold
-from tidemark_airflow.launcher import Held, launch_or_adopt
 from tidemark_airflow.stream_trigger import HoldTrigger, StreamTrigger
 
 pytestmark = pytest.mark.crash
@@ -48,7 +48,7 @@ def test_should_stop_every_instance_and_launch_none_until_released(make_bench: C
 
 
 def test_should_kill_an_instance_that_does_not_listen(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_airflow.holding.STOP_GRACE_S", 1.0)
+    monkeypatch.setattr("tidemark.supervision.stop_under_hold.STOP_GRACE_S", 1.0)
     bench.order(deaf=True)
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")

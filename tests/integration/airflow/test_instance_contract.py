@@ -13,20 +13,20 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.airflow.stream_bench import Bench
+from tests.support.airflow.stream_bench import Bench
 
-from tidemark.broker.topics import user_topics
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode
-from tidemark.instance.state import InstanceState
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import user_topics
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, RunView, read_json
+from tidemark.supervision.launch import Command, launch_or_adopt
+from tidemark.supervision.liveness import observe
+from tidemark.supervision.state import InstanceState
+from tidemark.supervision.stop import ask_to_stop, kill_rest
+from tidemark.topology_loader import load
 from tidemark_airflow.command import spark_command
-from tidemark_airflow.identity import InstanceFiles, InstanceKey, RunView, read_json
-from tidemark_airflow.launcher import Command, launch_or_adopt
-from tidemark_airflow.observation import observe
-from tidemark_airflow.stopping import ask_to_stop, kill_rest
 
 REAL = "patient_monitoring"
 # A JVM, Spark and a first join of the group on a small machine.

@@ -6,13 +6,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.airflow.real_airflow import RealAirflow, real_airflow
+from tests.support.airflow.real_airflow import RealAirflow, real_airflow
 
-from tidemark.local import processes
-from tidemark.local.airflow import AirflowRefused
-from tidemark.local.airflow_parts import MAINTENANCE_SLOTS, PARALLELISM
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.devstack.airflow import AirflowRefused
+from tidemark.devstack.airflow_parts import MAINTENANCE_SLOTS, PARALLELISM
 from tidemark.names import MAINTENANCE_POOL
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 # Audits that last until a file is there, one more than the executor has slots; and a task as a stream's DAG has them.
@@ -20,8 +20,8 @@ _DAGS = """
 import pathlib
 from datetime import datetime, timedelta
 from airflow.sdk import DAG, task
-from tidemark.local.airflow_parts import PARALLELISM
-from tidemark.local.processes import wait_until
+from tidemark.devstack.airflow_parts import PARALLELISM
+from tidemark.processes import wait_until
 from tidemark.names import MAINTENANCE_POOL
 from tidemark_airflow.dag import _default_args
 from tidemark_airflow.operations import MAINTENANCE_PRIORITY, operations_dag

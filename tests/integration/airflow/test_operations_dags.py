@@ -16,23 +16,23 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.airflow.approving import answer, approve, ask
-from tests.alerts.noting import NOTE, NOTES_FILE, noted
-from tests.restore.counting import CountingApp, counting
+from tests.support.airflow.approving import answer, approve, ask
+from tests.support.alert_notes import NOTE, NOTES_FILE, noted
+from tests.support.counting import CountingApp, counting
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topic_changes import TopicChange, apply_changes
-from tidemark.broker.topics import ensure_user_topics, partition_counts, task_ids
+from tidemark.checks.store_growth import history_path, read
+from tidemark.checks.verdict_table import past_verdicts
 from tidemark.clock import wall_clock_ms
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import past_verdicts
-from tidemark.local import airflow_parts, ports
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.database import FactsDatabase
+from tidemark.devstack import airflow_parts, ports
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import ensure_user_topics, partition_counts, task_ids
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.operations.topic_changes import TopicChange, apply_changes
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings, project_root
-from tidemark.store_growth import history_path, read
 
 _RUN = """
 import json, sys
@@ -73,7 +73,7 @@ class Operations:
         """A module that counts records of `<name>-in` by key; its name."""
         module = name.replace("-", "_")
         (self.folder / f"{module}.py").write_text(
-            f"from tests.restore.counting import counting\n\n\ndef topology():\n    return counting({name!r})\n"
+            f"from tests.support.counting import counting\n\n\ndef topology():\n    return counting({name!r})\n"
         )
         return module
 

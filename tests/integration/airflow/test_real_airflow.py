@@ -10,16 +10,17 @@ from typing import Any
 import psutil
 import pytest
 from pydantic import SecretStr
-from tests.airflow.real_airflow import RealAirflow, real_airflow
-from tests.airflow.stream_bench import FAKE, Bench
-from tests.alerts.noting import NOTE, NOTES_FILE, noted
-from tests.security.leaks import arguments_watched, files_with
+from tests.support.airflow.real_airflow import RealAirflow, real_airflow
+from tests.support.airflow.stream_bench import FAKE, Bench
+from tests.support.alert_notes import NOTE, NOTES_FILE, noted
+from tests.support.leaks import arguments_watched, files_with
 
-from tidemark.local import airflow_parts, processes
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.devstack import airflow_parts
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark_airflow.identity import read_json
-from tidemark_airflow.observation import observe
+from tidemark.supervision.instance_files import read_json
+from tidemark.supervision.liveness import observe
 from tidemark_airflow.stream_trigger import PROGRESS
 
 PASSWORD = "password-of-the-broker"

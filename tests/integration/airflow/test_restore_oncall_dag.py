@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
-from itertools import pairwise
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, ParamValidationError
-from tests.airflow.approving import answer, approve, ask, run_of
-from tests.airflow.test_operations_dags import operations as operations  # The fixture.
-from tests.restore.counting import CountingApp
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from tests.integration.airflow.test_operations_dags import operations as operations
+from tests.support.airflow.approving import answer, approve, ask, run_of
+from tests.support.counting import CountingApp
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown
-from tidemark.hold import Hold, read_hold, take_hold
-from tidemark.oncall.case import CaseFolder, case_id_of
-from tidemark.oncall.plan_hash import plan_content
-from tidemark.oncall.planning import PlanKind, Planned
-from tidemark.oncall.report import RESTORE
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.case.case import CaseFolder, case_id_of
+from tidemark.operations.case.plan import PlanKind, Planned
+from tidemark.operations.case.plan_hash import plan_content
+from tidemark.operations.case.report import RESTORE
+from tidemark.operations.context import RestoreKit
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.hold import Hold, read_hold, take_hold
 from tidemark_airflow import cases, oncall
 
 # A run of a DAG in Airflow's database that failed, whose tasks are then cleared as its page clears them.
@@ -56,72 +52,6 @@ with create_session() as session:
     clear_task_instances(run.get_task_instances(session=session), session)
     print("CLEARED", run.state, *(round(seconds) for seconds in due))
 """
-
-
-@pytest.fixture
-def dag(monkeypatch: pytest.MonkeyPatch) -> DAG:
-    monkeypatch.setenv("TIDEMARK_ONCALL_APPROVERS", '["ada", "grace"]')
-    monkeypatch.setenv("TIDEMARK_ONCALL_RESPONSE_TIMEOUT_MS", "90000")
-    path = project_root() / "dags" / "restore_oncall.py"
-    spec = importlib.util.spec_from_file_location("restore_oncall_under_test", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found: DAG = module.approval.dag
-    return found
-
-
-def upstream(dag: DAG, task_id: str) -> set[str]:
-    return set(dag.get_task(task_id).upstream_task_ids)
-
-
-def test_should_ask_those_who_may_approve_and_take_silence_for_a_no(dag: DAG) -> None:
-    approval = dag.get_task("approval")
-    assert [user["id"] for user in approval.assigned_users] == ["ada", "grace"]
-    assert approval.response_timeout == timedelta(seconds=90)
-    assert approval.defaults == ["Reject"]
-    # A rejection skips the next step alone: what must run in any case is not among those behind it.
-    assert not approval.ignore_downstream_trigger_rules
-    assert approval.downstream_task_ids == {"fence"}
-
-
-def test_should_change_nothing_unless_it_is_told_to(dag: DAG) -> None:
-    assert dag.params["dry_run"] is True
-    gate = dag.get_task("unless_dry_run")
-    assert gate.downstream_task_ids == {"approval"}
-    assert not gate.ignore_downstream_trigger_rules
-    assert upstream(dag, "fence") == {"approval"}
-
-
-@pytest.mark.parametrize(
-    ("name", "legal", "illegal"),
-    [("tasks", ["0_1", "10_23"], ["0", "0_1 ", "a_b", "../0_1"]), ("stores", ["n"], ["", 3])],
-)
-def test_should_restore_everything_unless_tasks_or_stores_are_named(
-    dag: DAG, name: str, legal: list[Any], illegal: list[Any]
-) -> None:
-    assert dag.params[name] == []
-    given = dag.params.get_param(name)
-    assert given.resolve(legal) == legal
-    for refused in (*([value] for value in illegal), legal[0]):
-        with pytest.raises(ParamValidationError):
-            given.resolve(refused)
-
-
-def test_should_roll_back_when_a_step_up_to_the_swap_fails_and_always_release_and_report(dag: DAG) -> None:
-    order = ["fence", "restore", "verify", "swap", "relaunch", "drain"]
-    for before, after in pairwise(order):
-        assert upstream(dag, after) == {before}
-    assert dag.get_task("roll_back").trigger_rule == "one_failed"
-    # A relaunch that is slow is no fault of the state that was swapped in.
-    assert upstream(dag, "roll_back") == {"fence", "restore", "verify", "swap"}
-    assert dag.get_task("release").trigger_rule == "all_done"
-    assert upstream(dag, "release") == {"roll_back", "relaunch"}
-    assert dag.get_task("report").trigger_rule == "all_done"
-    assert upstream(dag, "report") == {"drain", "release"}
-    # The report alone decides how the run ends.
-    assert [task.task_id for task in dag.leaves] == ["report"]
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tidemark.settings import Settings
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.launch import Command
 from tidemark_airflow.command import CannotSubmit, instance_environment, spark_command
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
-from tidemark_airflow.launcher import Command
 
 SECRET = "correct-horse-battery"
 

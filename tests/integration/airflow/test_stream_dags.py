@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tidemark.local import airflow_parts
+from tidemark.devstack import airflow_parts
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
-from tidemark.topology.load import load, names
+from tidemark.topology_loader import load, names
 
 # What a DAG file must not pull in: it is read every few seconds.
 HEAVY = (

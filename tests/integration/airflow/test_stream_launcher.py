@@ -13,14 +13,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.airflow.stream_bench import Bench
+from tests.support.airflow.stream_bench import Bench
 
-from tidemark.local.processes import wait_until
-from tidemark.stores.directory import is_locked
-from tidemark_airflow.identity import LaunchRecord, Place, read_json, write_json
-from tidemark_airflow.launcher import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
-from tidemark_airflow.observation import Liveness, observe
-from tidemark_airflow.stopping import ask_to_stop, kill_rest
+from tidemark.folder_lock import is_locked
+from tidemark.processes import wait_until
+from tidemark.supervision.instance_files import LaunchRecord, Place, read_json, write_json
+from tidemark.supervision.launch import STOP_GRACE_S, LaunchFailed, LivesElsewhere, launch_or_adopt
+from tidemark.supervision.liveness import Liveness, observe
+from tidemark.supervision.stop import ask_to_stop, kill_rest
 
 pytestmark = pytest.mark.crash
 
@@ -126,7 +126,7 @@ def test_should_stop_an_instance_that_has_not_begun(bench: Bench) -> None:
 
 
 def test_should_kill_what_does_not_stop_within_the_grace_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_airflow.launcher.STOP_GRACE_S", 1.0)
+    monkeypatch.setattr("tidemark.supervision.launch.STOP_GRACE_S", 1.0)
     bench.order(deaf=True)
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
@@ -239,7 +239,7 @@ def test_should_let_the_later_of_two_copies_win(bench: Bench) -> None:
 
 
 def test_should_put_a_large_log_aside(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemark_airflow.launcher._LOG_ROTATE_BYTES", 10)
+    monkeypatch.setattr("tidemark.supervision.launch._LOG_ROTATE_BYTES", 10)
     bench.files.log.write_text("older lines\n")
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")

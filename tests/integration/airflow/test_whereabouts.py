@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from tidemark.local.processes import wait_until
 from tidemark.names import group_instance_id
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
 from tidemark_airflow.whereabouts import where_is_it
 
 pytestmark = pytest.mark.broker

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs.testing import spark
-from tests.audit.matrix import Matrix, fast
+from spark_jobs.testing.fixtures import spark
+from tests.support.audit.matrix import Matrix, fast
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 __all__ = ["spark"]

@@ -6,10 +6,10 @@ import shutil
 import uuid
 
 import pytest
-from spark_jobs.audit_one import OneAudit
-from spark_jobs.audit_run import AuditReport
-from tests.audit.application import PaymentsApp
-from tests.audit.matrix import Matrix, complaints_of
+from spark_jobs.audit.pipeline import OneAudit
+from spark_jobs.audit.run import AuditReport
+from tests.support.audit.application import PaymentsApp
+from tests.support.audit.matrix import Matrix, complaints_of
 
 from tidemark.clock import wall_clock_ms
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.airflow.test_operations_dags import Operations, operations
-from tests.audit.application import PaymentsApp
-from tests.audit.faults import FAULTS
+from tests.integration.airflow.test_operations_dags import Operations, operations
+from tests.support.audit.application import PaymentsApp
+from tests.support.audit.faults import FAULTS
 
-from tidemark.checks.verdict import Verdict
-from tidemark.facts.audits import audited_until
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import past_verdicts
+from tidemark.audit.table import audited_until
+from tidemark.checks.verdict_table import past_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
+from tidemark.verdict import Verdict
 
 __all__ = ["operations"]
 
@@ -25,7 +25,7 @@ def test_an_audit_should_fail_its_task_and_keep_what_it_found(operations: Operat
     next(fault for fault in FAULTS if fault.name == "a wrong count in an output").plant(app)
     module = app.name.replace("-", "_")
     (operations.folder / f"{module}.py").write_text(
-        f"from tests.audit.application import payments\n\n\ndef topology():\n    return payments({app.name!r})\n"
+        f"from tests.support.audit.application import payments\n\n\ndef topology():\n    return payments({app.name!r})\n"
     )
     ended, log = operations.run("exactly_once_audit", {"topologies": [module], "batches": 100})
     assert ended["tasks"] == {"topologies": "success", "audit[0]": "failed"}, log[-3000:]

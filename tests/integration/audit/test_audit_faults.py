@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from tests.audit.faults import FAULTS, Fault
-from tests.audit.matrix import Matrix
+from tests.support.audit.faults import FAULTS, Fault
+from tests.support.audit.matrix import Matrix
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 

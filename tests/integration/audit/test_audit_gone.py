@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.audit.application import PaymentsApp
-from tests.audit.matrix import Matrix, complaints_of
-from tests.restore.counting import PARTITIONS
+from tests.support.audit.application import PaymentsApp
+from tests.support.audit.matrix import Matrix, complaints_of
+from tests.support.counting import PARTITIONS
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.checks.verdict import Verdict
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition, dlq_topic
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(280)]
 

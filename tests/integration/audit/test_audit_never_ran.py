@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.restore.counting import CountingApp
+from tests.support.counting import CountingApp
 from typer.testing import CliRunner
 
-from tidemark.checks.verdict import Verdict
+from tidemark.audit import job
 from tidemark.cli.main import build
-from tidemark.quality import job
+from tidemark.verdict import Verdict
 
 pytestmark = pytest.mark.broker
 

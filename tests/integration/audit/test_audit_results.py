@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs.audit_results import in_order_sql, lasts_sql
-from spark_jobs.audit_session import sized
-from spark_jobs.audit_truth import sink_results_sql
-from spark_jobs.audit_validate import Validator
+from spark_jobs.audit.results import in_order_sql, lasts_sql
+from spark_jobs.audit.session import sized
+from spark_jobs.audit.truth import sink_results_sql
+from spark_jobs.audit.validate import Validator
 
-from tidemark.checks.verdict import Verdict
-from tidemark.quality.checks import Check
-from tidemark.quality.derivable import derivable
+from tidemark.audit.derivable import derivable
+from tidemark.audit.expectations import Check
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
 

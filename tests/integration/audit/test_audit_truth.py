@@ -8,11 +8,11 @@ import struct
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs import audit_truth as truth
+from spark_jobs.audit import truth
 from spark_jobs.compile import branch_sql
-from tests.spark.conftest import spark
+from tests.integration.spark.conftest import spark
 
-from tidemark.quality.derivable import derivable
+from tidemark.audit.derivable import derivable
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology

@@ -6,9 +6,9 @@ import uuid
 from functools import partial
 
 import pytest
-from tests.audit.application import PaymentsApp, payments
-from tests.audit.matrix import Matrix, complaints_of
-from tests.audit.tampering import tampering
+from tests.support.audit.application import PaymentsApp, payments
+from tests.support.audit.matrix import Matrix, complaints_of
+from tests.support.audit.tampering import tampering
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

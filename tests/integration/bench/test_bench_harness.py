@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from bench import peer, report
 from bench.cases import CASES
 from bench.events import base_ms
 from bench.machine import machine
@@ -13,7 +14,6 @@ from bench.pages import publish
 from bench.plots import plot
 from bench.sides import StreamsSide
 
-from bench import peer, report
 from tidemark.settings import Settings
 
 

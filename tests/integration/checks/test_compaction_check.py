@@ -7,17 +7,17 @@ from functools import partial
 
 import pytest
 from confluent_kafka import Producer
-from tests.restore.counting import CountingApp
+from tests.support.counting import CountingApp
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topic_changes import apply_changes, plan_changes
 from tidemark.checks.compaction import CompactionRules
 from tidemark.checks.compaction_sampling import CompactionLook, check_compaction
-from tidemark.checks.verdict import Verdict
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import wait_until
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.operations.topic_changes import apply_changes, plan_changes
+from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
+from tidemark.verdict import Verdict
 
 pytestmark = pytest.mark.broker
 RULES = CompactionRules(offsets_per_s=1000, least_superseded=500)

@@ -8,19 +8,19 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.checks.rehearsal import refusal
-from tests.restore.counting import CountingApp, counting
-from tests.truth.topics import read_all
+from tests.support.counting import CountingApp, counting
+from tests.support.durability_rehearsal import refusal
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.cluster import describe_replicas, topic_configs
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.checks.durability_sampling import check_durability
-from tidemark.checks.verdict import Verdict, worst
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import describe_replicas, topic_configs
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Acks
+from tidemark.verdict import Verdict, worst
 
 pytestmark = pytest.mark.broker
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.checks.rehearsal import EACH, FOLLOWERS, LEADER, App, Profile, Rehearsal
+from tests.support.durability_rehearsal import EACH, FOLLOWERS, LEADER, App, Profile, Rehearsal
 
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.local.broker import EmbeddedCluster
+from tidemark.devstack.broker import EmbeddedCluster
+from tidemark.verdict import Finding, Verdict
 
 ONE, ALL = "one broker down", "all brokers down"
 DOCS = Path(__file__).parents[3] / "docs" / "checks.md"

@@ -10,17 +10,17 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from pydantic import SecretStr
-from tests.restore.counting import CountingApp
+from tests.support.counting import CountingApp
 from typer.testing import CliRunner
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.checks.lag_sampling import check_lag
-from tidemark.checks.verdict import Verdict
 from tidemark.cli import main
-from tidemark.local.processes import wait_until
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
+from tidemark.verdict import Verdict
 
 pytestmark = pytest.mark.broker
 START_MS = 1_700_000_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.restore.counting import counted_plan
+from tests.support.counting import counted_plan
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.checks.standstill import Input
-from tidemark.checks.standstill_sampling import waiting_input
-from tidemark.local.processes import wait_until
+from tidemark.checks.liveness import Input
+from tidemark.checks.liveness_sampling import waiting_input
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
 

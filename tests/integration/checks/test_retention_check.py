@@ -6,23 +6,23 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from tests.restore.counting import CountingApp, CountingSource
+from tests.support.counting import CountingApp, CountingSource
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topic_changes import apply_changes, plan_changes
 from tidemark.checks.compaction_sampling import check_compaction
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.checks.retention_sampling import check_retention
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
-from tidemark.local.processes import wait_until
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.preflight import preflight
 from tidemark.names import TopicPartition
+from tidemark.operations.topic_changes import apply_changes, plan_changes
+from tidemark.processes import wait_until
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
+from tidemark.verdict import Verdict
 
 pytestmark = pytest.mark.broker
 MINUTE = 60_000

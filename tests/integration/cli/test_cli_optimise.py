@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 import topologies
 from tidemark.cli import main
 from tidemark.cli.optimise import report
+from tidemark.devstack import measure
+from tidemark.devstack.measure import Measured
+from tidemark.devstack.synthetic_records import made_records, made_sources
 from tidemark.errors import InvalidTopology
-from tidemark.local import measure
-from tidemark.local.made_records import made_records, made_sources
-from tidemark.local.measure import Measured
 from tidemark.topology.builder import Topology
-from tidemark.topology.difference import difference
-from tidemark.topology.load import load
+from tidemark.topology.optimisation import difference
 from tidemark.topology.plan import Column, Source
+from tidemark.topology_loader import load
 
 HERE = Path(__file__).parent
 

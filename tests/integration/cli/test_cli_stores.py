@@ -7,142 +7,18 @@ import json
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.support.cli_stores import HOUR_MS, put, store_at
 from typer.testing import CliRunner
 
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import ensure_user_topics
+from tidemark.checks.store_growth import history_path, read
 from tidemark.cli import main
 from tidemark.cli import stores as command
-from tidemark.errors import TidemarkError
-from tidemark.names import TaskId, TopicPartition
-from tidemark.store_growth import StoreSample, append, growth, history_path, read
-from tidemark.store_sizes import Known, copies_on_disk, estimated_keys, folder_bytes, parse_log_dirs
-from tidemark.stores.marker import Marker
-from tidemark.stores.protocol import Writes
-from tidemark.stores.rocksdb import RocksStore
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.store_sizes import folder_bytes
 from tidemark.topology.builder import Topology
-from tidemark.topology.plan import StoreKind, StoreSpec
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling
-
-HOUR_MS = 3_600_000
-MARKER = Marker("app", "1", "n", "1:", 1, 1, {}, 1, 1)
-SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
-
-
-def store_at(folder) -> RocksStore:
-    return RocksStore(folder, write_buffer_bytes=1 << 20)
-
-
-def put(store, segment, keys):
-    store.put_many([Writes(segment, [b"%d" % key for key in keys], [b"v" * 20] * len(keys))], MARKER, None)
-
-
-def sample(time_ms, keys=None, bytes_topic=None, store="n", task="0_0", holder="0"):
-    return StoreSample(time_ms, "app", task, store, holder, keys, 100, 10, bytes_topic)
-
-
-def replica(name, size, is_future=False):
-    return {"partition": name, "size": size, "offsetLag": 0, "isFuture": is_future}
-
-
-def test_should_add_up_the_keys_of_all_segments_while_the_owner_holds_the_lock(tmp_path):
-    store = store_at(tmp_path)
-    put(store, 0, range(30))
-    put(store, 1, range(12))
-    before = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    assert estimated_keys(tmp_path) == Known(42)
-    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == before
-    assert folder_bytes(tmp_path) == sum(before.values())
-    put(store, 2, range(3))
-    assert estimated_keys(tmp_path) == Known(45)
-    store.close()
-
-
-def test_should_try_again_when_files_change_under_it_and_then_say_so(tmp_path):
-    left = [TidemarkError("gone"), TidemarkError("gone"), 7]
-
-    def count(_):
-        answer = left.pop(0)
-        if isinstance(answer, TidemarkError):
-            raise answer
-        return answer
-
-    assert estimated_keys(tmp_path, count) == Known(7)
-    assert estimated_keys(tmp_path) == Known(None, "unreadable")
-
-
-def test_should_find_every_copy_on_this_disk_of_this_task_and_application_alone(tmp_path):
-    for holder, app, task, store in (
-        ("0", "app", "0_1", "n"), ("standby-0", "app", "0_1", "n"), ("0", "app", "0_11", "n"),
-        ("0", "app-2", "0_1", "n"), ("0", "app", "0_1", "n.restoring"),
-    ):  # fmt: skip
-        made = store_at(tmp_path / holder / app / task / "rocksdb" / store)
-        put(made, 0, range(5))
-        made.close()
-    assert [copy[:2] for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [
-        ("0", Known(5)), ("standby-0", Known(5)),
-    ]  # fmt: skip
-
-
-def test_should_say_why_a_store_has_no_keys_to_count(tmp_path):
-    custom = StoreSpec("own", StoreKind.KEY_VALUE, None, None, custom="package.module:Class")
-    (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own").mkdir(parents=True)
-    (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own" / "store.sqlite").write_bytes(b"123")
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), custom) == [("0", Known(None, "custom"), Known(3))]
-    memory = StoreSpec("m", StoreKind.KEY_VALUE, None, None, in_memory=True)
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), memory)[0][1:] == (Known(None, "in memory"),) * 2
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), SPEC)[0][1:] == (Known(None, "not here"),) * 2
-
-
-def test_should_take_the_largest_replica_and_none_that_moves_in():
-    folders = [[replica("a-b-0", 5), replica("a-b-1", 1)], [replica("a-b-0", 7), replica("a-b-1", 99, True)]]
-    brokers = [{"broker": i, "logDirs": [{"logDir": "/d", "partitions": p}]} for i, p in enumerate(folders)]
-    said = "Querying brokers\nReceived log directory information\n" + json.dumps({"version": 1, "brokers": brokers})
-    assert parse_log_dirs(said).of == {TopicPartition("a-b", 0): 7, TopicPartition("a-b", 1): 1}
-    assert parse_log_dirs("Querying brokers\n").why
-
-
-def test_should_tell_growth_per_hour_between_the_first_and_the_last_sample():
-    samples = [sample(2 * HOUR_MS, keys=500), sample(0, keys=100), sample(HOUR_MS, keys=0)]
-    (grown,) = growth(samples)
-    assert (grown.samples, grown.hours, grown.keys, grown.bytes_disk) == (3, 2.0, 200.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "per_hour"), [([], None), ([7], None), ([None, 7], None), ([None, 7, 9], 2.0), ([7, 8, None], 1.0)]
-)
-def test_should_tell_growth_only_where_a_number_is_known_twice(values, per_hour):
-    assert [g.bytes_topic for g in growth([sample(i * HOUR_MS, 0, v) for i, v in enumerate(values)])] == (
-        [per_hour] if values else []
-    )
-
-
-def test_should_not_tell_growth_of_two_samples_at_one_time():
-    assert growth([sample(5, keys=1), sample(5, keys=9)])[0].keys is None
-
-
-def test_should_keep_copies_apart_and_sort_tasks_by_number():
-    grown = growth([sample(0, task="0_10"), sample(0, task="0_9"), sample(0, holder=None), sample(0, holder="1")])
-    assert [(g.task, g.holder) for g in grown] == [("0_0", None), ("0_0", "1"), ("0_9", "0"), ("0_10", "0")]
-
-
-def test_should_append_to_the_history_and_name_a_broken_line(tmp_path):
-    path = history_path(tmp_path, "app")
-    assert read(path) == []
-    append(path, [sample(0), sample(0, task="0_1")])
-    append(path, [sample(1)])
-    assert read(path) == [sample(0), sample(0, task="0_1"), sample(1)]
-    with path.open("a") as file:
-        file.write('{"time_ms": 5\n')
-    with pytest.raises(TidemarkError, match=r"app\.jsonl line 4 .*delete that line"):
-        read(path)
-
-
-def test_should_say_where_the_history_cannot_be_written(tmp_path):
-    (tmp_path / "store-sizes").write_text("a file")
-    with pytest.raises(TidemarkError, match="TIDEMARK_VAR_DIR"):
-        append(history_path(tmp_path, "app"), [sample(0)])
 
 
 @pytest.fixture

@@ -10,21 +10,21 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
-from tests.group_requests import join_group
+from tests.support.group_requests import join_group
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets, committed_offsets, describe_group
-from tidemark.broker.preflight import preflight
-from tidemark.broker.sizes import size_limits
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.commit.commit import Committer, TasksRevoked
 from tidemark.commit.history import last_commit_records
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import BatchAborted, InstanceFenced
-from tidemark.local.processes import wait_until
-from tidemark.membership.member import GroupMetadata, Member
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.member import GroupMetadata, Member
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.record_sizes import size_limits
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TaskId, TopicPartition
+from tidemark.processes import wait_until
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes

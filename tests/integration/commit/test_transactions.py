@@ -10,18 +10,18 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.group_requests import remove_from_group
+from tests.support.group_requests import remove_from_group
 
-from tidemark.broker.offsets import EndOffsets, committed_offsets
-from tidemark.commit import transaction
+from tidemark.commit import producer
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.metadata import OffsetMetadata
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import BatchAborted, OutcomeUnknown, ProducerFenced
-from tidemark.local.processes import wait_until
-from tidemark.membership.member import GroupMetadata, Member
+from tidemark.kafka.member import GroupMetadata, Member
+from tidemark.kafka.offsets import EndOffsets, committed_offsets
 from tidemark.names import TaskId, TopicPartition, commits_topic
+from tidemark.processes import wait_until
 from tidemark.stream_times import StreamTimes
 
 pytestmark = pytest.mark.broker
@@ -266,11 +266,11 @@ class HangingClient:
     ],
 )
 def test_should_not_wait_for_ever_for_a_client_that_does_not_return(monkeypatch, what, call):
-    monkeypatch.setattr(transaction, "_RETURNS_S", 0.1)
-    monkeypatch.setattr(transaction, "Producer", lambda _config: HangingClient())
-    producer = TransactionalProducer({}, "app-0", 100, 10)
+    monkeypatch.setattr(producer, "_RETURNS_S", 0.1)
+    monkeypatch.setattr(producer, "Producer", lambda _config: HangingClient())
+    hanging = TransactionalProducer({}, "app-0", 100, 10)
     with pytest.raises(OutcomeUnknown, match=f"{what} has not returned after 0.2 s; the instance starts again"):
-        call(producer)
+        call(hanging)
 
 
 def test_should_end_when_a_topic_does_not_exist(client, unique):

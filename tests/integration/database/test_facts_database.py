@@ -9,14 +9,14 @@ import pytest
 from sqlalchemy import Column, Integer, Table, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
-from tests.events.made import state_event
-from tests.facts.writing import write
+from tests.support.event_writing import write
+from tests.support.events import state_event
 
+from tidemark import database as database_module
+from tidemark.database import METADATA, FactsDatabase
 from tidemark.errors import ExitCode, FactsUnavailable, InvalidSettings
-from tidemark.facts import database as database_module
-from tidemark.facts import events as events_module
-from tidemark.facts.database import METADATA, FactsDatabase
-from tidemark.facts.events import EVENTS, EventReader, write_event
+from tidemark.events import table as events_module
+from tidemark.events.table import EVENTS, EventReader, write_event
 from tidemark.settings import Settings
 
 PASSWORD = "hunter2"

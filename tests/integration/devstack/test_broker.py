@@ -11,9 +11,9 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.conftest import CreateTopic
 
+from tidemark.devstack import ports
+from tidemark.devstack.broker import EmbeddedBroker, EmbeddedCluster, answers
 from tidemark.errors import PreflightFailed
-from tidemark.local import ports
-from tidemark.local.broker import EmbeddedBroker, EmbeddedCluster, answers
 
 pytestmark = pytest.mark.broker
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tidemark.local import ports, processes, record, stack
-from tidemark.local.airflow import AirflowApi
-from tidemark.local.broker import answers
-from tidemark.local.record import Record, Service
+from tidemark import processes
+from tidemark.devstack import ports, record, stack
+from tidemark.devstack.airflow import AirflowApi
+from tidemark.devstack.broker import answers
+from tidemark.devstack.record import Record, Service
 from tidemark.settings import Settings, project_root, stack_file
 
 SLEEP = "import time; time.sleep(300)"

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.local.temporary import temporary_folders, use_temporary_folder
+from tidemark.folder_lock import FolderLock
 from tidemark.settings import Settings, project_root
-from tidemark.stores.directory import FolderLock
+from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 
 _VARIABLES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS")
 _HOLD = (
-    "import sys; from pathlib import Path; from tidemark.local.temporary import use_temporary_folder;"
+    "import sys; from pathlib import Path; from tidemark.temporary_folder import use_temporary_folder;"
     "lock = use_temporary_folder(Path(sys.argv[1])); print(lock.folder, flush=True); sys.stdin.read()"
 )
 # Shuffles, so that Spark writes blocks and Java unpacks its compression.
 _SPARK = """
 import sys
 from spark_jobs.session import spark_session
-from tidemark.local.temporary import temporary_folders, use_temporary_folder
+from tidemark.temporary_folder import temporary_folders, use_temporary_folder
 from tidemark.settings import Settings
 settings = Settings.load()
 print(use_temporary_folder(temporary_folders(settings.state_dir, "app-0")).folder)

@@ -9,26 +9,26 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.drill.running import BUSY_KEYS, batches, kit_of, running, tamper
-from tests.purging import purge
-from tests.restore.counting import PARTITIONS, CountingApp
+from tests.support.counting import PARTITIONS, CountingApp
+from tests.support.purging import purge
+from tests.system.drill.running import BUSY_KEYS, batches, kit_of, running, tamper
 from typer.testing import CliRunner
 
-from tidemark.checks.verdict import Verdict
+from tidemark.checks.verdict_table import past_verdicts
 from tidemark.cli.main import build
-from tidemark.drill.drill import DRILLS_FOLDER, Drill, DrillOptions
-from tidemark.drill.report import Way
+from tidemark.database import FactsDatabase
+from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed, TaskLocked
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import last_passed_ms, past_drills
-from tidemark.facts.verdicts import past_verdicts
-from tidemark.local.processes import wait_until
-from tidemark.names import TopicPartition
+from tidemark.folder_lock import FolderLock
+from tidemark.names import DRILLS_FOLDER, TopicPartition
+from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.table import last_passed_ms, past_drills
+from tidemark.processes import wait_until
 from tidemark.restore.bounds import Figures
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.stores.directory import FolderLock
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 

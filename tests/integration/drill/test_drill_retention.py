@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.standby.application import count, in_window
+from tests.support.standby import count, in_window
 
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
+from tidemark.drill.comparison import Scales
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState
-from tidemark.drill.report import Way
-from tidemark.drill.weighing import Scales
 from tidemark.names import TaskId, changelog_topic
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.report import Way
+from tidemark.recovery.evidence import SourceOfState, StateCopy, Watermarks
 from tidemark.restore.bounds import Keeping
-from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.start.evidence import SourceOfState, StateCopy, Watermarks
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 

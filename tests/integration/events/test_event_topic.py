@@ -7,12 +7,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.events.made import state_event
-from tests.truth.topics import read_all
+from tests.support.events import state_event
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.clients import librdkafka_config
 from tidemark.events.event import Event
 from tidemark.events.topic import EventTopic
+from tidemark.kafka.clients import librdkafka_config
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 

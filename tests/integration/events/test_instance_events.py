@@ -9,17 +9,17 @@ from types import ModuleType
 
 import pytest
 from confluent_kafka import Producer
-from tests.instance.test_instance_start import PARTITIONS, OneBatch
-from tests.truth.topics import read_all
+from tests.integration.instance.test_instance_start import PARTITIONS, OneBatch
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.topics import ensure_user_topics
+from tidemark.database import FactsDatabase
 from tidemark.errors import OutcomeUnknown
 from tidemark.events.event import Event, EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader
+from tidemark.events.table import EventReader
 from tidemark.instance.instance import Instance
-from tidemark.instance.run_file import read_run_file, run_file_path
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import changelog_topic, events_topic
+from tidemark.supervision.run_file import read_run_file, run_file_path
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 pytestmark = pytest.mark.spark
 

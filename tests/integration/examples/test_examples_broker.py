@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from tests.crash.bench import Bench
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
+from tests.system.crash.bench import Bench
 
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.topology.load import load
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.topology_loader import load
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

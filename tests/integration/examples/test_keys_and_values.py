@@ -126,7 +126,7 @@ def test_should_have_no_key_where_kafka_has_none_whatever_the_value_says(running
 
 def test_should_give_a_processor_records_without_key(running):
     topology, beats = a_topology()
-    beats.process("tests.examples.processors:KeyOf", emits="was STRING").to("keys")
+    beats.process("tests.support.processors:KeyOf", emits="was STRING").to("keys")
     driver = running(topology)
     driver.pipe("beats", {"id": None, "at_ms": T0})
     driver.beat(0)
@@ -250,7 +250,7 @@ def test_should_pass_a_deletion_behind_a_table_through_a_repartition_topic(runni
     assert letters(driver) == []
 
 
-@pytest.mark.parametrize("partitioner", ["sticky", "tests.examples.partitioners:by_key_length"])
+@pytest.mark.parametrize("partitioner", ["sticky", "tests.support.partitioners:by_key_length"])
 def test_should_place_records_without_key_or_value_by_a_partitioner(running, partitioner):
     topology, beats = a_topology()
     beats.to("copies", partitioner=partitioner)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.partitioning import partitions_of
+from tidemark.kafka.partitioner import partitions_of
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.table import until_window_closes
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[3]
 MINUTE = 60_000
 T0 = 1_700_000_040_000  # a whole minute
-PROCESSORS = "tests.tasks.nodes.used_processors"
+PROCESSORS = "tests.support.used_processors"
 
 
 def a_topology() -> tuple[Topology, object]:

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
-from tests.group_requests import join_group, sync_group
-from tests.restore.counting import NO_PROBE, PARTITIONS, counted_plan
+from tests.support.counting import NO_PROBE, PARTITIONS, counted_plan
+from tests.support.group_requests import join_group, sync_group
 
-from tidemark.broker.offsets import describe_group, settled
 from tidemark.errors import InstanceFenced, OutcomeUnknown
 from tidemark.instance.instance import Instance
-from tidemark.local.processes import wait_until
+from tidemark.kafka.offsets import describe_group, settled
 from tidemark.names import group_instance_id
+from tidemark.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.crash.disk import fill, free, may_mount, mounted
-from tests.restore.counting import CountingApp, outputs
+from tests.support.counting import CountingApp, outputs
+from tests.system.crash.disk import fill, free, may_mount, mounted
 
 from tidemark.errors import ExitCode
-from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
 from tidemark.settings import project_root
+from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
 
 pytestmark = pytest.mark.skipif(not may_mount(), reason="takes root: it mounts a disk")
 

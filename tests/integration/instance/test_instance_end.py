@@ -8,13 +8,13 @@ import sys
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from tests.restore.counting import NO_PROBE, counted_plan
+from tests.support.counting import NO_PROBE, counted_plan
 
 from tidemark.errors import ExitCode
+from tidemark.folder_lock import FolderLock
 from tidemark.instance.instance import Instance
-from tidemark.instance.state import InstanceState
 from tidemark.settings import project_root
-from tidemark.stores.directory import FolderLock
+from tidemark.supervision.state import InstanceState
 
 _ENDS_BY_A_FAULT = """
 import runpy, sys, threading

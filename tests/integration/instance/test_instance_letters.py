@@ -9,12 +9,12 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import NewTopic
-from tests.instance.test_instance_ticks import prepared, run
+from tests.integration.instance.test_instance_ticks import prepared, run
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import committed_offsets
 from tidemark.errors import StateTooLarge
 from tidemark.instance.source import SourceBatch
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import committed_offsets
 from tidemark.names import TopicPartition
 from tidemark.processors import Processor
 from tidemark.tasks.update import DeadLetter
@@ -23,7 +23,7 @@ from tidemark.topology.stores import store
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 
-HERE = "tests.instance.test_instance_letters"
+HERE = "tests.integration.instance.test_instance_letters"
 SINK_BYTES = 5_000
 
 

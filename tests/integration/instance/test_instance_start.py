@@ -7,8 +7,8 @@ import threading
 
 import pyarrow as pa
 import pytest
-from tests.restore.counting import PARTITIONS, counted_plan
-from tests.truth.topics import read_all
+from tests.support.counting import PARTITIONS, counted_plan
+from tests.support.truth.topics import read_all
 
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch

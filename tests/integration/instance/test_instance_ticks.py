@@ -8,17 +8,17 @@ import threading
 
 import pyarrow as pa
 import pytest
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import committed_offsets
-from tidemark.broker.topics import ensure_user_topics, partition_counts
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
-from tidemark.local.processes import wait_until
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.offsets import committed_offsets
+from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TopicPartition, commits_topic
+from tidemark.processes import wait_until
 from tidemark.processors import Processor, Punctuate
 from tidemark.stores.protocol import WHOLE
 from tidemark.topology.builder import Topology
@@ -26,7 +26,7 @@ from tidemark.topology.stores import Materialized, store
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 
-HERE = "tests.instance.test_instance_ticks"
+HERE = "tests.integration.instance.test_instance_ticks"
 EVERY_MS = 60_000
 
 

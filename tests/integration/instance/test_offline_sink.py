@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.restore.counting import PARTITIONS, CountingApp, CountingSource, outputs
-from tests.truth.topics import read_all
+from tests.support.counting import PARTITIONS, CountingApp, CountingSource, outputs
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.availability import find_outage
-from tidemark.broker.offsets import EndOffsets, committed_offsets
-from tidemark.broker.topics import partition_counts
 from tidemark.checks.lag_sampling import check_lag
-from tidemark.checks.verdict import Verdict
+from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.errors import ExitCode, TidemarkError
 from tidemark.events.event import Event, EventKind
 from tidemark.instance.instance import Instance
-from tidemark.instance.outage_file import outage_path, read_outage
 from tidemark.instance.source import SourceBatch
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.processes import wait_until
+from tidemark.kafka.availability import find_outage
+from tidemark.kafka.offsets import EndOffsets, committed_offsets
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, events_topic
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.outage_file import outage_path, read_outage
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

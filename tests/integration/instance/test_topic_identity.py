@@ -9,30 +9,30 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
-from tests.change.changing import ChangingApp, version
-from tests.change.test_rescale import RescaledApp, rescale_of
-from tests.change.test_reset import reset_of
-from tests.purging import purge
-from tests.restore.counting import NO_PROBE, PARTITIONS
+from tests.integration.operations.change.test_rescale import RescaledApp, rescale_of
+from tests.integration.operations.change.test_reset import reset_of
+from tests.support.changes import ChangingApp, version
+from tests.support.counting import NO_PROBE, PARTITIONS
+from tests.support.purging import purge
 
-from tidemark.broker.cluster import topic_configs, topic_ids
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import recorded, settled_plan
-from tidemark.change.repair import Repair
-from tidemark.change.reset_plan import ResetTo, StateAfter
-from tidemark.change.upgrade import Upgrade
 from tidemark.checks.durability_sampling import check_durability
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import PreflightFailed, StartRefused
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import topic_configs, topic_ids
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.repair import Repair
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.upgrade import Upgrade
+from tidemark.operations.context import RestoreKit
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.registry.reader import recorded, settled_plan
+from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.identities import CHANGELOG_REMEDY
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(200)]
 

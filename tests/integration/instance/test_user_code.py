@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.instance.test_instance_ticks import Scripted, prepared
+from tests.integration.instance.test_instance_ticks import Scripted, prepared
 
 from tidemark.errors import ExitCode, UserCodeFailed
 from tidemark.instance.instance import Instance
@@ -15,7 +15,7 @@ from tidemark.topology.stores import Materialized
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 
-HERE = "tests.instance.test_user_code"
+HERE = "tests.integration.instance.test_user_code"
 
 
 class NeedsAFile(Processor):

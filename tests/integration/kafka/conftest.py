@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.processes import wait_until
+from tidemark.devstack.broker import EmbeddedCluster
 from tidemark.names import TopicPartition, dlq_topic
+from tidemark.processes import wait_until
 
 
 @dataclass

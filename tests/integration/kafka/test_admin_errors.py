@@ -2,79 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-from types import SimpleNamespace
-
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.admin_errors import failed_request
-from tidemark.broker.cluster import broker_config, topic_configs, topic_ids
-from tidemark.broker.topic_changes import TopicChange, apply_changes
-from tidemark.broker.topics import TopicSpec, create_topics, grow_topics
-from tidemark.errors import ExitCode, OutcomeUnknown, PreflightFailed
-from tidemark.letters.replay import purge
-from tidemark.names import TopicPartition
-from tidemark.settings import Settings
-
-RIGHT = "give this user the right to do it"
-ONE = [TopicSpec("t", 1, {})]
-
-
-def purge_letters(admin, _settings):
-    place = TopicPartition("t", 0)
-    ends = SimpleNamespace(beginnings=lambda _: {place: 0}, at_time=lambda *_: {place: 9}, of=lambda _: {place: 9})
-    return purge(SimpleNamespace(topic="t", partitions=[place], admin=admin, ends=ends, timeout_s=1), 1)
-
-
-REQUESTS = {
-    "settings of topics": lambda admin, settings: topic_configs(admin, ["t"], settings),
-    "settings of a broker": lambda admin, settings: broker_config(admin, 1, settings),
-    "ids": lambda admin, settings: topic_ids(admin, ["t"], settings),
-    "creation": lambda admin, settings: create_topics(admin, ONE, settings),
-    "partitions": lambda admin, settings: grow_topics(admin, ONE, settings),
-    "change": lambda admin, settings: apply_changes([TopicChange("t", "retention.ms", "1", "2")], settings, admin),
-    "purge": purge_letters,
-}
-
-
-@pytest.fixture
-def silent():
-    """A broker that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()
-        yield f"{host}:{port}"
-
-
-@pytest.mark.parametrize("request_of", REQUESTS.values(), ids=REQUESTS.keys())
-def test_should_try_again_and_name_no_right_when_a_broker_does_not_answer_in_time(silent, request_of):
-    settings = Settings.load(bootstrap_servers=silent, broker_timeout_ms=1000)
-    with pytest.raises(OutcomeUnknown) as raised:
-        request_of(AdminClient({"bootstrap.servers": silent, "log_level": 0}), settings)
-    assert raised.value.exit_code is ExitCode.RETRY
-    assert "right to" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "names_right"),
-    [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, PreflightFailed, True),
-        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, PreflightFailed, True),
-        (KafkaError.INVALID_CONFIG, PreflightFailed, False),
-        (KafkaError.POLICY_VIOLATION, PreflightFailed, False),
-        (KafkaError.UNKNOWN_TOPIC_OR_PART, PreflightFailed, False),
-        (KafkaError._TIMED_OUT, OutcomeUnknown, False),
-        (KafkaError._TRANSPORT, OutcomeUnknown, False),
-        (KafkaError.NOT_CONTROLLER, OutcomeUnknown, False),
-        (KafkaError.NOT_LEADER_FOR_PARTITION, OutcomeUnknown, False),
-    ],
-)
-def test_should_tell_what_is_refused_for_good_from_what_may_be_tried_again(code, kind, names_right):
-    error = failed_request("topic t cannot be made", KafkaException(KafkaError(code)), RIGHT)
-    assert type(error) is kind
-    assert str(error).startswith("topic t cannot be made: ")
-    assert (RIGHT in str(error)) is names_right
+from tidemark.errors import PreflightFailed
+from tidemark.kafka.topics import TopicSpec, create_topics, grow_topics
 
 
 @pytest.mark.broker

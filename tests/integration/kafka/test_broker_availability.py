@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tidemark.broker.availability import external_topics, find_outage
-from tidemark.local.ports import free_port
-from tidemark.local.processes import wait_until
+from tidemark.devstack.ports import free_port
+from tidemark.kafka.availability import external_topics, find_outage
+from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]

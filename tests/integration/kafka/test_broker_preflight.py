@@ -11,13 +11,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tidemark.broker.cluster import describe_topics, topic_configs
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.errors import ExitCode, OutcomeUnknown, PreflightFailed
-from tidemark.lag import lag_of
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import describe_topics, topic_configs
+from tidemark.kafka.lag import lag_of
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import TopologyPlan

@@ -5,42 +5,14 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
+from tests.support.broker_timestamps import MINUTE
 
-from tidemark.broker.preflight import preflight
-from tidemark.broker.timestamps import NO_BOUND_MS, TimestampBounds, bounds_of, sink_timestamp_bounds
 from tidemark.clock import wall_clock_ms
-from tidemark.commit.transaction import TransactionalProducer
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import BatchAborted, OutcomeUnknown, PreflightFailed
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.record_timestamps import sink_timestamp_bounds
 from tidemark.topology.builder import Topology
-
-MINUTE = 60_000
-NOW = 1_700_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("at", "expected"),
-    [
-        (NOW - 9 * MINUTE - 1, NOW - 9 * MINUTE),
-        (NOW - 9 * MINUTE, NOW - 9 * MINUTE),
-        (NOW - 9 * MINUTE + 1, NOW - 9 * MINUTE + 1),
-        (NOW + 4 * MINUTE - 1, NOW + 4 * MINUTE - 1),
-        (NOW + 4 * MINUTE, NOW + 4 * MINUTE),
-        (NOW + 4 * MINUTE + 1, NOW + 4 * MINUTE),
-    ],
-)
-def test_should_give_a_record_the_nearest_timestamp_that_the_topic_takes(at, expected):
-    bounds = TimestampBounds(10 * MINUTE, 5 * MINUTE)
-    given = [{"key": b"k", "value": b"v", "timestamp": at}, {"key": b"k", "value": b"v", "timestamp": NOW}]
-    assert [message["timestamp"] for message in bounds.within(given, NOW)] == [expected, NOW]
-    assert given[0]["timestamp"] == at
-
-
-def test_should_know_a_topic_that_takes_everything():
-    none = str(NO_BOUND_MS)
-    before, after = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
-    assert bounds_of({before: none, after: none}) is None
-    assert bounds_of({before: "5", after: "6", "message.timestamp.type": "LogAppendTime"}) is None
-    assert bounds_of({before: none, after: "6"}) == TimestampBounds(NO_BOUND_MS, 6)
 
 
 def sending_to(sink, source, app):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.broker.preflight import preflight
-from tidemark.broker.topic_changes import apply_changes, plan_changes
-from tidemark.broker.topics import ensure_user_topics
-from tidemark.changelog.policy import changelog_policies
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.topic_config import changelog_policies
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.operations.topic_changes import apply_changes, plan_changes
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 

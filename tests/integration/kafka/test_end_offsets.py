@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tidemark.broker.offsets import EndOffsets
+from tidemark.kafka.offsets import EndOffsets
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

@@ -13,12 +13,12 @@ import pytest
 from bench.peer import compiler
 from confluent_kafka import Producer
 from tests.conftest import CreateTopic
-from tests.peers import java
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
+from tests.system.peers import java
 
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import ExitCode, InvalidTopology
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.partitioning import ByKey, Sticky, load_partitioner, murmur2, partitions_of, placer
+from tidemark.kafka.partitioner import ByKey, Sticky, load_partitioner, murmur2, partitions_of, placer
 from tidemark.settings import Settings
 
 PARTITIONS = 7
@@ -167,7 +167,7 @@ def of_two(key: bytes, partitions: int) -> int:
     return 0
 
 
-HERE = "tests.partitioning.test_murmur2"
+HERE = "tests.integration.kafka.test_partitioner"
 
 
 def test_a_users_function_should_be_asked_with_key_value_and_partitions() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.purge import RepartitionPurge
 from tidemark.clock import wall_clock_ms
-from tidemark.letters import replay
-from tidemark.letters.letters import Letters
-from tidemark.local.processes import wait_until
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.purge import RepartitionPurge
 from tidemark.names import dlq_topic
+from tidemark.operations.dead_letters import replay
+from tidemark.operations.dead_letters.reader import Letters
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import CreateTopic
 
 from tidemark.errors import TidemarkError
-from tidemark.local.kafka_tools import MAIN_CLASSES, kafka_tool
+from tidemark.kafka.tools import MAIN_CLASSES, kafka_tool
 from tidemark.settings import Settings
 
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
-from tests.group_requests import remove_from_group
+from tests.support.group_requests import remove_from_group
 
-from tidemark.broker.offsets import describe_group, settled
-from tidemark.local.processes import wait_until
-from tidemark.membership import member as module
-from tidemark.membership.member import Member
+from tidemark.kafka import member as module
+from tidemark.kafka.member import Member
+from tidemark.kafka.offsets import describe_group, settled
+from tidemark.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 

@@ -11,32 +11,33 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.purging import purge
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, crash_at
-from tests.restore.test_restore_run import SeenTwice, with_unlogged_store
+from tests.integration.restore.test_restore_run import SeenTwice, with_unlogged_store
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, crash_at
+from tests.support.purging import purge
 from typer.testing import CliRunner
 
-from tidemark import leftovers
-from tidemark.change.reset import RESETS_FOLDER
-from tidemark.clean import Clean
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused, TaskLocked
-from tidemark.hold import Hold, HoldingProcess, case_path, hold_path, read_hold, take_hold
+from tidemark.folder_lock import FolderLock
 from tidemark.instance.instance import Instance
-from tidemark.leftovers import REMOVED_FOLDER, LeftoverKind
-from tidemark.local.temporary import temporary_folders
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations import leftovers
+from tidemark.operations.change.reset import RESETS_FOLDER
+from tidemark.operations.clean import Clean
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.leftovers import REMOVED_FOLDER, LeftoverKind
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.start_plan import Resume, plan_start
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import read_marker
-from tidemark.restore.rewind import REWINDS_FOLDER
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.sources import copy_sources
-from tidemark.restore.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.plan import Resume, plan_start
-from tidemark.stores.directory import STORES_FOLDER, FolderLock
+from tidemark.stores.directory import STORES_FOLDER
+from tidemark.supervision.hold import Hold, HoldingProcess, case_path, hold_path, read_hold, take_hold
+from tidemark.temporary_folder import temporary_folders
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
@@ -606,7 +607,7 @@ def test_should_leave_every_start_and_restore_as_it_was_whatever_lies_around(set
 def test_should_remove_nothing_of_a_process_that_holds_a_folder(app):
     """Another process has the lock of instance 1's folder, as an instance that runs."""
     code = (
-        "import sys; from pathlib import Path; from tidemark.stores.directory import FolderLock\n"
+        "import sys; from pathlib import Path; from tidemark.folder_lock import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
     )
     holder = subprocess.Popen(

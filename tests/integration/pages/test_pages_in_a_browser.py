@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.oncall.test_oncall_cases import APPROVED, CASE, CHANGE, CHANGING, FENCED, NOW, noted
-from tests.quality.test_audit_page import PAGE
+from tests.unit.audit.test_audit_page import PAGE
+from tests.unit.operations.case.test_oncall_cases import APPROVED, CASE, CHANGE, CHANGING, FENCED, NOW, noted
 
-from tidemark.oncall.case import CaseFolder
-from tidemark.oncall.report import make_report
-from tidemark.quality.page import write_page
-from tidemark.topology.load import load
-from tidemark.topology.picture import picture
+from tidemark.audit.page import write_page
+from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.case.report import make_report
+from tidemark.topology.drawing.layout import picture
+from tidemark.topology_loader import load
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",

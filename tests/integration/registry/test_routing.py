@@ -2,106 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from tests.support.routing import SCHEMA
 
-import pytest
-from tests.change.changing import version_one
-
-from tidemark.change.description import describe_state
-from tidemark.change.owners import owner_of
-from tidemark.change.recorded import describe_settled, settled
-from tidemark.change.routing import next_routing, require_routable, routed
-from tidemark.errors import StartRefused
+from tidemark.operations.change.key_owner import owner_of
+from tidemark.registry.description import describe_state
 from tidemark.topology.builder import Topology
-from tidemark.topology.stores import Materialized, store
+from tidemark.topology.stores import Materialized
 from tidemark.topology.table import until_window_closes
 from tidemark.topology.windows import session, tumbling
-
-SCHEMA = "id STRING, page STRING, v BIGINT"
-
-
-def rekeyed():
-    topology = Topology("app")
-    pages = topology.stream("in", schema=SCHEMA, key="id", timestamp="v").repartition("page", "by-page")
-    pages.group_by_key().count(name="n", store="n").to("out")
-    return topology
-
-
-def test_a_router_should_send_each_source_on_and_the_rest_read_what_it_sends():
-    plan = routed(version_one("app").plan(), 2)
-    counting, router = plan.subtopologies
-    assert counting.source_topics == ("app-source-app-in-2-repartition",)
-    assert (counting.lead.key, counting.lead.timestamp) == ("_key", "_timestamp")
-    assert counting.lead.schema == router.lead.schema
-    assert router.source_topics == ("app-in",)
-    assert router.lead.key == "id"
-    # The same records are dead letters before and after a rescale.
-    assert (counting.lead.checks_key, router.lead.checks_key) == (False, True)
-    assert router.sink_topics == counting.source_topics
-    assert plan.repartition_topics == counting.source_topics
-    assert plan.routed == ("app-in",)
-
-
-def test_topics_between_sub_topologies_should_be_renamed_on_both_sides():
-    plan = routed(rekeyed().plan(), 1)
-    assert [s.source_topics for s in plan.subtopologies] == [
-        ("app-source-in-1-repartition",),
-        ("app-by-page-1-repartition",),
-        ("in",),
-    ]
-    assert plan.subtopologies[0].sink_topics == ("app-by-page-1-repartition",)
-
-
-def test_a_skeleton_should_have_the_sources_of_the_routed_plan():
-    for topology in (version_one("app"), rekeyed()):
-        plan, counts = topology.plan(), {"in": 4, "app-in": 4}
-        held = replace(describe_state(plan, counts), routing=3)
-        running = settled(plan, held, counts)
-        assert [s.source_topics for s in held.skeleton().subtopologies] == [
-            s.source_topics for s in running.subtopologies
-        ]
-        assert held.skeleton().routed == running.routed
-        assert describe_settled(plan, held, counts, {}) == held
-
-
-def test_a_routed_topic_may_grow_and_not_shrink():
-    plan = version_one("app").plan()
-    held = replace(describe_state(plan, {"app-in": 4}), routing=1)
-    settled(plan, held, {"app-in": 5})
-    with pytest.raises(StartRefused, match="app-in has 3 partitions, it had 4"):
-        settled(plan, held, {"app-in": 3})
-
-
-@pytest.mark.parametrize(
-    ("existing", "recorded", "expected"),
-    [
-        ([], 0, 1),
-        ([], 4, 5),
-        (["app-source-in-1-repartition"], 0, 2),
-        (["app-by-page-1-repartition", "app-source-in-2-repartition"], 0, 3),
-        (["app-other-1-repartition", "app-by-page-repartition", "other-source-in-1-repartition"], 0, 1),
-    ],
-)
-def test_should_take_a_number_under_which_nothing_was_sent(existing, recorded, expected):
-    assert next_routing("app", ["app-by-page-repartition"], existing, recorded) == expected
-
-
-@pytest.mark.parametrize("name", ["_offset", "_partition", "_topic", "_timestamp"])
-def test_should_refuse_what_a_routed_record_does_not_know(name):
-    topology = Topology("app")
-    stream = topology.stream("in", schema=SCHEMA, key="id").filter(f"{name} IS NOT NULL AND v > 3")
-    stream.group_by_key().count(store="n")
-    with pytest.raises(StartRefused, match=f"uses {name}"):
-        require_routable(topology.plan())
-
-
-def test_should_take_names_that_only_look_so():
-    topology = Topology("app")
-    stream = topology.stream("in", schema="id STRING, my_offset BIGINT", key="id").filter(
-        "my_offset > 3 AND _key <> ''"
-    )
-    stream.group_by_key().count(store="n")
-    require_routable(topology.plan())
 
 
 def of_every_kind():
@@ -142,14 +50,3 @@ def test_should_find_the_records_key_in_every_stores_key(topology_driver):
         ]
         found[name] = {key.decode() for key in owner_of(state)(stored)}
     assert found == expected
-
-
-def test_should_refuse_keys_that_do_not_say_whose_they_are():
-    bounded = Topology("app")
-    bounded.table("in", schema=SCHEMA, store=Materialized("n", max_entries=5))
-    processed = Topology("app")
-    stream = processed.stream("in", schema=SCHEMA, key="id")
-    stream.process("package.module:Class", emits="v BIGINT", stores=[store("n", "v BIGINT")]).to("out")
-    for topology, message in ((bounded, "max_entries"), (processed, "keys may be anything")):
-        with pytest.raises(StartRefused, match=message):
-            owner_of(describe_state(topology.plan(), {}).stores["n"])

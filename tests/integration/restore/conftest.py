@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_jobs.testing import spark
-from tests.standby.conftest import counting, windowed
+from spark_jobs.testing.fixtures import spark
+from tests.integration.standby.conftest import counting, windowed
 
 __all__ = ["counting", "spark", "windowed"]

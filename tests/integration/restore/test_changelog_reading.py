@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import OutcomeUnknown
+from tidemark.kafka.committed_reader import ChangelogBatch, larger, read_committed_until
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch, larger, read_committed_until
 
 pytestmark = pytest.mark.broker
 
@@ -113,7 +113,7 @@ def test_should_begin_in_the_middle(client, admin, changelog, writer):
 class MovingLeader:
     """An admin client whose first answers are those of a broker that leads no more.
 
-    Held to the real one by `tests/broker/test_end_offsets.py`: it goes on so until it is asked for metadata.
+    Held to the real one by `tests/integration/kafka/test_end_offsets.py`: it goes on so until it is asked for metadata.
     """
 
     def __init__(self, failures: int, code: int) -> None:

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.restore.counting import CountingApp
-from tests.restore.test_restore_run import Counted, counts_of, kit_of, restore
+from tests.integration.restore.test_restore_run import Counted, counts_of, kit_of, restore
+from tests.support.counting import CountingApp
 
 from tidemark.errors import OutcomeUnknown, StartRefused
-from tidemark.local.processes import wait_until
+from tidemark.folder_lock import is_locked
 from tidemark.names import TaskId
-from tidemark.restore import apart
-from tidemark.restore.apart import load_apart
-from tidemark.restore.restore import Restorer, RestoreSuspended, changelog_segments
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.restore import loader_pool
+from tidemark.restore.loader_pool import load_apart
+from tidemark.restore.restorer import Restorer, RestoreSuspended, changelog_segments
 from tidemark.restore.table_reader import NoTableReader
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.opening import restore_job
-from tidemark.stores.directory import is_locked
+from tidemark.restore.task_opener import restore_job
 from tidemark.topology.plan import StoreKind
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
@@ -35,10 +35,10 @@ ROOT = Path(__file__).resolve().parents[3]
 _CALLER = """
 import pickle, sys
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.apart import load_apart
-from tidemark.restore.restore import Restorer
+from tidemark.restore.loader_pool import load_apart
+from tidemark.restore.restorer import Restorer
 from tidemark.restore.table_reader import NoTableReader
-from tidemark.stores.directory import FolderLock
+from tidemark.folder_lock import FolderLock
 client, job, building = pickle.load(sys.stdin.buffer)
 with FolderLock(building.parent):
     restorer = Restorer(client, 60, LoggingRestoreListener(), lambda _: None, NoTableReader())
@@ -73,7 +73,7 @@ def children():
     found = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if "tidemark.restore.loading" in child.cmdline():
+            if "tidemark.restore.loader_process" in child.cmdline():
                 found.append(child)
     return found
 
@@ -93,7 +93,7 @@ def counted_processes(monkeypatch):
             started.append(command)
             super().__init__(command, *args, **kwargs)
 
-    monkeypatch.setattr("tidemark.restore.apart.subprocess.Popen", Counting)
+    monkeypatch.setattr("tidemark.restore.loader_pool.subprocess.Popen", Counting)
     return started
 
 
@@ -114,7 +114,7 @@ def test_should_restore_verify_and_tell_every_record(app, counted_processes):
 
 
 def test_should_go_on_with_the_load_that_waits(app, counted_processes, monkeypatch):
-    monkeypatch.setattr(apart, "_loaders", apart._Loaders(1))
+    monkeypatch.setattr(loader_pool, "_loaders", loader_pool._Loaders(1))
     restore(app, SourceOfState.CHANGELOG)
     assert counts_of(app) == app.expected
     assert len(counted_processes) == 1
@@ -122,7 +122,7 @@ def test_should_go_on_with_the_load_that_waits(app, counted_processes, monkeypat
 
 
 def test_should_start_another_where_one_has_failed(app, job, restorer, monkeypatch, tmp_path):
-    monkeypatch.setattr(apart, "_loaders", apart._Loaders(1))
+    monkeypatch.setattr(loader_pool, "_loaders", loader_pool._Loaders(1))
     with pytest.raises(StartRefused):
         load_apart(restorer, replace(job, value_bytes=3), tmp_path / "n", 1 << 20, lambda: True)
     load_apart(restorer, job, tmp_path / "m", 1 << 20, lambda: True)
@@ -130,7 +130,7 @@ def test_should_start_another_where_one_has_failed(app, job, restorer, monkeypat
 
 
 def test_should_not_wait_for_a_process_when_the_task_is_taken_away(job, restorer, monkeypatch, tmp_path):
-    monkeypatch.setattr(apart, "_loaders", apart._Loaders(0))
+    monkeypatch.setattr(loader_pool, "_loaders", loader_pool._Loaders(0))
     with pytest.raises(RestoreSuspended, match="before its first record"):
         load_apart(restorer, job, tmp_path / "n", 1 << 20, lambda: False)
 

@@ -7,25 +7,25 @@ from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
-from tests.drill.running import batches, running, tamper
-from tests.oncall.test_oncall_steps import call_of
-from tests.restore.counting import NO_PROBE, CountingApp
+from tests.integration.operations.case.test_oncall_steps import call_of
+from tests.support.counting import NO_PROBE, CountingApp
+from tests.system.drill.running import batches, running, tamper
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
-from tidemark.drill.verdicts import last_verdicts
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import past_drills
-from tidemark.restore.kit import RestoreKit
+from tidemark.database import FactsDatabase
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.drill_history.store_verdicts import last_verdicts
+from tidemark.operations.drill_history.table import past_drills
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.workspace import RestoreState, Workspace, new_id
+from tidemark.recovery.candidates import MEASURED
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.sources import copy_sources
-from tidemark.restore.workspace import RestoreState, Workspace, new_id
-from tidemark.savepoints.manifest import begun_ms
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.ways import MEASURED
+from tidemark.supervision.savepoint_ids import begun_ms
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 

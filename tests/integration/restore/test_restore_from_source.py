@@ -9,20 +9,20 @@ import sys
 import tempfile
 
 import pytest
-from tests.purging import purge
-from tests.restore.counting import PARTITIONS, CountingApp, Crash, crash_at
-from tests.restore.test_restore_run import counts_of, planned, restore
+from tests.integration.restore.test_restore_run import counts_of, planned, restore
+from tests.support.counting import PARTITIONS, CountingApp, Crash, crash_at
+from tests.support.purging import purge
 
 from tidemark.errors import ExitCode, OutcomeUnknown, StartRefused
 from tidemark.names import TopicPartition
+from tidemark.operations.restore.run import RestoreRun
+from tidemark.operations.workspace import RestoreState
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.restore import recompute
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.recompute import Recomputation
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.run import RestoreRun
-from tidemark.restore.workspace import RestoreState
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.settings import project_root
-from tidemark.start.evidence import SourceOfState
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(240)]
 NO_PROBE = lambda _point: None  # noqa: E731

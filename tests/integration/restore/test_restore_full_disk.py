@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.crash import disk
-from tests.restore.counting import NO_PROBE, CountingApp
-from tests.restore.test_restore_run import counts_of, kit_of
+from tests.integration.restore.test_restore_run import counts_of, kit_of
+from tests.support.counting import NO_PROBE, CountingApp
+from tests.system.crash import disk
 
 from tidemark.errors import StartRefused, StoreFailed
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.start.evidence import SourceOfState
 
 pytestmark = [
     pytest.mark.broker,

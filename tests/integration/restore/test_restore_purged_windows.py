@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests import purging
-from tests.standby.application import count, in_window
+from tests.support import purging
+from tests.support.standby import count, in_window
 
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, commits_topic
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.plan import Refuse, Resume, plan_start
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.start_plan import Refuse, Resume, plan_start
 from tidemark.stream_times import StreamTimes
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]

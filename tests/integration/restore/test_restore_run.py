@@ -12,24 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.purging import purge
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, Elsewhere, crash_at
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, Elsewhere, crash_at
+from tests.support.purging import purge
 from typer.testing import CliRunner
 
-from tidemark.changelog.policy import DAY_MS
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ExitCode, PreflightFailed, StartRefused, TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.instance.instance import Instance
+from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TopicPartition
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.workspace import RestoreState, Workspace, new_id, workspaces
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.local_copies import LocalCopies
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.workspace import RestoreState, Workspace, new_id, workspaces
-from tidemark.start.evidence import SourceOfState
-from tidemark.stores.directory import FolderLock
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.stores.layout import ValueLayout
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore, opened
@@ -486,7 +486,9 @@ def test_should_not_begin_by_command_where_the_disk_has_no_room(app, tmp_path, m
     app.for_commands(tmp_path, monkeypatch)
     usage = shutil.disk_usage(app.settings.state_dir)
     free = [1]
-    monkeypatch.setattr("tidemark.restore.room.shutil.disk_usage", lambda _folder: usage._replace(free=free[0]))
+    monkeypatch.setattr(
+        "tidemark.operations.disk_space.shutil.disk_usage", lambda _folder: usage._replace(free=free[0])
+    )
 
     def run(*options):
         return CliRunner().invoke(build(["restore"]), ["restore", "run", "made_counting", "--yes", *options])

@@ -8,18 +8,18 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, crash_at
-from tests.restore.test_restore_run import items_of, kit_of, with_unlogged_store
+from tests.integration.restore.test_restore_run import items_of, kit_of, with_unlogged_store
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, CountingSource, Crash, crash_at
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.workspace import RestoreState, Workspace, new_id
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.selection import Selection
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.selection import Selection
-from tidemark.restore.workspace import RestoreState, Workspace, new_id
-from tidemark.start.evidence import SourceOfState
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology
@@ -31,7 +31,7 @@ STORES = {
     "n": "n",
     "m": "m",
     "seen": Materialized("seen", logging=False),
-    "own": Materialized("own", custom="tests.restore.own_store:OwnStore"),
+    "own": Materialized("own", custom="tests.support.custom_store:OwnStore"),
     "light": Materialized("light", in_memory=True),
 }
 TASKS = [str(TaskId(0, number)) for number in range(PARTITIONS)]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from tests import purging
-from tests.standby.application import count, in_window
+from tests.support import purging
+from tests.support.standby import count, in_window
 
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.evidence import Standing
-from tidemark.start.opening import restore_job
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.evidence import Standing
+from tidemark.restore.task_opener import restore_job
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.values import segments_of
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 

@@ -9,9 +9,9 @@ from tidemark.errors import StoreFailed
 from tidemark.names import TaskId
 from tidemark.restore import verify
 from tidemark.restore.bounds import EvidenceBounds
+from tidemark.restore.task_opener import job_to
 from tidemark.settings import Settings
-from tidemark.start.opening import job_to
-from tidemark.stores.marker import Marker
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.builder import Topology
 
 KEYS, AT_ONCE = 250_000, 50_000

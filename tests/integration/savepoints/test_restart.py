@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from tests.restore.counting import AT_MS, PARTITIONS, counted_plan
-from tests.truth.compare import CHANGELOG_VALUE
+from tests.support.counting import AT_MS, PARTITIONS, counted_plan
+from tests.support.truth.compare import CHANGELOG_VALUE
 from typer.testing import CliRunner
 
 from tidemark.cli import main
@@ -26,15 +26,15 @@ from tidemark.clock import wall_clock_ms
 from tidemark.errors import InstanceFenced, SavepointFailed
 from tidemark.instance.instance import Instance
 from tidemark.instance.source import SourceBatch
-from tidemark.instance.state import InstanceState
-from tidemark.local.processes import wait_until
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.sources import copy_sources
-from tidemark.savepoints.command import SavepointCommand
-from tidemark.savepoints.leaving import ask_for_last
+from tidemark.operations.copy_sources import copy_sources
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.verifying import verify
-from tidemark.start.evidence import SourceOfState
+from tidemark.savepoints.verification import verify
+from tidemark.supervision.final_savepoint_request import ask_for_last
+from tidemark.supervision.state import InstanceState
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 

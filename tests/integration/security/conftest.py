@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_jobs.testing import spark
-from tests.security.secured import Secured, secured
+from spark_jobs.testing.fixtures import spark
+from tests.support.secured import Secured, secured
 
 __all__ = ["guarded_broker", "spark"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import threading
 from collections.abc import Callable
@@ -14,20 +13,17 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AclBindingFilter
-from tests.restore.counting import NO_PROBE, CountingApp, counting, outputs
-from tests.security.secured import Secured, allow, binding, known_acls
-from typer.testing import CliRunner
+from tests.support.counting import NO_PROBE, CountingApp, counting, outputs
+from tests.support.secured import Secured, allow, binding, known_acls
 
-from tidemark.broker import acls, offsets
-from tidemark.broker.acls import CLUSTER, Acl, least_acls
-from tidemark.cli.main import build
 from tidemark.errors import PreflightFailed
 from tidemark.instance.instance import Instance
-from tidemark.local.kafka_tools import kafka_tool
-from tidemark.local.processes import wait_until
+from tidemark.kafka import acls, offsets
+from tidemark.kafka.acls import CLUSTER, Acl, least_acls
+from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark.topology.builder import Topology
 
 COUNTING = least_acls(counting("app").plan(), 1)
 
@@ -173,38 +169,3 @@ def test_kafkas_own_tool_should_take_what_is_printed(guarded_broker: Secured, ac
     assert code == 0, said
     assert "principal=User:streams" in said
     assert f"operation={acl.operation.upper()}" in said
-
-
-def rejoined() -> Topology:
-    topology = Topology("rejoined")
-    clicks = topology.stream("clicks", schema="page STRING, who STRING", key="page")
-    clicks.group_by("who").count(name="n", store="n").to("per-user")
-    return topology
-
-
-def test_a_repartition_topic_should_be_written_read_and_purged() -> None:
-    found = {(acl.name, acl.operation) for acl in least_acls(rejoined().plan(), 1)}
-    (topic,) = rejoined().plan().repartition_topics
-    assert {o for name, o in found if name == topic} == {"Create", "DescribeConfigs", "Read", "Write", "Delete"}
-
-
-def test_each_instance_should_have_its_own_transactional_id() -> None:
-    names = [acl.name for acl in least_acls(counting("app").plan(), 3) if acl.resource == "transactional-id"]
-    assert names == ["app-0", "app-1", "app-2"]
-
-
-def test_the_command_should_print_calls_or_json() -> None:
-    cli, name = build(["acls"]), "patient_monitoring"
-    said = CliRunner().invoke(cli, ["acls", name, "--principal", "User:ward 7", "--instances", "2"])
-    assert said.exit_code == 0
-    assert "--allow-principal 'User:ward 7' --operation Read --group patient-monitoring  # the" in said.output
-    assert "--transactional-id patient-monitoring-1" in said.output
-    told = json.loads(CliRunner().invoke(cli, ["acls", name, "--principal", "User:a", "--json"]).output)
-    assert {"principal": "User:a", "resource": "group", "name": "patient-monitoring", "operation": "Read"}.items() <= (
-        next(entry for entry in told if entry["resource"] == "group").items()
-    )
-
-
-def test_the_command_should_refuse_what_is_no_principal() -> None:
-    said = CliRunner().invoke(build(["acls"]), ["acls", "patient_monitoring", "--principal", "streams"])
-    assert "write it as User:streams" in str(said.exception)

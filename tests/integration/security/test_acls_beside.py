@@ -7,24 +7,24 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.drill.running import running
-from tests.security.secured import Secured, binding, known_acls
-from tests.security.test_acls import Guarded, max_counts
-from tests.standby.test_standby_description import is_level, standing_by
+from tests.integration.security.test_acls import Guarded, max_counts
+from tests.integration.standby.test_standby_description import is_level, standing_by
+from tests.support.secured import Secured, binding, known_acls
+from tests.system.drill.running import running
 
-from tidemark.broker.acls import CLUSTER, Acl, least_acls
 from tidemark.checks.compaction_sampling import check_compaction
 from tidemark.checks.durability_sampling import check_durability
 from tidemark.checks.lag_sampling import check_lag
 from tidemark.checks.retention_sampling import check_retention
-from tidemark.checks.verdict import Verdict
 from tidemark.clock import wall_clock_ms
 from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed
-from tidemark.local.processes import wait_until
-from tidemark.restore.kit import RestoreKit
+from tidemark.kafka.acls import CLUSTER, Acl, least_acls
+from tidemark.operations.context import RestoreKit
+from tidemark.processes import wait_until
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.store_sizes import topic_bytes
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
 

@@ -9,53 +9,44 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclBindingFilter
-from tests.change.changing import version, version_one
-from tests.change.test_commands_hold import HeldApp
-from tests.restore.counting import PARTITIONS, committed
-from tests.security.secured import USER, Secured, allow, binding, known_acls
+from tests.integration.operations.change.test_commands_hold import HeldApp
+from tests.support.changes import version_one
+from tests.support.counting import PARTITIONS, committed
+from tests.support.operator_acls import version_two
+from tests.support.secured import USER, Secured, allow, binding, known_acls
 from typer.testing import CliRunner
 
 import topologies
-from tidemark.broker.acls import Acl
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.operator_acls import Command, OperatorTopics, operator_acls
-from tidemark.broker.topic_changes import TopicChange, apply_changes
-from tidemark.broker.topics import internal_topics, partition_counts
-from tidemark.change.description import describe_state, with_generations
-from tidemark.change.operator_rights import operator_topics
-from tidemark.change.recorded import named, recorded
-from tidemark.change.reset_plan import StateAfter
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
-from tidemark.commit.dead_letters import dead_letter_record
+from tidemark.commit.dead_letter import dead_letter_record
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed
-from tidemark.local.kafka_tools import kafka_tool
-from tidemark.local.processes import wait_until
+from tidemark.kafka.acls import Acl
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.operator_acls import Command, OperatorTopics, operator_acls
+from tidemark.kafka.tools import kafka_tool
+from tidemark.kafka.topics import internal_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.reset_plan import StateAfter
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.restore.run import make_plan
+from tidemark.operations.topic_changes import TopicChange, apply_changes
+from tidemark.operations.workspace import new_id
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.registry.operator_rights import operator_topics
+from tidemark.registry.reader import named, recorded
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.recompute import Recomputation, recompute
-from tidemark.restore.run import make_plan
-from tidemark.restore.workspace import new_id
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState
 from tidemark.tasks.update import TOO_LARGE, DeadLetter
-from tidemark.topology.builder import Topology
 
-
-def version_two(name: str) -> Topology:
-    """Return another version, whose store has another name."""
-    return version(name, "2", "total", n="count(*)")
-
-
-HELD = (Command.RESTORE, Command.REWIND, Command.REPAIR, Command.UPGRADE, Command.RESCALE, Command.RESET)
 BY_COMMAND_LINE = (
     Command.SHOW_SETTINGS, Command.APPLY_SETTINGS, Command.LIST_LETTERS, Command.REPLAY_LETTERS, Command.PURGE_LETTERS,
 )  # fmt: skip
@@ -126,7 +117,7 @@ class OperatedApp(HeldApp):
         (store,) = self.plan.stores
         made = (self.name, self.plan.version, store.name)
         (self.folder / "operated_app.py").write_text(
-            f"from tests.change.changing import version\ndef topology():\n    return version(*{made!r}, n='count(*)')\n"
+            f"from tests.support.changes import version\ndef topology():\n    return version(*{made!r}, n='count(*)')\n"
         )
         with pytest.MonkeyPatch.context() as patch:
             # That of an earlier test, with another application's name.
@@ -320,58 +311,3 @@ def test_with_all_of_them_each_command_should_work_and_every_one_is_used(
     app.deny_all()
     logs = sorted(guarded_broker.broker.log.parent.glob("server.log*"))
     assert sorted(granted - used("".join(log.read_text(errors="replace") for log in logs))) == []
-
-
-def names_of(topics: OperatorTopics, *commands: Command) -> set[tuple[str, str]]:
-    return {(acl.name, acl.operation) for acl in operator_acls(topics, commands)}
-
-
-def test_each_right_should_be_printed_once_and_those_that_follow_from_others_not_at_all() -> None:
-    found = operator_acls(operator_topics(version_one("app").plan(), None, (), 2), Command)
-    assert len({(acl.resource, acl.name, acl.operation) for acl in found}) == len(found)
-    of_commits = {acl.operation for acl in found if acl.name == "app-commits"}
-    assert of_commits == {"Read", "Write", "Alter", "AlterConfigs"}
-    assert all(acl.why for acl in found)
-    ids = [acl.name for acl in found if acl.resource == "transactional-id"]
-    assert ids == ["app-0", "app-1", "app-dlq-replay"]
-
-
-def test_what_only_reads_should_need_no_right_to_write() -> None:
-    topics = operator_topics(version_one("app").plan(), None, (), 1)
-    reading = (Command.RESTORE, Command.FROM_SOURCE, Command.SHOW_SETTINGS, Command.LIST_LETTERS)
-    found = {operation for _, operation in names_of(topics, *reading)}
-    assert found == {"Read", "Describe", "DescribeConfigs"}
-
-
-def test_should_name_what_the_next_change_makes() -> None:
-    plan = version_one("app").plan()
-    fresh = operator_topics(plan, None, (), 1)
-    assert fresh.used.changelogs == {"app-n-changelog"}
-    assert fresh.created.changelogs == fresh.rescaled.changelogs == {"app-n-changelog-1"}
-    assert fresh.rescaled.repartitions == {"app-source-app-in-1-repartition"}
-    held = describe_state(with_generations(plan, {"n": 2}), {"app-in": 2})
-    killed = ["app-n-changelog-2", "app-n-changelog-3", "app-source-app-in-1-repartition"]
-    topics = operator_topics(plan, replace(held, routing=1), killed, 1)
-    assert topics.used.changelogs == {"app-n-changelog-2"}
-    assert topics.used.repartitions == {"app-source-app-in-1-repartition"}
-    assert topics.created.changelogs == {"app-n-changelog-4"}, "what a killed change has made is passed over"
-    assert topics.rescaled.repartitions == {"app-source-app-in-2-repartition"}
-
-
-def test_an_upgrade_should_read_what_the_old_version_kept_and_make_what_the_new_one_keeps() -> None:
-    old = describe_state(version_one("app").plan(), {"app-in": 2})
-    topics = operator_topics(version_two("app").plan(), old, ["app-n-changelog"], 1)
-    assert topics.used.changelogs == {"app-n-changelog"}
-    assert topics.created.changelogs == {"app-total-changelog"}
-    found = names_of(topics, Command.UPGRADE)
-    assert ("app-n-changelog", "Write") not in found
-    assert {("app-n-changelog", "Read"), ("app-total-changelog", "Create"), ("app-in", "Read")} <= found
-
-
-def test_the_command_should_print_the_operators_rights_and_not_mix_them_with_others() -> None:
-    ask = ["acls", "patient_monitoring", "--principal", "User:oncall", "--operator"]
-    said = CliRunner().invoke(build(["acls"]), ask)
-    assert said.exit_code == 0
-    assert "--operation AlterConfigs --topic patient-monitoring-commits  # `topics apply` sets" in said.output
-    assert "--transactional-id patient-monitoring-dlq-replay" in said.output
-    assert CliRunner().invoke(build(["acls"]), [*ask, "--audits"]).exit_code == 2

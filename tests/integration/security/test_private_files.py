@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.crash.bench import Bench
-from tests.security.leaks import arguments_watched, files_with
-from tests.security.secured import PASSWORD, Secured, allow
+from tests.support.leaks import arguments_watched, files_with
+from tests.support.secured import PASSWORD, Secured, allow
+from tests.system.crash.bench import Bench
 
-from tidemark.broker.acls import least_acls
-from tidemark.local.processes import wait_until
+from tidemark.kafka.acls import least_acls
+from tidemark.processes import wait_until
 
 ROOT = Path(__file__).parents[3]
 SPARKS_SECRET = "between-driver-and-executors"
@@ -105,8 +105,8 @@ def test_a_secret_should_be_found_wherever_it_is(tmp_path: Path) -> None:
 ENTRY = re.compile(r'^if __name__ == "__main__":', re.M)
 WRITES_NOTHING = {
     "include/tidemark/settings_table.py": "prints a page",
-    "include/tidemark/local/java.py": "prints where Java is",
-    "include/tidemark/local/processes.py": "ends processes",
+    "include/tidemark/kafka/java.py": "prints where Java is",
+    "include/tidemark/processes.py": "ends processes",
     "spark_jobs/measured_instance.py": "is stream_instance.py with an option",
 }
 
@@ -128,7 +128,7 @@ def test_every_dag_should_load_what_keeps_files_private(dag: str) -> None:
 
 
 def test_a_process_of_airflow_should_write_private_files(tmp_path: Path, usual_umask: None) -> None:
-    script = "import pathlib, tidemark_airflow.policy; pathlib.Path('written').mkdir(); pathlib.Path('f').touch()"
+    script = "import pathlib, tidemark.supervision.restart_policy; pathlib.Path('written').mkdir(); pathlib.Path('f').touch()"
     path = f"{ROOT / 'include'}:{ROOT / 'plugins'}"
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path, check=True)
     assert read_by_others(tmp_path / "written", tmp_path / "f") == []

@@ -18,11 +18,11 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 from spark_jobs.kafka_reading import read_between
 from spark_jobs.session import spark_session
-from tests.security.secured import PASSWORD, USER, Secured
+from tests.support.secured import PASSWORD, USER, Secured
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.local.broker import answers
-from tidemark.local.kafka_tools import kafka_tool
+from tidemark.devstack.broker import answers
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TopicPartition as Place
 
 WAYS = ("mtls", "scram", "oauth")

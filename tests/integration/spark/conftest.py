@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from spark_jobs.testing import spark
+from spark_jobs.testing.fixtures import spark
 
 __all__ = ["spark"]

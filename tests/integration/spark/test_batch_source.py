@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 from spark_jobs.batch_source import SparkBatchSource
 
-from tidemark.instance.split import BatchSize
-from tidemark.local.processes import wait_until
+from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.names import TopicPartition
+from tidemark.processes import wait_until
 from tidemark.topology.builder import Topology
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(180)]

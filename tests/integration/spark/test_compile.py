@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 from spark_jobs.compile import branch_sql, dead_letter_places_sql, dead_letters_sql, read_options
-from tests.truth.recompute import Counting, event
-from tests.truth.topics import Row
+from tests.support.truth.recompute import Counting, event
+from tests.support.truth.topics import Row
 
 from tidemark.tasks.task import Status
 from tidemark.topology.builder import Topology

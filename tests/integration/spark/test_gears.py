@@ -16,16 +16,16 @@ import pytest
 from confluent_kafka import Producer
 from spark_jobs import bounded_read
 from spark_jobs.batch_source import SparkBatchSource
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.errors import OutcomeUnknown
 from tidemark.instance.instance import Instance
-from tidemark.instance.run_file import read_run_file, run_file_path
-from tidemark.instance.split import BatchSize
-from tidemark.local.processes import wait_until
+from tidemark.instance.transaction_capacity import BatchSize
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.names import TopicPartition, dlq_topic
+from tidemark.processes import wait_until
+from tidemark.supervision.run_file import read_run_file, run_file_path
 from tidemark.topology.builder import Topology
 from topologies import patient_monitoring
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tidemark.local import class_data
+from tidemark.kafka import class_data
 
 
 @pytest.mark.spark

@@ -10,7 +10,7 @@ import random
 import pytest
 from spark_jobs.compile import branch_sql, dead_letters_sql
 from spark_jobs.statements import Statements
-from tests.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
+from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import hopping, session, sliding, tumbling

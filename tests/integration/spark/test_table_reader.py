@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from spark_jobs.batch_source import SparkBatchSource
 
 from tidemark.clock import wall_clock_ms
-from tidemark.instance.split import BatchSize
+from tidemark.instance.transaction_capacity import BatchSize
 from tidemark.names import TaskId, TopicPartition
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore

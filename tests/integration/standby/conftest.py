@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from tests.standby.application import Application
+from tests.support.standby import Application
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.standby.application import contents, count, follow_until, in_window
+from tests.support.standby import contents, count, follow_until, in_window
 
-from tidemark.changelog.policy import DAY_MS
 from tidemark.clock import wall_clock_ms
+from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TaskId
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import RocksStore

@@ -6,18 +6,18 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.standby.application import contents, count, follow_until
+from tests.support.standby import contents, count, follow_until
 
 from tidemark.errors import CopyUnusable, StartRefused
-from tidemark.instance.run_file import read_run_file, standby_file_path
-from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.standby.copies import StandbyCopies, write_copies
 from tidemark.standby.handover import HANDOVER_FOLDER, Handovers
 from tidemark.standby.process import run_standby
-from tidemark.start.evidence import SourceOfState
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.run_file import read_run_file, standby_file_path
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
-from tests.standby.application import Application, contents, count
+from tests.support.standby import Application, contents, count
 
-from tidemark.broker.topics import partition_counts
-from tidemark.change.description import describe_state, with_generations
 from tidemark.cli.status import instance_rows, show
 from tidemark.errors import ExitCode, StandbyOutdated
-from tidemark.instance.run_file import read_run_file, standby_file_path
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
+from tidemark.processes import wait_until
+from tidemark.registry.description import describe_state, with_generations
 from tidemark.standby.copies import StandbyCopies
-from tidemark.standby.pace import UNHEARD_MS, useless_because
 from tidemark.standby.process import run_standby
+from tidemark.standby.progress import UNHEARD_MS, useless_because
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.supervision.run_file import read_run_file, standby_file_path
 from tidemark.topology.builder import Topology
 
 TASK = TaskId(0, 0)

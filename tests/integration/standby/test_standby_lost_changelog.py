@@ -6,19 +6,19 @@ import time
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from tests.purging import purge
-from tests.standby.application import contents, count, follow_until
-from tests.standby.test_standby_description import TASK, copy_of, is_level, said, standing_by
+from tests.integration.standby.test_standby_description import TASK, copy_of, is_level, said, standing_by
+from tests.support.purging import purge
+from tests.support.standby import contents, count, follow_until
 
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import describe_settled
 from tidemark.cli.status import instance_rows
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
+from tidemark.processes import wait_until
+from tidemark.registry.reader import describe_settled
+from tidemark.registry.topic_identities import topics_in_use
 from tidemark.standby.copies import StandbyCopies
-from tidemark.standby.pace import useless_because
-from tidemark.start.identities import topics_in_use
+from tidemark.standby.progress import useless_because
 from tidemark.stores.rocksdb import RocksStore
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]

@@ -10,19 +10,19 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.standby.application import Application, contents, count
+from tests.support.standby import Application, contents, count
 
 from tidemark.cli.standby import LogLines, table_of
 from tidemark.cli.status import instance_rows
-from tidemark.instance.run_file import read_run_file, standby_file_path
-from tidemark.local.processes import wait_until
 from tidemark.names import TaskId
+from tidemark.processes import wait_until
 from tidemark.standby.copies import StandbyCopies
-from tidemark.standby.pace import Pace
-from tidemark.stores.checkpoint import read_checkpoint
+from tidemark.standby.progress import Pace
+from tidemark.stores.checkpoint_file import read_checkpoint
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.topology.load import load
+from tidemark.supervision.run_file import read_run_file, standby_file_path
+from tidemark.topology_loader import load
 
 ROOT = Path(__file__).resolve().parents[3]
 TASK = TaskId(0, 0)

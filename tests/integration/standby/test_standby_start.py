@@ -8,7 +8,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.standby.application import contents, count
+from tests.support.standby import contents, count
 
 from tidemark.instance.instance import Instance
 from tidemark.names import TaskId, TopicPartition

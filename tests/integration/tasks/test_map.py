@@ -6,15 +6,15 @@ import math
 
 import pyarrow as pa
 import pytest
-from spark_jobs.testing import spark
+from spark_jobs.testing.fixtures import spark
 
 from tidemark.errors import InvalidTopology
 from tidemark.settings import SQL_MEMORY_BYTES
-from tidemark.tasks.nodes.map import MapOperator
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.map import MapOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Map
-from tidemark.topology.sql import expression_type
+from tidemark.topology.sql.expressions import expression_type
 
 __all__ = ["spark"]
 

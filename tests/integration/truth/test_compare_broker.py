@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tests.truth.compare import Comparison, compare
-from tests.truth.recompute import PATIENT_MONITORING, Counting, recompute
-from tests.truth.topics import Unreadable, hidden_ends, read_all
+from tests.support.truth.compare import Comparison, compare
+from tests.support.truth.recompute import PATIENT_MONITORING, Counting, recompute
+from tests.support.truth.topics import Unreadable, hidden_ends, read_all
 
 pytestmark = pytest.mark.broker
 # Of now: a broker deletes what its timestamps say is older than a week.

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from tidemark.errors import ExitCode
-from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
-from tidemark.instance.run_file import RunFile, run_file_path
-from tidemark.savepoints.asking import read_request
-from tidemark.savepoints.leaving import leaving_path
+from tidemark.supervision.final_savepoint_request import leaving_path
+from tidemark.supervision.live_instances import read_request
+from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
+from tidemark.supervision.run_file import RunFile, run_file_path
 
 _TICK_S = 0.1
 

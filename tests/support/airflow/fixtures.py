@@ -17,13 +17,13 @@ from pathlib import Path
 import psutil
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
-from tests.airflow.stream_bench import Bench
-from tests.airflow.stream_task import Task
+from tests.support.airflow.stream_bench import Bench
+from tests.support.airflow.stream_task import Task
 
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
-from tidemark_airflow.observation import observe
-from tidemark_airflow.stopping import kill_rest
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.liveness import observe
+from tidemark.supervision.stop import kill_rest
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 
-from tidemark.local import airflow_parts, ports, processes
-from tidemark.local.airflow import AirflowApi, AirflowRefused
-from tidemark.local.processes import Identity, wait_until
-from tidemark.local.record import AirflowAccess
-from tidemark.local.stack import READY_TIMEOUT_S
+from tidemark import processes
+from tidemark.devstack import airflow_parts, ports
+from tidemark.devstack.airflow import AirflowApi, AirflowRefused
+from tidemark.devstack.record import AirflowAccess
+from tidemark.devstack.stack import READY_TIMEOUT_S
+from tidemark.processes import Identity, wait_until
 from tidemark.settings import Settings, project_root
 
 # Airflow waits for minutes before it believes that a part is dead; a test does not.

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import psutil
 
-from tidemark.local.processes import wait_until
-from tidemark.local.temporary import temporary_folders
+from tidemark.processes import wait_until
 from tidemark.settings import Settings, project_root
+from tidemark.supervision.instance_files import InstanceFiles, write_json
+from tidemark.supervision.launch import Command
+from tidemark.supervision.liveness import observe
+from tidemark.temporary_folder import temporary_folders
 from tidemark_airflow.command import instance_environment
-from tidemark_airflow.identity import InstanceFiles, write_json
-from tidemark_airflow.launcher import Command
-from tidemark_airflow.observation import observe
 
 FAKE = Path(__file__).with_name("fake_instance.py")
 

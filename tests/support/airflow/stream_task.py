@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from tests.airflow.stream_bench import Bench
+from tests.support.airflow.stream_bench import Bench
 
 from tidemark_airflow.stream_operator import StreamOperator
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, HoldTrigger, StreamTrigger

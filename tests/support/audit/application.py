@@ -13,12 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
-from tests.restore.counting import PARTITIONS, CountingApp, CountingSource
+from tests.support.counting import PARTITIONS, CountingApp, CountingSource
 
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.source import SourceBatch
 from tidemark.names import TaskId
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.operations.savepoint import SavepointCommand
 from tidemark.tasks.task import Status
 from tidemark.tasks.update import DeadLetter
 from tidemark.topology.builder import Topology

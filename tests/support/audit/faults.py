@@ -14,8 +14,8 @@ from typing import Any
 from unittest import mock
 
 from confluent_kafka import Producer
-from tests.audit.application import GRACE_MS, LEAST, MOST, PaymentsApp, at_least_once, payments
-from tests.audit.tampering import (
+from tests.support.audit.application import GRACE_MS, LEAST, MOST, PaymentsApp, at_least_once, payments
+from tests.support.audit.tampering import (
     Change,
     Messages,
     bytes_changed,
@@ -30,12 +30,12 @@ from tests.audit.tampering import (
     time_moved,
     tombstone_lost,
 )
-from tests.truth.topics import Row, read_all
+from tests.support.truth.topics import Row, read_all
 
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitRecord
-from tidemark.commit.transaction import BatchProducer
+from tidemark.kafka.partitioner import partitions_of
 from tidemark.names import changelog_topic, commits_topic, dlq_topic
-from tidemark.partitioning import partitions_of
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology

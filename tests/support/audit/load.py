@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from confluent_kafka import Producer
-from tests.audit.application import BROKEN, LEAST, MOST
+from tests.support.audit.application import BROKEN, LEAST, MOST
 
 _BLOCK = 20_000
 _LATE, _BAD = 0.05, 0.01

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
-from spark_jobs.audit_run import Audit, AuditReport
+from spark_jobs.audit.run import Audit, AuditReport
 from spark_jobs.session import configured
-from tests.audit.application import PaymentsApp, payments
-from tests.audit.faults import Fault
+from tests.support.audit.application import PaymentsApp, payments
+from tests.support.audit.faults import Fault
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.checks.verdict import Verdict
-from tidemark.facts.database import FactsDatabase
+from tidemark.database import FactsDatabase
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
+from tidemark.verdict import Verdict
 
 POINTS = (
     "1-begin",
@@ -115,11 +115,11 @@ class Matrix:
         environment = {
             **os.environ,
             **self.settings.as_environment(),
-            "TIDEMARK_PROBE": "tests.crash.probe:kill",
+            "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
             "TEST_CRASH_ARM": str(arm),
         }
         environment["PYTHONPATH"] = os.pathsep.join([str(_ROOT / "include"), str(_ROOT)])
-        command = [sys.executable, "-m", "tests.audit.process", app.name]
+        command = [sys.executable, "-m", "tests.support.audit.process", app.name]
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_RUN_S, check=False)
         if ended.returncode == -signal.SIGKILL:
             return True

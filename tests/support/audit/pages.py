@@ -1,10 +1,10 @@
-"""The tables of docs/audit.md, as the code has them: `.venv/bin/python -m tests.audit.pages` prints them."""
+"""The tables of docs/audit.md, as the code has them: `.venv/bin/python -m tests.support.audit.pages` prints them."""
 
 from __future__ import annotations
 
-from tests.audit.faults import FAULTS
+from tests.support.audit.faults import FAULTS
 
-from tidemark.quality.checks import CHECKS
+from tidemark.audit.expectations import CHECKS
 
 APPLICATION = "payments"
 """What the page calls the application into which faults are planted."""

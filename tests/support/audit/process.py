@@ -6,10 +6,10 @@ import os
 import sys
 
 from confluent_kafka.admin import AdminClient
-from tests.audit.application import PaymentsApp
+from tests.support.audit.application import PaymentsApp
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.probe import probe_from_environment
+from tidemark.failpoint import probe_from_environment
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.settings import Settings
 
 if __name__ == "__main__":

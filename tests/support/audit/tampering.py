@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 from unittest import mock
 
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitRecord
-from tidemark.commit.transaction import BatchProducer
 
 Messages = list[dict[str, Any]]
 Change = Callable[[Messages], Messages]

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from tests.truth.recompute import PATIENT_MONITORING, Coordinate, Counting, Truth, WindowKey
-from tests.truth.topics import NOTHING_PAST, Past, Row, by_partition, committed_offsets, hidden_ends, read_all
+from tests.support.truth.recompute import PATIENT_MONITORING, Coordinate, Counting, Truth, WindowKey
+from tests.support.truth.topics import NOTHING_PAST, Past, Row, by_partition, committed_offsets, hidden_ends, read_all
 
 CHANGELOG_VALUE = struct.Struct("<BBqq")
 """Schema version, validity bits, newest timestamp, count."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.truth.topics import NOTHING_PAST, Past, Row, by_partition, read_all
+from tests.support.truth.topics import NOTHING_PAST, Past, Row, by_partition, read_all
 
 WindowKey = tuple[str, int]
 """A record key and the start of a window, epoch milliseconds."""

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from spark_jobs.compile import branch_sql
-from tests.truth.compare import Claim
-from tests.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
+from tests.support.truth.compare import Claim
+from tests.support.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
 
-from tidemark.broker.topics import user_topics
 from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.kafka.topics import user_topics
 from tidemark.names import TaskId, changelog_topic, commits_topic, dlq_topic
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore

@@ -25,16 +25,17 @@ from pathlib import Path
 from bench.sides import Command, Started, running
 from bench.watch import CommittedOffsets
 from confluent_kafka.admin import AdminClient
-from tests.audit.application import payments
-from tests.audit.load import Load
+from tests.support.audit.application import payments
+from tests.support.audit.load import Load
 
 import topologies
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import ensure_user_topics
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.quality.job import AuditResult, run_audit
-from tidemark.quality.suites import overall
+from tidemark import processes
+from tidemark.audit.job import AuditResult, run_audit
+from tidemark.audit.suites import overall
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.settings import Settings, project_root
 
 NAME = "paid"
@@ -198,7 +199,7 @@ def main() -> None:
         )
         (folder / "mine").mkdir()
         (folder / "mine" / f"{NAME}.py").write_text(
-            f"from tests.audit.application import payments\n\n\ndef topology():\n    return payments({NAME!r})\n"
+            f"from tests.support.audit.application import payments\n\n\ndef topology():\n    return payments({NAME!r})\n"
         )
         os.environ["TIDEMARK_TOPOLOGY_PATH"] = str(folder / "mine")
         topologies.__path__.append(str(folder / "mine"))

@@ -12,11 +12,12 @@ import uuid
 from pathlib import Path
 
 from spark_jobs.session import spark_session
-from tests.audit.faults import FAULTS
-from tests.audit.matrix import Found, Matrix, fast
+from tests.support.audit.faults import FAULTS
+from tests.support.audit.matrix import Found, Matrix, fast
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 

@@ -22,15 +22,16 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
-from tests.crash.bench import Bench
-from tests.telling import ends_of_logs
-from tests.truth.topics import committed_offsets, end_offsets, read_all
+from tests.support.log_ends import ends_of_logs
+from tests.support.truth.topics import committed_offsets, end_offsets, read_all
+from tests.system.crash.bench import Bench
 
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import settled_plan
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
+from tidemark.kafka.topics import partition_counts
+from tidemark.processes import wait_until
+from tidemark.registry.reader import settled_plan
 from tidemark.settings import Settings
 
 STEPS = (

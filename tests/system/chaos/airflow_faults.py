@@ -7,9 +7,9 @@ import signal
 import threading
 from collections.abc import Callable
 
-from tests.chaos.airflow_stream import AirflowStream
-from tests.chaos.kinds import Fault, Needs, When, kind
-from tests.chaos.world import World
+from tests.system.chaos.airflow_stream import AirflowStream
+from tests.system.chaos.kinds import Fault, Needs, When, kind
+from tests.system.chaos.world import World
 
 
 def _airflow(name: str) -> Callable[[Fault], Fault]:

@@ -15,17 +15,19 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.airflow.real_airflow import RealAirflow, real_airflow
-from tests.chaos.checks import check_elements
-from tests.chaos.feeding import PARTITIONS
-from tests.chaos.findings import Findings
-from tests.truth.topics import Place, Row, committed_offsets, end_offsets, read_all
+from tests.support.airflow.real_airflow import RealAirflow, real_airflow
+from tests.support.truth.topics import Place, Row, committed_offsets, end_offsets, read_all
+from tests.system.chaos.checks import check_elements
+from tests.system.chaos.feeding import PARTITIONS
+from tests.system.chaos.findings import Findings
 
-from tidemark.local import airflow_parts, jars, processes
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.devstack import airflow_parts
+from tidemark.kafka import jars
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
-from tidemark_airflow.identity import InstanceFiles, InstanceKey
-from tidemark_airflow.observation import observe
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey
+from tidemark.supervision.liveness import observe
 
 APPLICATION = "chaos-small"
 DAG_ID = "stream__chaos_small"
@@ -36,7 +38,7 @@ _EVERY_S, _EACH_TIME = 0.25, 5
 _RUNNING_S = 240
 # Chaos ends the driver more often than a stream may be launched again by itself.
 _DAGS = """
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 from tidemark_airflow.dag import stream_dag
 from tidemark_airflow.pausing import pauses_dag
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.chaos.proxy import Proxy, proxied
-from tests.crash import disk
+from tests.system.chaos.proxy import Proxy, proxied
+from tests.system.crash import disk
 
-from tidemark.local import jars
-from tidemark.local.broker import EmbeddedCluster
-from tidemark.local.broker_config import Node
-from tidemark.local.ports import LOOPBACK
+from tidemark.devstack.broker import EmbeddedCluster
+from tidemark.devstack.broker_config import Node
+from tidemark.devstack.ports import LOOPBACK
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 LARGEST_RECORD = 4 << 20

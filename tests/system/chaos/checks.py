@@ -17,10 +17,10 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-from tests.chaos.feeding import LAST, QUEUE
-from tests.chaos.findings import Findings
-from tests.chaos.processor import REFUSED
-from tests.truth.topics import NOTHING_PAST, Past, Row, by_partition, each_row, partitions, read_all
+from tests.support.truth.topics import NOTHING_PAST, Past, Row, by_partition, each_row, partitions, read_all
+from tests.system.chaos.feeding import LAST, QUEUE
+from tests.system.chaos.findings import Findings
+from tests.system.chaos.processor import REFUSED
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
 _WINDOW_MS, _GRACE_MS, _GAP_MS, _WITHIN_MS = 10_000, 3_600_000, 3_000, 2_000

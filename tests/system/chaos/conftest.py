@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.proxy import Proxy, proxied
+from tests.system.chaos.proxy import Proxy, proxied
 
-from tidemark.local import ports
-from tidemark.local.broker import EmbeddedBroker, new_cluster_id
-from tidemark.local.broker_config import Node
+from tidemark.devstack import ports
+from tidemark.devstack.broker import EmbeddedBroker, new_cluster_id
+from tidemark.devstack.broker_config import Node
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.chaos.faults import UNHARMED
-from tests.chaos.findings import Findings
-from tests.chaos.kinds import KINDS
-from tests.truth.topics import Place
+from tests.support.truth.topics import Place
+from tests.system.chaos.faults import UNHARMED
+from tests.system.chaos.findings import Findings
+from tests.system.chaos.kinds import KINDS
 
 AT_LEAST_ONCE = "at_least_once"
 

@@ -18,16 +18,16 @@ from typing import TypeVar
 
 import psutil
 from confluent_kafka import KafkaException
-from tests.chaos.kinds import Fault, Needs, When, kind
-from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
-from tests.chaos.world import INSTANCES, World
-from tests.crash import disk, probe
-from tests.crash.scenarios import MIDDLES, STEPS
+from tests.system.chaos.kinds import Fault, Needs, When, kind
+from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold, Proxy
+from tests.system.chaos.world import INSTANCES, World
+from tests.system.crash import disk, probe
+from tests.system.crash.scenarios import MIDDLES, STEPS
 
-from tidemark.broker.offsets import describe_group
 from tidemark.errors import OutcomeUnknown
-from tidemark.local.processes import wait_until
+from tidemark.kafka.offsets import describe_group
 from tidemark.names import transactional_id
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 T = TypeVar("T")

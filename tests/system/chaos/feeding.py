@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from confluent_kafka import KafkaException, Producer
-from tests.chaos.processor import REFUSED
+from tests.system.chaos.processor import REFUSED
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 
 PARTITIONS = 2
 KEYS, IDS = 20_000, 200

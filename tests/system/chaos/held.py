@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.chaos.feeding import QUEUE
-from tests.crash import probe
+from tests.system.chaos.feeding import QUEUE
+from tests.system.crash import probe
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 
 if TYPE_CHECKING:
-    from tests.chaos.world import World
+    from tests.system.chaos.world import World
 
 _POINT = "4-commit-records"
 _WAIT_S = 240

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tests.chaos.world import World
+from tests.system.chaos.world import World
 
 Fault = Callable[[World, random.Random], None]
 

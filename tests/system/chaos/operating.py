@@ -9,13 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.chaos.supervised import Supervised
-from tests.chaos.world import TOPOLOGY, World
-from tests.crash.bench import ROOT
-from tests.truth.topics import beginnings, committed_offsets
+from tests.support.truth.topics import beginnings, committed_offsets
+from tests.system.chaos.supervised import Supervised
+from tests.system.chaos.world import TOPOLOGY, World
+from tests.system.crash.bench import ROOT
 
 from tidemark.errors import ExitCode
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 from tidemark.stores.directory import STANDBY_PREFIX
 
 _REFUSED_S = 240

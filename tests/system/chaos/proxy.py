@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from tidemark.local.broker_config import Node
-from tidemark.local.ports import LOOPBACK
+from tidemark.devstack.broker_config import Node
+from tidemark.devstack.ports import LOOPBACK
 
 ADD_PARTITIONS, END_TXN, OFFSET_COMMIT = 24, 26, 28
 """Numbers of requests of a transaction: AddPartitionsToTxn, EndTxn, TxnOffsetCommit."""

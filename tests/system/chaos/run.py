@@ -1,6 +1,6 @@
 """`make chaos`: a stream under load while all that it stands on fails, compared with a recomputation from its input.
 
-    python -m tests.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report FILE]
+    python -m tests.system.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report FILE]
 
 Faults are drawn in turn, each kind as often as the others, some while others last. Behind each: the seconds until all that was
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
@@ -28,29 +28,29 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from rich.console import Console
-from tests.chaos import airflow_faults, faults, topic_faults
-from tests.chaos.airflow_stream import AirflowStream, check_small
-from tests.chaos.brokers import Brokers, disks_of_their_own
-from tests.chaos.checks import check
-from tests.chaos.course import AT_LEAST_ONCE, Course, table, table_of_held, verdict, verdict_of_held
-from tests.chaos.faults import DISK_OF_BROKER, Longest
-from tests.chaos.feeding import PARTITIONS
-from tests.chaos.findings import Findings
-from tests.chaos.held import held_commit
-from tests.chaos.kinds import KINDS, Needs, When
-from tests.chaos.sampling import Sampler
-from tests.chaos.topic_faults import topics_of
-from tests.chaos.turns import Turns
-from tests.chaos.world import World
-from tests.crash import disk
-from tests.crash.nodes import contents
-from tests.telling import ends_of_logs
-from tests.truth.topics import each_row, hidden_ends
+from tests.support.log_ends import ends_of_logs
+from tests.support.truth.topics import each_row, hidden_ends
+from tests.system.chaos import airflow_faults, faults, topic_faults
+from tests.system.chaos.airflow_stream import AirflowStream, check_small
+from tests.system.chaos.brokers import Brokers, disks_of_their_own
+from tests.system.chaos.checks import check
+from tests.system.chaos.course import AT_LEAST_ONCE, Course, table, table_of_held, verdict, verdict_of_held
+from tests.system.chaos.faults import DISK_OF_BROKER, Longest
+from tests.system.chaos.feeding import PARTITIONS
+from tests.system.chaos.findings import Findings
+from tests.system.chaos.held import held_commit
+from tests.system.chaos.kinds import KINDS, Needs, When
+from tests.system.chaos.sampling import Sampler
+from tests.system.chaos.topic_faults import topics_of
+from tests.system.chaos.turns import Turns
+from tests.system.chaos.world import World
+from tests.system.crash import disk
+from tests.system.crash.nodes import contents
 
-from tidemark.broker.topics import user_topics
-from tidemark.local import processes
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.kafka.topics import user_topics
 from tidemark.names import TaskId, commits_topic, dlq_topic
+from tidemark.processes import wait_until
 
 FAULTS = (airflow_faults, faults, topic_faults)
 """The modules that add kinds."""
@@ -246,7 +246,7 @@ def run(folder: Path, options: argparse.Namespace, console: Console) -> int:
 
 def main() -> int:
     """Read the options, and run in a folder of its own."""
-    disk.in_mounts_of_its_own("tests.chaos.run")
+    disk.in_mounts_of_its_own("tests.system.chaos.run")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Self
 
 import psutil
-from tests.chaos.world import World
+from tests.system.chaos.world import World
 
-from tidemark.local.temporary import TEMPORARY_FOLDER
+from tidemark.temporary_folder import TEMPORARY_FOLDER
 
 _EVERY_S = 5.0
 _ANOTHER_S = 120.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from tests.crash.bench import ROOT
+from tests.system.crash.bench import ROOT
 
 _RELAUNCH_S = 1.0
 

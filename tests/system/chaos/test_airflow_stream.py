@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.chaos import airflow_stream, checks
-from tests.chaos.airflow_stream import check_small
-from tests.chaos.findings import Findings
-from tests.truth.topics import Row
+from tests.support.truth.topics import Row
+from tests.system.chaos import airflow_stream, checks
+from tests.system.chaos.airflow_stream import check_small
+from tests.system.chaos.findings import Findings
 
 IN, OUT, COUNTS = "chaos-small-in", "chaos-small-out", "chaos-small-counts"
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pytest
 from rich.console import Console
-from tests.chaos.run import run
+from tests.system.chaos.run import run
 
 KINDS = [
     "driver: SIGKILL at a step of a commit",

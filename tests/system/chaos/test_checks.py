@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.chaos import checks
-from tests.chaos.findings import Findings
-from tests.chaos.processor import REFUSED
-from tests.truth.topics import NOTHING_PAST, Past, Row
+from tests.support.truth.topics import NOTHING_PAST, Past, Row
+from tests.system.chaos import checks
+from tests.system.chaos.findings import Findings
+from tests.system.chaos.processor import REFUSED
 
 T0 = 1_795_000_000_000
 SOURCES = ("chaos-numbers", "chaos-queue", "chaos-events", "chaos-others")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.chaos.course import Course, table_of_held, verdict_of_held
-from tests.chaos.faults import UNHARMED, Longest
-from tests.chaos.findings import Findings
-from tests.chaos.kinds import KINDS
+from tests.system.chaos.course import Course, table_of_held, verdict_of_held
+from tests.system.chaos.faults import UNHARMED, Longest
+from tests.system.chaos.findings import Findings
+from tests.system.chaos.kinds import KINDS
 
 
 def test_should_count_what_came_again_with_the_fault_before_it():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from tests.chaos.feeding import Feeding
+from tests.system.chaos.feeding import Feeding
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 
 
 def test_should_have_sent_all_at_the_old_rates_before_the_new_ones_hold():

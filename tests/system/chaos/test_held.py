@@ -8,17 +8,17 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.chaos.held import HeldCommit
-from tests.chaos.world import World
-from tests.crash import probe
-from tests.crash.bench import ROOT
+from tests.system.chaos.held import HeldCommit
+from tests.system.chaos.world import World
+from tests.system.crash import probe
+from tests.system.crash.bench import ROOT
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 
 # What an instance does: one thread commits, others say that the process lives.
 _INSTANCE = """
 import sys, threading
-from tests.crash.probe import kill
+from tests.system.crash.probe import kill
 
 def commit():
     kill("3-changelogs")

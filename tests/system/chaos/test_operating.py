@@ -5,10 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tests.chaos import operating
-from tests.chaos.operating import remedy
+from tests.system.chaos import operating
+from tests.system.chaos.operating import remedy
 
-from tidemark.start.identities import LostTopic, TopicUse, format_lost
+from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost
 
 PURGED = (
     "tidemark: task 1_0: chaos-queue[0] begins at offset 70, the application has processed up to 40: the records in between "

@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
+from tests.system.chaos.proxy import ADD_PARTITIONS, END_TXN, OFFSET_COMMIT, Hold
 
-from tidemark.commit.transaction import TransactionalProducer
-from tidemark.local.ports import LOOPBACK
-from tidemark.local.processes import wait_until
+from tidemark.commit.producer import TransactionalProducer
+from tidemark.devstack.ports import LOOPBACK
+from tidemark.processes import wait_until
 
 pytestmark = pytest.mark.broker
 

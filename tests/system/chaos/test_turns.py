@@ -7,10 +7,10 @@ from argparse import Namespace
 from collections import Counter
 
 import pytest
-from tests.chaos.faults import UNHARMED
-from tests.chaos.kinds import KINDS, Kind
-from tests.chaos.run import kinds_of
-from tests.chaos.turns import Turns
+from tests.system.chaos.faults import UNHARMED
+from tests.system.chaos.kinds import KINDS, Kind
+from tests.system.chaos.run import kinds_of
+from tests.system.chaos.turns import Turns
 
 
 @pytest.fixture

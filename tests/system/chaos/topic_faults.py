@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
-from tests.chaos.feeding import PARTITIONS, QUEUE
-from tests.chaos.kinds import Fault, When, kind
-from tests.chaos.operating import Operator
-from tests.chaos.world import World
-from tests.restores.faults import Topics
-from tests.truth.topics import Past, committed_offsets, read_all
+from tests.support.truth.topics import Past, committed_offsets, read_all
+from tests.system.chaos.feeding import PARTITIONS, QUEUE
+from tests.system.chaos.kinds import Fault, When, kind
+from tests.system.chaos.operating import Operator
+from tests.system.chaos.world import World
+from tests.system.restores.faults import Topics
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

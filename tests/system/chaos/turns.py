@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tests.chaos.kinds import KINDS
+from tests.system.chaos.kinds import KINDS
 
 
 class Turns:

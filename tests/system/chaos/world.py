@@ -12,20 +12,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.chaos.airflow_stream import AirflowStream
-from tests.chaos.brokers import LARGEST_RECORD, Brokers
-from tests.chaos.feeding import PARTITIONS, Feeding
-from tests.chaos.held import HeldCommit
-from tests.chaos.supervised import Supervised
-from tests.crash.bench import ROOT, plan_of
-from tests.truth.topics import Past, Place, committed_offsets, end_offsets
+from tests.support.truth.topics import Past, Place, committed_offsets, end_offsets
+from tests.system.chaos.airflow_stream import AirflowStream
+from tests.system.chaos.brokers import LARGEST_RECORD, Brokers
+from tests.system.chaos.feeding import PARTITIONS, Feeding
+from tests.system.chaos.held import HeldCommit
+from tests.system.chaos.supervised import Supervised
+from tests.system.crash.bench import ROOT, plan_of
 
-from tidemark.broker.topics import user_topics
 from tidemark.errors import ExitCode
-from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local.processes import wait_until
-from tidemark.restore.fence import members
+from tidemark.kafka.group import members
+from tidemark.kafka.topics import user_topics
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 TOPOLOGY = "chaos"
@@ -115,7 +115,7 @@ class World:
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
             "TIDEMARK_SPARK_MASTER": "local[2]",
             "TIDEMARK_TOPOLOGY_PATH": str(FOLDER),
-            "TIDEMARK_PROBE": "tests.crash.probe:kill",
+            "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
             "TEST_CRASH_ARM": str(self.arm_file),
         }
 

@@ -1,5 +1,5 @@
 """The bench and the tally of the crash tests."""
 
-from tests.crash.conftest import bench, tally
+from tests.system.crash.conftest import bench, tally
 
 __all__ = ["bench", "tally"]

@@ -1,6 +1,6 @@
 """`make cluster`: a stream on a Spark standalone cluster, whose parts are killed, compared with a recomputation.
 
-    python -m tests.cluster.run [--seed N] [--records N] [--rounds N]
+    python -m tests.system.cluster.run [--seed N] [--records N] [--rounds N]
 
 Broker, master, two workers and an instance; an executor, a worker, the instance and the broker are killed in turn, while input
 arrives. Then an instance processes a backlog of the hot case (docs/benchmarks.md) on a cluster of two workers and with local[*]
@@ -28,15 +28,16 @@ from bench.events import base_ms
 from bench.measure import Progress, measure
 from bench.sides import TidemarkSide
 from rich.console import Console
-from tests.cluster.standalone import Standalone
-from tests.crash.bench import Bench
-from tests.crash.run import FAST_ABORT
-from tests.crash.scenarios import Tally
-from tests.telling import ends_of_logs
+from tests.support.log_ends import ends_of_logs
+from tests.system.cluster.standalone import Standalone
+from tests.system.crash.bench import Bench
+from tests.system.crash.run import FAST_ABORT
+from tests.system.crash.scenarios import Tally
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tidemark.local.ports import free_port
-from tidemark.local.processes import wait_until
+from tidemark.devstack.ports import free_port
+from tidemark.processes import wait_until
 
 MASTER, WORKERS = "127.0.0.2", ("127.0.0.3", "127.0.0.4")
 """A driver on 127.0.0.1 shares its address with none of them."""

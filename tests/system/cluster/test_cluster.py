@@ -7,8 +7,8 @@ import threading
 import psutil
 import pytest
 from spark_jobs.cluster import cluster_conf
-from tests.cluster.run import ClusterBench, kill_executor_and_worker
-from tests.cluster.standalone import Standalone
+from tests.system.cluster.run import ClusterBench, kill_executor_and_worker
+from tests.system.cluster.standalone import Standalone
 
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings

@@ -19,17 +19,17 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rocksdict import AccessType, Options, Rdict
-from tests.crash import probe
-from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
-from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
-from tests.truth.topics import Past, committed_offsets, end_offsets
+from tests.support.truth.compare import CHANGELOG_VALUE, WINDOW_START, Claim, Comparison, compare
+from tests.support.truth.recompute import PATIENT_MONITORING, Truth, recompute
+from tests.support.truth.topics import Past, committed_offsets, end_offsets
+from tests.system.crash import probe
 
 import topologies
-from tidemark.broker.topics import user_topics
-from tidemark.instance.run_file import read_run_file, run_file_path
-from tidemark.local.processes import wait_until
-from tidemark.topology.load import load
+from tidemark.kafka.topics import user_topics
+from tidemark.processes import wait_until
+from tidemark.supervision.run_file import read_run_file, run_file_path
 from tidemark.topology.plan import TopologyPlan
+from tidemark.topology_loader import load
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTITIONS = 4
@@ -120,7 +120,7 @@ class Bench:
         self.feeder = self.make_feeder(seed)
         folder.mkdir(parents=True, exist_ok=True)
         self._running: list[subprocess.Popen[bytes]] = []
-        # What a scenario has deleted, or has made the application begin again from; see `tests.truth`.
+        # What a scenario has deleted, or has made the application begin again from; see `tests.support.truth`.
         self.past = Past()
         self.claim = Claim.EVERY_UPDATE
         self.generations: dict[str, int] = {}
@@ -170,7 +170,7 @@ class Bench:
             "TIDEMARK_TOPOLOGY_PATH": str(self.topology_path or ""),
             "TIDEMARK_REPARTITION_PURGE_INTERVAL_MS": "86400000",
             "TIDEMARK_RESTORE_PROCESS_OFFSETS": str(self.restore_process_offsets),
-            "TIDEMARK_PROBE": "tests.crash.probe:kill",
+            "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
             "TEST_CRASH_ARM": str(self.arm_file),
         }
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from rich.console import Console
-from tests.crash.run import FAST_ABORT
-from tests.crash.scenarios import Tally
-from tests.telling import ends_of_logs
+from tests.support.log_ends import ends_of_logs
+from tests.system.crash.run import FAST_ABORT
+from tests.system.crash.scenarios import Tally
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")

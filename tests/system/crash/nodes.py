@@ -10,11 +10,11 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from rocksdict import AccessType, Options, Rdict
-from tests.crash.bench import PARTITIONS, Bench
-from tests.truth.replay import compare_replay, replay
+from tests.support.truth.replay import compare_replay, replay
+from tests.system.crash.bench import PARTITIONS, Bench
 
-from tidemark.instance.run_file import read_run_file, run_file_path
 from tidemark.names import TaskId
+from tidemark.supervision.run_file import read_run_file, run_file_path
 
 FOLDER = Path(__file__).resolve().parent / "topologies"
 _IDS = 30

@@ -16,7 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.crash import disk
+from tests.system.crash import disk
 
 HOLD = "HOLD"
 _ARM_FILE = Path(os.environ.get("TEST_CRASH_ARM", "/nonexistent"))

@@ -1,6 +1,6 @@
 """`make crash`: kill the real thing at every step and compare everything with a recomputation each time.
 
-    python -m tests.crash.run [--seed N] [--random N] [--apps NAME …] [--only SCENARIO …]
+    python -m tests.system.crash.run [--seed N] [--random N] [--apps NAME …] [--only SCENARIO …]
 
 Last line `crash: kills=… lost=0 duplicated=0 wrong=0`; exit 1 when any is off.
 """
@@ -18,13 +18,14 @@ from pathlib import Path
 
 from rich.console import Console
 from spark_jobs.session import spark_session
-from tests.crash.bench import Bench
-from tests.crash.nodes import NodesBench
-from tests.crash.scenarios import SCENARIOS, Tally
-from tests.telling import ends_of_logs
+from tests.support.log_ends import ends_of_logs
+from tests.system.crash.bench import Bench
+from tests.system.crash.nodes import NodesBench
+from tests.system.crash.scenarios import SCENARIOS, Tally
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 FAST_ABORT = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.crash.bench import Bench
-from tests.truth.topics import end_offsets, partitions
+from tests.support.truth.topics import end_offsets, partitions
+from tests.system.crash.bench import Bench
 
 from tidemark.errors import ExitCode
-from tidemark.instance.run_file import read_run_file, run_file_path
-from tidemark.local.processes import wait_until
+from tidemark.kafka.group import members
 from tidemark.names import commits_topic
-from tidemark.restore.fence import members
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import read_run_file, run_file_path
 
 STEPS = ("1-begin", "2-outputs", "3-changelogs", "4-commit-records", "5-offsets", "6-commit", "7-stores")
 MIDDLES = ("2-in-the-middle", "3-in-the-middle", "7-one-store")

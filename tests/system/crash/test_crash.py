@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.crash.bench import Bench
-from tests.crash.scenarios import SCENARIOS, kill_at
+from tests.system.crash.bench import Bench
+from tests.system.crash.scenarios import SCENARIOS, kill_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 

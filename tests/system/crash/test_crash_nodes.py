@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from spark_jobs.testing import spark
-from tests.crash.nodes import NodesBench
-from tests.crash.scenarios import SCENARIOS, kill_at
+from spark_jobs.testing.fixtures import spark
+from tests.system.crash.nodes import NodesBench
+from tests.system.crash.scenarios import SCENARIOS, kill_at
 
 __all__ = ["spark"]
 

@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import Producer
-from tests.crash.bench import Bench
-from tests.crash.nodes import FOLDER
-from tests.crash.run import FAST_ABORT
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
+from tests.system.crash.bench import Bench
+from tests.system.crash.nodes import FOLDER
+from tests.system.crash.run import FAST_ABORT
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 
 pytestmark = [pytest.mark.crash, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from bench.watch import SAMPLE_EVERY_S, CommittedOffsets, Usage
 from confluent_kafka import Producer
-from tests.crash.bench import Bench
-from tests.truth.topics import each_row, end_offsets, partitions
+from tests.support.truth.topics import each_row, end_offsets, partitions
+from tests.system.crash.bench import Bench
 
 from tidemark.names import dlq_topic
 

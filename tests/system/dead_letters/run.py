@@ -1,6 +1,6 @@
 """A million records at once that cannot be read, on a driver with a heap of 1 GB: each must become one dead letter.
 
-    python -m tests.letters.run [--records N] [--heap 1g]
+    python -m tests.system.dead_letters.run [--records N] [--heap 1g]
 
 Last line `letters: each_once=true records=… seconds=… live_heap_mb=… collecting=… peak_memory_mb=…`: what was live behind a
 collection of the whole heap, and the share of the time that went into collections. Exit 1 when a letter is missing, doubled or
@@ -17,11 +17,12 @@ import uuid
 from pathlib import Path
 
 from rich.console import Console
-from tests.letters.many import HEAP, MOST_COLLECTING, ManyLetters, get_through, wrong_letters
-from tests.telling import ends_of_logs
+from tests.support.log_ends import ends_of_logs
+from tests.system.dead_letters.many import HEAP, MOST_COLLECTING, ManyLetters, get_through, wrong_letters
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 

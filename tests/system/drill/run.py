@@ -1,7 +1,7 @@
 """`make drill`: the drill DAG on a running application, healthy, with a changelog that a stranger wrote to, and without
 evidence: empty, idle, and with changelogs whose beginnings were purged.
 
-    python -m tests.drill.run [--seed N]
+    python -m tests.system.drill.run [--seed N]
 
 Real broker, real Spark, patients' heartbeats arriving all the time. Each kind of damage is done alone, found, and mended.
 Last line `drill: empty=unproven healthy=pass altered=caught missing=caught extra=caught idle=unproven purged=unproven`; exit 1
@@ -22,22 +22,24 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from rich.console import Console
-from tests.crash.bench import ROOT, Bench
-from tests.purging import purge
-from tests.telling import ends_of_logs
-from tests.truth.compare import CHANGELOG_VALUE, WINDOW_START
-from tests.truth.topics import Row, read_all
+from tests.support.log_ends import ends_of_logs
+from tests.support.purging import purge
+from tests.support.truth.compare import CHANGELOG_VALUE, WINDOW_START
+from tests.support.truth.topics import Row, read_all
+from tests.system.crash.bench import ROOT, Bench
 
-from tidemark.checks.verdict import Verdict
+from tidemark import processes
 from tidemark.clock import wall_clock_ms
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import PastDrill, past_drills
-from tidemark.local import airflow_parts, jars, processes
-from tidemark.local.broker import EmbeddedBroker
-from tidemark.local.processes import wait_until
+from tidemark.database import FactsDatabase
+from tidemark.devstack import airflow_parts
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.names import changelog_topic
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.table import PastDrill, past_drills
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.verdict import Verdict
 
 STORE = "pulse-counts"
 EXPECTED = {

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
-from tests.restore.counting import NO_PROBE, CountingApp
-from tests.standby.application import count
+from tests.support.counting import NO_PROBE, CountingApp
+from tests.support.standby import count
 
 from tidemark.clock import wall_clock_ms
 from tidemark.instance.instance import Instance
-from tidemark.instance.state import InstanceState
-from tidemark.local.processes import wait_until
 from tidemark.names import changelog_topic
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.processes import wait_until
+from tidemark.supervision.state import InstanceState
 
 _EVERY_S = 0.05
 BUSY_KEYS = 10

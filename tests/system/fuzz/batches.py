@@ -1,6 +1,6 @@
 """What the statements of `spark_jobs.compile` give for a batch, computed in Python: Spark is too slow for thousands of cases.
 
-Knows the expressions of `tests.fuzz.expressions` only. `test_fuzz.py` holds it to Spark.
+Knows the expressions of `tests.system.fuzz.expressions` only. `test_fuzz.py` holds it to Spark.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from tests.fuzz.expressions import KEY_COLUMN, Expression, parsed
+from tests.system.fuzz.expressions import KEY_COLUMN, Expression, parsed
 
 from tidemark.stores.layout import Slot, slots_of
 from tidemark.tasks.rows import ROW_TYPES

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from tests.fuzz.expressions import Expression
+from tests.system.fuzz.expressions import Expression
 
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import TopologyPlan
@@ -22,7 +22,7 @@ from tidemark.topology.windows import AnyWindows, hopping, session, sliding
 
 APPLICATION_ID = "fuzz"
 RETENTION_MS = 86_400_000
-FUNCTIONS = "tests.fuzz.functions"
+FUNCTIONS = "tests.system.fuzz.functions"
 
 _INPUTS = ("input", "left", "right")
 

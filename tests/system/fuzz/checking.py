@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import traceback
 
-from tests.fuzz import tidemark_side
-from tests.fuzz.case import Case
-from tests.fuzz.compare import Verdict, compare
-from tests.fuzz.java_side import JavaSide
-from tests.fuzz.results import Results, SideFailed
+from tests.system.fuzz import tidemark_side
+from tests.system.fuzz.case import Case
+from tests.system.fuzz.compare import Verdict, compare
+from tests.system.fuzz.java_side import JavaSide
+from tests.system.fuzz.results import Results, SideFailed
 
 
 def compared(case: Case, java: JavaSide) -> Verdict:

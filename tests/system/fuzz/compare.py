@@ -12,8 +12,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tests.fuzz.case import AggregateNode, Case, FoldNode, JoinNode, Node, Shape, ToNode, shapes, sink_name, store_name
-from tests.fuzz.results import Line, Results
+from tests.system.fuzz.case import (
+    AggregateNode,
+    Case,
+    FoldNode,
+    JoinNode,
+    Node,
+    Shape,
+    ToNode,
+    shapes,
+    sink_name,
+    store_name,
+)
+from tests.system.fuzz.results import Line, Results
 
 
 class Difference(Enum):

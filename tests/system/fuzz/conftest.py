@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from spark_jobs.testing import spark
-from tests.fuzz.java_side import JavaSide
+from spark_jobs.testing.fixtures import spark
+from tests.system.fuzz.java_side import JavaSide
 
 from tidemark.settings import Settings
 

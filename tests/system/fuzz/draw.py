@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import assume, reject
 from hypothesis import strategies as st
-from tests.fuzz.case import (
+from tests.system.fuzz.case import (
     After,
     AggregateNode,
     Case,
@@ -32,7 +32,7 @@ from tests.fuzz.case import (
     shapes,
     without_late_in_batch,
 )
-from tests.fuzz.expressions import Expression, col, lit, of
+from tests.system.fuzz.expressions import Expression, col, lit, of
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Process

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.fuzz.batches import KafkaRecord, branch_table
-from tests.fuzz.case import Case, JoinNode, Record, StreamNode, TableNode, as_json, expressions, shapes
-from tests.fuzz.expressions import Expression
-from tests.fuzz.results import Line, Results, SideFailed
-from tests.peers import java
+from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.case import Case, JoinNode, Record, StreamNode, TableNode, as_json, expressions, shapes
+from tests.system.fuzz.expressions import Expression
+from tests.system.fuzz.results import Line, Results, SideFailed
+from tests.system.peers import java
 
 from tidemark.settings import Settings
 from tidemark.tasks.task import Status

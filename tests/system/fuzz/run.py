@@ -1,6 +1,6 @@
 """`make fuzz CASES=10000 SEED=1`: drawn topologies and inputs on Tidemark and on Kafka Streams' TopologyTestDriver, compared.
 
-    python tests/fuzz/run.py [--cases 10000] [--seed 1] [--only joins,sessions] [--keep-going]
+    python tests/system/fuzz/run.py [--cases 10000] [--seed 1] [--only joins,sessions] [--keep-going]
 
 A third of the cases commits after every record: there nothing may differ. Last line
 `fuzz: cases=… different=0 classes=<n>`, n being how many documented differences were met, before it a table of them. At a
@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from tests.fuzz.draw import KINDS, Only
-from tests.fuzz.java_side import command
-from tests.peers.java import CannotCompile
+from tests.system.fuzz.draw import KINDS, Only
+from tests.system.fuzz.java_side import command
+from tests.system.peers.java import CannotCompile
 
 from tidemark.errors import TidemarkError
 from tidemark.settings import Settings
@@ -129,7 +129,7 @@ def _followed(tally: Tally, reports: Any, workers: list[Any], options: argparse.
 
 
 def _work(cases: int, seed: int, only: Only, options: argparse.Namespace, reports: Any) -> None:
-    from tests.fuzz.working import work
+    from tests.system.fuzz.working import work
 
     try:
         work(cases, seed, only, reports.put, keep_going=options.keep_going)

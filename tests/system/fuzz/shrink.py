@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
-from tests.fuzz.case import (
+from tests.system.fuzz.case import (
     After,
     Case,
     Node,

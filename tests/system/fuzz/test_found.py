@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.fuzz.case import (
+from tests.system.fuzz.case import (
     After,
     AggregateNode,
     Case,
@@ -21,9 +21,9 @@ from tests.fuzz.case import (
     ToTableNode,
     WindowOf,
 )
-from tests.fuzz.checking import compared
-from tests.fuzz.compare import Difference
-from tests.fuzz.expressions import of
+from tests.system.fuzz.checking import compared
+from tests.system.fuzz.compare import Difference
+from tests.system.fuzz.expressions import of
 
 T0, T1, T2 = (StreamNode(f"t{i}", (f"u{i}", f"v{i}")) for i in range(3))
 TABLE_0, TABLE_1, TABLE_2 = (TableNode(f"t{i}", (f"u{i}", f"v{i}")) for i in range(3))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from spark_jobs.compile import branch_sql
 from spark_jobs.statements import Statements
-from tests.fuzz import case as case_module
-from tests.fuzz import expressions as expressions_module
-from tests.fuzz.batches import KafkaRecord, branch_table
-from tests.fuzz.case import (
+from tests.system.fuzz import case as case_module
+from tests.system.fuzz import expressions as expressions_module
+from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.case import (
     After,
     AggregateNode,
     Case,
@@ -27,14 +27,14 @@ from tests.fuzz.case import (
     as_test,
     expressions,
 )
-from tests.fuzz.compare import Difference, compare
-from tests.fuzz.draw import KINDS, Only, cases
-from tests.fuzz.expressions import of
-from tests.fuzz.java_side import in_order
-from tests.fuzz.results import Line, Results
-from tests.fuzz.run import Tally
-from tests.fuzz.shrink import shrunk
-from tests.fuzz.working import work
+from tests.system.fuzz.compare import Difference, compare
+from tests.system.fuzz.draw import KINDS, Only, cases
+from tests.system.fuzz.expressions import of
+from tests.system.fuzz.java_side import in_order
+from tests.system.fuzz.results import Line, Results
+from tests.system.fuzz.run import Tally
+from tests.system.fuzz.shrink import shrunk
+from tests.system.fuzz.working import work
 
 from tidemark.errors import InvalidTopology
 

@@ -15,35 +15,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
-from tests.fuzz.batches import KafkaRecord, branch_table
-from tests.fuzz.case import (
-    APPLICATION_ID,
-    After,
-    Case,
-    Record,
-    Shape,
-    ToNode,
-    expressions,
-    shapes,
-    sink_name,
-)
-from tests.fuzz.results import Line, Results
+from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.case import APPLICATION_ID, After, Case, Record, Shape, ToNode, expressions, shapes, sink_name
+from tests.system.fuzz.results import Line, Results
 
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId
-from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import changelog_writes
-from tidemark.start.opening import job_to
+from tidemark.restore.restorer import changelog_writes
+from tidemark.restore.task_opener import job_to
 from tidemark.stores.layout import ValueLayout, split_window_key
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.session_keys import split_session_key
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.fold import result_columns
-from tidemark.tasks.nodes import map as map_operator
+from tidemark.tasks.operators import map as map_operator
 from tidemark.tasks.task import Task, TaskInput, changelog_of
 from tidemark.tasks.update import TaskUpdate
 from tidemark.tasks.values import value_layouts, value_signature

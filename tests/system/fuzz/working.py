@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
-from tests.fuzz.case import Case, as_test
-from tests.fuzz.checking import compared
-from tests.fuzz.draw import Only, cases
-from tests.fuzz.java_side import JavaSide
-from tests.fuzz.run import Tally
-from tests.fuzz.shrink import kind_of, shrunk
+from tests.system.fuzz.case import Case, as_test
+from tests.system.fuzz.checking import compared
+from tests.system.fuzz.draw import Only, cases
+from tests.system.fuzz.java_side import JavaSide
+from tests.system.fuzz.run import Tally
+from tests.system.fuzz.shrink import kind_of, shrunk
 
 from tidemark.errors import InvalidTopology
 from tidemark.settings import Settings

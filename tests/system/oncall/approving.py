@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.oncall.approval import APPROVE, PlanAnswer, PlanApproval
-from tidemark.oncall.case import CaseFolder
+from tidemark.operations.case.approval import APPROVE, PlanAnswer, PlanApproval
+from tidemark.operations.case.case import CaseFolder
 from tidemark.settings import Settings
 
 AT = "2026-11-21 03:00:00+00:00"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.alerts.noting import noted
-from tests.oncall.probe import arm
-from tests.oncall.scene import RESET, RESTORE, Scene, expect, refused
+from tests.support.alert_notes import noted
+from tests.system.oncall.probe import arm
+from tests.system.oncall.scene import RESET, RESTORE, Scene, expect, refused
 
-from tidemark.alerts.alert import AlertKind
+from tidemark.alerts import AlertKind
 
 _STEPS = ("preflight", "plan", "fence", "change", "relaunch", "drain", "release", "report")
 _TO_THE_BEGINNING = {"to": "earliest", "state": "empty"}

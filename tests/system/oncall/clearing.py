@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.oncall.deployed import Clicks, begun
-from tests.oncall.operating import COMPACTION
-from tests.oncall.probe import DEPLOYED, arm
-from tests.oncall.scene import RESET, RESTORE, Scene, differing, expect
-from tests.oncall.versions import deploy
+from tests.system.oncall.deployed import Clicks, begun
+from tests.system.oncall.operating import COMPACTION
+from tests.system.oncall.probe import DEPLOYED, arm
+from tests.system.oncall.scene import RESET, RESTORE, Scene, differing, expect
+from tests.system.oncall.versions import deploy
 
-from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.names import commits_topic
+from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
 
 RESCALE, UPGRADE, REPAIR = "rescale", "upgrade", "changelog_repair"
 CHECKS = (

@@ -6,14 +6,14 @@ import importlib
 import sys
 from pathlib import Path
 
-from tests.change.run import ChangeBench
-from tests.oncall.scene import Scene, expect
-from tests.oncall.versions import CLICKS
-from tests.truth.topics import committed_offsets, end_offsets
+from tests.support.truth.topics import committed_offsets, end_offsets
+from tests.system.change.run import ChangeBench
+from tests.system.oncall.scene import Scene, expect
+from tests.system.oncall.versions import CLICKS
 
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import settled_plan
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import partition_counts
+from tidemark.processes import wait_until
+from tidemark.registry.reader import settled_plan
 
 STREAM_OF_CLICKS = f"stream__{CLICKS}"
 

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.oncall.clearing import REPAIR, RESCALE, UPGRADE
-from tests.oncall.deployed import begun
-from tests.oncall.probe import DEPLOYED, arm
-from tests.oncall.scene import RESET, RESTORE, Scene, differing, expect
-from tests.oncall.versions import deploy
+from tests.system.oncall.clearing import REPAIR, RESCALE, UPGRADE
+from tests.system.oncall.deployed import begun
+from tests.system.oncall.probe import DEPLOYED, arm
+from tests.system.oncall.scene import RESET, RESTORE, Scene, differing, expect
+from tests.system.oncall.versions import deploy
 
 _REFUSALS = ("is not the one that was approved", "keeps is not the state that version")
 """What a step says that compares with the plan, and what one says that compares with the state before that."""

@@ -8,21 +8,21 @@ from contextlib import suppress
 
 import psutil
 from confluent_kafka.admin import AdminClient
-from tests.alerts.noting import noted
-from tests.oncall.scene import STREAM, Scene, expect, refused
+from tests.support.alert_notes import noted
+from tests.system.oncall.scene import STREAM, Scene, expect, refused
 
-from tidemark.alerts.alert import AlertKind
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
+from tidemark import processes
+from tidemark.alerts import AlertKind
 from tidemark.clock import wall_clock_ms
+from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader
-from tidemark.local import processes
-from tidemark.local.processes import wait_until
+from tidemark.events.table import EventReader
+from tidemark.kafka.clients import librdkafka_config
 from tidemark.names import commits_topic
+from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
+from tidemark.processes import wait_until
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark_airflow.identity import InstanceFiles, InstanceKey, read_json
+from tidemark.supervision.instance_files import InstanceFiles, InstanceKey, read_json
 
 COMPACTION = "compaction_check"
 BACK_S = 90

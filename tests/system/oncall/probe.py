@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from tests.oncall.versions import deploy
+from tests.system.oncall.versions import deploy
 
 from tidemark.errors import StartRefused
 

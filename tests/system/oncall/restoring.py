@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.alerts.noting import noted
-from tests.oncall.probe import arm
-from tests.oncall.scene import RESPONSE_S, RESTORE, Scene, expect, refused
+from tests.support.alert_notes import noted
+from tests.system.oncall.probe import arm
+from tests.system.oncall.scene import RESPONSE_S, RESTORE, Scene, expect, refused
 
-from tidemark.alerts.alert import AlertKind
+from tidemark.alerts import AlertKind
 from tidemark.clock import wall_clock_ms
-from tidemark.local.processes import wait_until
-from tidemark.oncall.case import CaseFolder
-from tidemark.restore.workspace import RestoreState, workspaces
+from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.workspace import RestoreState, workspaces
+from tidemark.processes import wait_until
 
 _STEPS = ("preflight", "plan", "fence", "restore", "verify", "swap", "relaunch", "drain", "release", "report")
 

@@ -1,6 +1,6 @@
 """`make oncall`: operations through a real Airflow's REST API, as its users would, of a real stream with input arriving.
 
-    python -m tests.oncall.run [--seed N] [--only SCENARIO …]
+    python -m tests.system.oncall.run [--seed N] [--only SCENARIO …]
 
 Each scenario ends with a look at what must and what must not have changed; those that restore or kill, with the exactly-once
 comparison. Last line `oncall: scenarios=… ok=… failed=0`; exit 1 when any failed.
@@ -19,28 +19,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
-from tests.airflow.real_airflow import real_airflow
-from tests.alerts.noting import NOTE, NOTES_FILE
-from tests.crash.bench import ROOT
-from tests.jvms import BRIEF
-from tests.oncall.changing import a_change_is_done_only_once_approved, a_marked_approval_is_no_answer
-from tests.oncall.clearing import (
+from tests.support.airflow.real_airflow import real_airflow
+from tests.support.alert_notes import NOTE, NOTES_FILE
+from tests.support.jvms import BRIEF
+from tests.support.log_ends import ends_of_logs
+from tests.system.crash.bench import ROOT
+from tests.system.oncall.changing import a_change_is_done_only_once_approved, a_marked_approval_is_no_answer
+from tests.system.oncall.clearing import (
     OTHERS,
     cleared_changes_do_nothing_twice,
     cleared_checks_change_nothing,
     cleared_restores_do_nothing_twice,
     cleared_topic_settings_are_not_set_twice,
 )
-from tests.oncall.deployed import Clicks
-from tests.oncall.deploying import a_topology_deployed_meanwhile_is_refused
-from tests.oncall.operating import (
+from tests.system.oncall.deployed import Clicks
+from tests.system.oncall.deploying import a_topology_deployed_meanwhile_is_refused
+from tests.system.oncall.operating import (
     a_stop_leaves_a_savepoint,
     a_stream_that_stands_still_is_told,
     airflow_is_killed_while_the_stream_runs,
     topic_settings_change_only_once_approved,
 )
-from tests.oncall.probe import ARM_FILE, DEPLOYED, arm
-from tests.oncall.restoring import (
+from tests.system.oncall.probe import ARM_FILE, DEPLOYED, arm
+from tests.system.oncall.restoring import (
     a_restored_state_is_kept,
     airflow_is_killed_meanwhile,
     approval_restores,
@@ -51,13 +52,13 @@ from tests.oncall.restoring import (
     silence_means_no,
     viewer_is_refused,
 )
-from tests.oncall.scene import RESET, RESPONSE_S, RESTORE, STREAM, Scene, Ward, Wrong
-from tests.oncall.versions import CLICKS, deploy
-from tests.telling import ends_of_logs
+from tests.system.oncall.scene import RESET, RESPONSE_S, RESTORE, STREAM, Scene, Ward, Wrong
+from tests.system.oncall.versions import CLICKS, deploy
 
-from tidemark.local import jars, processes
-from tidemark.local.airflow import AirflowRefused
-from tidemark.local.broker import EmbeddedBroker
+from tidemark import processes
+from tidemark.devstack.airflow import AirflowRefused
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 PARTITIONS = 2
@@ -123,7 +124,7 @@ def main() -> int:
         folder = Path(name)
         os.environ |= {
             **BRIEF, processes.MARK: mark, ARM_FILE: str(folder / "arm.json"), NOTES_FILE: str(folder / "alerts"),
-            "TIDEMARK_PROBE": "tests.oncall.probe:act",
+            "TIDEMARK_PROBE": "tests.system.oncall.probe:act",
             DEPLOYED: str(folder / "deployed"), "TIDEMARK_TOPOLOGY_PATH": str(folder / "deployed"),
         }  # fmt: skip
         deploy(folder / "deployed", "1")

@@ -13,27 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich.console import Console
-from tests.airflow.real_airflow import RealAirflow
-from tests.alerts.noting import NOTES_FILE, noted
-from tests.crash.bench import Bench
-from tests.crash.nodes import contents
-from tests.oncall.probe import ARM_FILE
-from tests.truth.topics import committed_offsets, end_offsets, partitions
+from tests.support.airflow.real_airflow import RealAirflow
+from tests.support.alert_notes import NOTES_FILE, noted
+from tests.support.truth.topics import committed_offsets, end_offsets, partitions
+from tests.system.crash.bench import Bench
+from tests.system.crash.nodes import contents
+from tests.system.oncall.probe import ARM_FILE
 
-from tidemark.alerts.alert import AlertKind
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.topics import user_topics
-from tidemark.hold import read_hold
-from tidemark.instance.run_file import read_run_file, run_file_path
-from tidemark.local import airflow_parts, processes
-from tidemark.local.airflow import AirflowApi, AirflowRefused
-from tidemark.local.processes import wait_until
+from tidemark import processes
+from tidemark.alerts import AlertKind
+from tidemark.devstack import airflow_parts
+from tidemark.devstack.airflow import AirflowApi, AirflowRefused
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.topics import user_topics
 from tidemark.names import events_topic
-from tidemark.restore.workspace import workspaces
+from tidemark.operations.workspace import workspaces
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.hold import read_hold
+from tidemark.supervision.run_file import read_run_file, run_file_path
 
 if TYPE_CHECKING:
-    from tests.oncall.deployed import Clicks
+    from tests.system.oncall.deployed import Clicks
 
 RESTORE = "restore_oncall"
 RESET = "offsets_reset"

@@ -11,15 +11,15 @@ from pathlib import Path
 from bench.sides import Started, running
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.peers.cases import PARTITIONS, Case
-from tests.peers.inputs import Size, Stage, stages
-from tests.peers.model import Reduced
-from tests.peers.outputs import read_reduced
-from tests.peers.sides import JavaSide, Side, TidemarkSide
-from tests.truth.topics import Place, committed_offsets, end_offsets
+from tests.support.truth.topics import Place, committed_offsets, end_offsets
+from tests.system.peers.cases import PARTITIONS, Case
+from tests.system.peers.inputs import Size, Stage, stages
+from tests.system.peers.model import Reduced
+from tests.system.peers.outputs import read_reduced
+from tests.system.peers.sides import JavaSide, Side, TidemarkSide
 
-from tidemark.local.processes import wait_until
 from tidemark.names import repartition_topic
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 STALLED_S = 180.0

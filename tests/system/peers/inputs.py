@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
-from tests.peers.cases import (
+from tests.system.peers.cases import (
     APART_MS,
     DIFFERENCE_MS,
     GAP_MS,
@@ -50,7 +50,7 @@ from tests.peers.cases import (
     Case,
 )
 
-from tidemark.partitioning import partitions_of
+from tidemark.kafka.partitioner import partitions_of
 
 SENTINEL = "end-"
 IDS = 500

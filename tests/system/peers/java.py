@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.peer import classpath, compiler
 
-from tidemark.local import jars, java
+from tidemark.kafka import jars, java
 from tidemark.settings import Settings
 
 _FOLDER = Path(__file__).parent

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tests.peers.cases import (
+from tests.system.peers.cases import (
     ADVANCE_MS,
     APART_MS,
     DIFFERENCE_MS,
@@ -25,7 +25,7 @@ from tests.peers.cases import (
     TTL_MS,
     Case,
 )
-from tests.peers.inputs import SENTINEL, Record, Stage
+from tests.system.peers.inputs import SENTINEL, Record, Stage
 
 Reduced = dict[tuple[Any, ...], Any]
 Taken = Iterable[tuple[str, Record]]

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.peers.cases import Case, Compared
-from tests.peers.inputs import SENTINEL
-from tests.peers.model import Reduced
-from tests.truth.topics import Row, read_all
+from tests.support.truth.topics import Row, read_all
+from tests.system.peers.cases import Case, Compared
+from tests.system.peers.inputs import SENTINEL
+from tests.system.peers.model import Reduced
 
 MALFORMED = "malformed"
 _SHOWN = 10

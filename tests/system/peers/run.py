@@ -1,6 +1,6 @@
 """`make peers`: every case on Kafka Streams, on Tidemark, and in plain Python, compared value by value.
 
-    python tests/peers/run.py [--cases tumbling,session] [--sides java,tidemark] [--records 20000] [--seed 1]
+    python tests/system/peers/run.py [--cases tumbling,session] [--sides java,tidemark] [--records 20000] [--seed 1]
 
 Each side must give what `model` gives, and so what the other one gives. Last line
 `peers: cases=… equal=… different=0`; exit 1 when a value differs, a case has none, or a side fails.
@@ -22,16 +22,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from rich.console import Console
 from rich.table import Table
-from tests.peers.cases import CASES, Case
-from tests.peers.harness import SideFailed, run_side
-from tests.peers.inputs import Size, late_records, stages
-from tests.peers.model import expected
-from tests.peers.outputs import Verdict, compare
-from tests.peers.sides import JavaSide, Side, TidemarkSide
+from tests.system.peers.cases import CASES, Case
+from tests.system.peers.harness import SideFailed, run_side
+from tests.system.peers.inputs import Size, late_records, stages
+from tests.system.peers.model import expected
+from tests.system.peers.outputs import Verdict, compare
+from tests.system.peers.sides import JavaSide, Side, TidemarkSide
 
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.errors import TidemarkError
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 RECORDS = 20_000

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.sides import Command
-from tests.peers import java
-from tests.peers.cases import PARTITIONS, Case
+from tests.system.peers import java
+from tests.system.peers.cases import PARTITIONS, Case
 
-from tidemark.local.broker_config import as_properties
+from tidemark.kafka.properties import as_properties
 from tidemark.settings import Settings, project_root
 
 COMMIT_INTERVAL_MS = 200

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from bench.peer import compiler
-from tests.peers.cases import (
+from tests.support.truth.topics import Row
+from tests.system.peers.cases import (
     CASES,
     DIFFERENCE_MS,
     GAP_MS,
@@ -20,13 +21,12 @@ from tests.peers.cases import (
     TTL_MS,
     Case,
 )
-from tests.peers.harness import run_java
-from tests.peers.inputs import SENTINEL, Record, Size, Stage, late_records, stages
-from tests.peers.model import expected
-from tests.peers.outputs import compare, reduce
-from tests.truth.topics import Row
+from tests.system.peers.harness import run_java
+from tests.system.peers.inputs import SENTINEL, Record, Size, Stage, late_records, stages
+from tests.system.peers.model import expected
+from tests.system.peers.outputs import compare, reduce
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 START_MS = 1_760_000_040_000

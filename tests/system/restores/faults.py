@@ -8,16 +8,16 @@ from collections.abc import Iterable
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic
-from tests.crash.bench import Bench
-from tests.purging import purge
-from tests.truth.compare import WINDOW_START
-from tests.truth.topics import Place, Row, end_offsets, partitions, read_all
+from tests.support.purging import purge
+from tests.support.truth.compare import WINDOW_START
+from tests.support.truth.topics import Place, Row, end_offsets, partitions, read_all
+from tests.system.crash.bench import Bench
 
-from tidemark.broker.cluster import topic_configs
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import user_topics
-from tidemark.local.processes import wait_until
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import user_topics
 from tidemark.names import TopicPartition, changelog_topic, repartition_topic
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 POISONED_STORE = {"patients": "pulse-counts", "nodes": "counts"}

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tests.crash import disk
-from tests.crash.scenarios import Tally
-from tests.restores.drawn import Drawn, Family
-from tests.restores.faults import POISONED_STORE
-from tests.restores.scene import Said, Scene, killed
-from tests.truth.compare import Claim
-from tests.truth.topics import committed_offsets, end_offsets, partitions
+from tests.support.truth.compare import Claim
+from tests.support.truth.topics import committed_offsets, end_offsets, partitions
+from tests.system.crash import disk
+from tests.system.crash.scenarios import Tally
+from tests.system.restores.drawn import Drawn, Family
+from tests.system.restores.faults import POISONED_STORE
+from tests.system.restores.scene import Said, Scene, killed
 
 from tidemark.names import TaskId, commits_topic, dlq_topic, topology_topic
 

@@ -1,6 +1,6 @@
 """`make restores N=60`: restores and faults drawn at random, each compared with a recomputation.
 
-    python -m tests.restores.run [--n N] [--seed N] [--only KIND …] [--keep FOLDER]
+    python -m tests.system.restores.run [--n N] [--seed N] [--only KIND …] [--keep FOLDER]
 
 Drawn are the topology, the number of tasks and of instances, what is lost or damaged, where the application dies, and whether
 the restore is killed in the middle too; each kind within the first 60. What a command or a start refuses is put right as
@@ -28,17 +28,18 @@ from pathlib import Path
 
 from rich.console import Console
 from spark_jobs.session import spark_session
-from tests.crash import disk
-from tests.crash.bench import Bench
-from tests.crash.nodes import NodesBench
-from tests.crash.run import FAST_ABORT
-from tests.jvms import BRIEF
-from tests.restores.drawn import KINDS, Drawn, Family, deal
-from tests.restores.restoring import Outcome, Verdict, one_restore
-from tests.restores.scene import Scene
+from tests.support.jvms import BRIEF
+from tests.system.crash import disk
+from tests.system.crash.bench import Bench
+from tests.system.crash.nodes import NodesBench
+from tests.system.crash.run import FAST_ABORT
+from tests.system.restores.drawn import KINDS, Drawn, Family, deal
+from tests.system.restores.restoring import Outcome, Verdict, one_restore
+from tests.system.restores.scene import Scene
 
-from tidemark.local import jars, processes
-from tidemark.local.broker import EmbeddedBroker
+from tidemark import processes
+from tidemark.devstack.broker import EmbeddedBroker
+from tidemark.kafka import jars
 from tidemark.settings import Settings
 
 PER_APPLICATION = 5
@@ -118,7 +119,7 @@ def summary(outcomes: list[Outcome]) -> str:
 
 
 def main() -> int:
-    disk.in_mounts_of_its_own("tests.restores.run")
+    disk.in_mounts_of_its_own("tests.system.restores.run")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=60)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from tests.crash import disk
-from tests.crash.bench import ROOT, Bench
-from tests.restores.faults import Topics
-from tests.restores.settled import Group
-from tests.truth.topics import committed_offsets, end_offsets
+from tests.support.truth.topics import committed_offsets, end_offsets
+from tests.system.crash import disk
+from tests.system.crash.bench import ROOT, Bench
+from tests.system.restores.faults import Topics
+from tests.system.restores.settled import Group
 
 from tidemark.errors import ExitCode
-from tidemark.instance.run_file import read_run_file, run_file_path, standby_file_path
-from tidemark.local.processes import wait_until
 from tidemark.names import group_instance_id
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.run_file import read_run_file, run_file_path, standby_file_path
 
 _RELAUNCHES = 3
 _TIMEOUT_S = 240.0

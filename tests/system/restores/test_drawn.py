@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.crash.bench import Bench
-from tests.crash.run import FAST_ABORT
-from tests.restores.drawn import APPS, KINDS, Drawn, Family, deal
-from tests.restores.restoring import Outcome, Verdict, one_restore
-from tests.restores.run import summary
-from tests.restores.scene import Scene
+from tests.system.crash.bench import Bench
+from tests.system.crash.run import FAST_ABORT
+from tests.system.restores.drawn import APPS, KINDS, Drawn, Family, deal
+from tests.system.restores.restoring import Outcome, Verdict, one_restore
+from tests.system.restores.run import summary
+from tests.system.restores.scene import Scene
 
-from tidemark.local.broker import EmbeddedBroker
+from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.settings import Settings
 
 

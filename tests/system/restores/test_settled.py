@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.restores.settled import Group
+from tests.system.restores.settled import Group
 
-from tidemark.local.processes import wait_until
-from tidemark.membership.member import Member
+from tidemark.kafka.member import Member
+from tidemark.processes import wait_until
 
 ALL = frozenset({"in[0]", "in[1]", "in[2]"})
 SOME, REST = frozenset({"in[1]", "in[2]"}), frozenset({"in[0]"})

@@ -2,7 +2,7 @@
 
 A stack of its own, beside any that runs: broker, Airflow, the DAG, the instance that the DAG launches. 300 000 events,
 some bad, late or out of order, go in; every count, changelog record, dead letter and commit record is then compared
-with `tests.truth`. The stack is taken down whatever happens. Its folder stays when something was off.
+with `tests.support.truth`. The stack is taken down whatever happens. Its folder stays when something was off.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from confluent_kafka.admin import AdminClient
-from tests.truth.compare import Comparison, compare
-from tests.truth.recompute import PATIENT_MONITORING, Truth, recompute
-from tests.truth.topics import Place, committed_offsets, end_offsets, partitions
+from tests.support.truth.compare import Comparison, compare
+from tests.support.truth.recompute import PATIENT_MONITORING, Truth, recompute
+from tests.support.truth.topics import Place, committed_offsets, end_offsets, partitions
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topics import ensure_user_topics
+from demo.heartbeats.disorder import Disorder
+from demo.heartbeats.producer import ReplayProducer
+from demo.heartbeats.replay import Replay, ReplayOptions
+from tidemark import processes
+from tidemark.devstack import record, stack
+from tidemark.devstack.airflow import AirflowApi, AirflowRefused
 from tidemark.errors import TidemarkError
-from tidemark.heartbeats.disorder import Disorder
-from tidemark.heartbeats.producer import ReplayProducer
-from tidemark.heartbeats.replay import Replay, ReplayOptions
-from tidemark.local import processes, record, stack
-from tidemark.local.airflow import AirflowApi, AirflowRefused
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.topics import ensure_user_topics
 from tidemark.settings import Settings
-from tidemark.topology.load import load
+from tidemark.topology_loader import load
 
 DAG_ID = "stream__patient_monitoring"
 RULES = PATIENT_MONITORING

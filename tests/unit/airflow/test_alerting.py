@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from tests.alerts.noting import NOTE, NOTES_FILE, noted
+from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 
-from tidemark.alerts.alert import AlertKind
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.alerts import AlertKind
+from tidemark.verdict import Finding, Verdict
 from tidemark_airflow import dag as dag_module
 from tidemark_airflow.alerting import Alarm, AlertOnFailure, PlanWaits, alert_on_time_out
 from tidemark_airflow.operations import DRILL_AGE, conclude

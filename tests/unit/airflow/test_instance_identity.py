@@ -11,10 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tidemark.instance.run_file import run_file_path
-from tidemark_airflow.identity import InstanceFiles, InstanceKey, LaunchRecord, Place, ProcessId, RunView, write_json
-from tidemark_airflow.launcher import find_live
-from tidemark_airflow.observation import Liveness, observe
+from tidemark.supervision.instance_files import (
+    InstanceFiles,
+    InstanceKey,
+    LaunchRecord,
+    Place,
+    ProcessId,
+    RunView,
+    write_json,
+)
+from tidemark.supervision.launch import find_live
+from tidemark.supervision.liveness import Liveness, observe
+from tidemark.supervision.run_file import run_file_path
 
 
 def record(**changes: object) -> LaunchRecord:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark_airflow import instance_log
-from tidemark_airflow.instance_log import LogTail, Warnings, read_part
+from tidemark.supervision import instance_log
+from tidemark.supervision.instance_log import LogTail, Warnings, read_part
 
 FINE = "2026-11-22 07:36:11,123 INFO tidemark [clicks-0] batch 7 committed"
 WRONG = "2026-11-22 07:36:12,456 WARNING tidemark.commit [clicks-0] a commit took 9 s"

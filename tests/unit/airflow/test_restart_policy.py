@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemark.errors import ExitCode
-from tidemark.instance.outage_file import RecordedOutage
-from tidemark_airflow.policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
+from tidemark.supervision.outage_file import RecordedOutage
+from tidemark.supervision.restart_policy import Adopt, AwaitBrokers, GiveUp, Relaunch, RestartBudget, decide, explain
 
 BUDGET = RestartBudget(max_restarts=3, window_s=100.0, backoff_first_s=2.0, backoff_max_s=5.0)
 NOW = 1000.0

@@ -11,19 +11,19 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.airflow.stream_bench import Bench
-from tests.alerts.noting import NOTE, NOTES_FILE, noted
+from tests.support.airflow.stream_bench import Bench
+from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 
-from tidemark.checks.standstill import CHECK, Input
+from tidemark.checks.liveness import CHECK, Input
+from tidemark.checks.verdict_table import past_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.events.event import EventKind
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader
-from tidemark.facts.verdicts import past_verdicts
-from tidemark.hold import Hold, release_hold, take_hold
-from tidemark.local.processes import wait_until
+from tidemark.events.table import EventReader
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
+from tidemark.supervision.hold import Hold, release_hold, take_hold
+from tidemark.supervision.instance_files import write_json
 from tidemark_airflow import rto_watch, stream_trigger
-from tidemark_airflow.identity import write_json
 from tidemark_airflow.rto_watch import RtoWatch, forget_standstill
 from tidemark_airflow.stream_trigger import BackoffTrigger, HoldTrigger
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
-from tests.airflow.stream_bench import Bench
-from tests.airflow.stream_task import Task
+from tests.support.airflow.stream_bench import Bench
+from tests.support.airflow.stream_task import Task
 
-from tidemark.alerts.alert import AlertKind
+from tidemark.alerts import AlertKind
 from tidemark.settings import Settings
-from tidemark_airflow import stream_operator, watcher
+from tidemark.supervision import watch_claim
+from tidemark.supervision.instance_files import read_json, write_json
+from tidemark.supervision.launch import launch_or_adopt
+from tidemark.supervision.liveness import observe
+from tidemark_airflow import stream_operator
 from tidemark_airflow.alerting import Alarm
-from tidemark_airflow.identity import read_json, write_json
-from tidemark_airflow.launcher import launch_or_adopt
-from tidemark_airflow.observation import observe
 from tidemark_airflow.stream_operator import StreamOperator
 from tidemark_airflow.stream_trigger import BackoffTrigger, BrokerTrigger, StreamTrigger
 from tidemark_airflow.whereabouts import Whereabouts
@@ -215,7 +216,7 @@ def test_should_stop_what_it_launched_when_its_worker_is_told_to_end(task: Task)
 def test_should_stop_nothing_that_a_trigger_watches_already(task: Task) -> None:
     task.step()
     task.bench.await_state("RUNNING")
-    watcher.take(task.bench.files, "a trigger")
+    watch_claim.take(task.bench.files, "a trigger")
     task.operator.on_kill()
     assert observe(task.bench.files).liveness.is_alive_here
 

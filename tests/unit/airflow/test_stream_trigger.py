@@ -12,13 +12,14 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.airflow.stream_bench import Bench
+from tests.support.airflow.stream_bench import Bench
 
-from tidemark.local.processes import wait_until
-from tidemark_airflow import stream_trigger, watcher
-from tidemark_airflow.identity import ProcessId, RunView, write_json
-from tidemark_airflow.launcher import launch_or_adopt
-from tidemark_airflow.observation import observe
+from tidemark.processes import wait_until
+from tidemark.supervision import watch_claim
+from tidemark.supervision.instance_files import ProcessId, RunView, write_json
+from tidemark.supervision.launch import launch_or_adopt
+from tidemark.supervision.liveness import observe
+from tidemark_airflow import stream_trigger
 from tidemark_airflow.progress import Progress, Said
 from tidemark_airflow.stream_trigger import BackoffTrigger, InstanceExited, StreamTrigger
 
@@ -54,7 +55,7 @@ async def watch_until(trigger: StreamTrigger, act: Callable[[], object]) -> dict
 async def watch_and_kill(trigger: StreamTrigger, meanwhile: Callable[[], object]) -> None:
     """What a triggerer does when a user ends the task: cancel, then on_kill."""
     watching = asyncio.create_task(first_event(trigger))
-    await asyncio.to_thread(lambda: wait_until(lambda: watcher.is_held_by(trigger._files, trigger._watcher), 5))
+    await asyncio.to_thread(lambda: wait_until(lambda: watch_claim.is_held_by(trigger._files, trigger._watcher), 5))
     await asyncio.to_thread(meanwhile)
     watching.cancel()
     await trigger.on_kill()
@@ -84,13 +85,13 @@ def test_should_watch_on_a_full_disk_and_take_the_instance_when_there_is_room(
             raise OSError(errno.ENOSPC, "No space left on device")
         write_json(path, value)
 
-    monkeypatch.setattr(watcher, "write_json", write)
+    monkeypatch.setattr(watch_claim, "write_json", write)
     trigger = trigger_of(bench)
 
     def make_room() -> None:
         assert wait_until(lambda: len(refused) > 2, 10)
         is_full.clear()
-        assert wait_until(lambda: watcher.is_held_by(bench.files, trigger._watcher), 10)
+        assert wait_until(lambda: watch_claim.is_held_by(bench.files, trigger._watcher), 10)
         bench.order(exit_code=0)
 
     assert asyncio.run(watch_until(trigger, make_room)) == {"exit_code": 0}
@@ -192,7 +193,7 @@ def test_should_leave_the_killing_to_the_supervisor(bench: Bench, monkeypatch: p
 def test_should_leave_an_instance_alone_that_another_trigger_watches_by_now(bench: Bench) -> None:
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
-    asyncio.run(watch_and_kill(trigger_of(bench), lambda: watcher.take(bench.files, "the next one")))
+    asyncio.run(watch_and_kill(trigger_of(bench), lambda: watch_claim.take(bench.files, "the next one")))
     assert observe(bench.files).liveness.is_alive_here
 
 
@@ -200,7 +201,7 @@ def test_should_not_stop_a_launch_that_is_not_its_own(bench: Bench) -> None:
     launch_or_adopt(bench.files, bench.command)
     bench.await_state("RUNNING")
     trigger = trigger_of(bench, "an earlier launch")
-    watcher.take(bench.files, trigger._watcher)
+    watch_claim.take(bench.files, trigger._watcher)
     asyncio.run(trigger.on_kill())
     assert observe(bench.files).liveness.is_alive_here
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.airflow.stream_bench import Bench
+from tests.support.airflow.stream_bench import Bench
 
-from tidemark.local.processes import wait_until
+from tidemark.processes import wait_until
 from tidemark_airflow.rto_watch import RtoWatch, rto_watched
 from tidemark_airflow.threads import own_thread
 

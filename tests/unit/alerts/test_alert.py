@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from tidemark.alerts.alert import Alert, AlertKind, Severity
+from tidemark.alerts import Alert, AlertKind, Severity
 from tidemark.settings import project_root
 
 

@@ -8,11 +8,10 @@ import threading
 import time
 
 import pytest
-from tests.alerts.noting import NOTE, NOTES_FILE, noted
+from tests.support.alert_notes import NOTE, NOTES_FILE, noted
 
-from tidemark.alerts import raising
-from tidemark.alerts.alert import Alert, AlertKind
-from tidemark.alerts.raising import load_callback, raise_alert
+from tidemark import alerts
+from tidemark.alerts import Alert, AlertKind, load_callback, raise_alert
 from tidemark.errors import InvalidSettings
 from tidemark.settings import Settings
 
@@ -78,7 +77,7 @@ def test_should_only_log_what_goes_wrong_with_the_callback(path, said, caplog):
 
 
 def test_should_not_wait_for_a_callback_that_hangs(caplog, monkeypatch):
-    monkeypatch.setattr(raising, "_CALLBACK_S", 0.2)
+    monkeypatch.setattr(alerts, "_CALLBACK_S", 0.2)
     started = time.monotonic()
     _, said = raised(f"{HERE}:hangs", caplog)
     hung.set()

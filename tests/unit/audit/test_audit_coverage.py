@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from spark_jobs.audit_attribution import TopicRole
-from spark_jobs.audit_reading import DLQ, SINK, SOURCE, Reading
-from spark_jobs.audit_state import no_fold
-from spark_jobs.audit_untold import has_all_letters, is_read, passed, thinned, untold
-from tests.quality.test_audit_ranges import NOW_MS, TASK, history, ranged
+from spark_jobs.audit.attribution import TopicRole
+from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
+from spark_jobs.audit.reading import DLQ, SINK, SOURCE, Reading
+from spark_jobs.audit.state import no_fold
+from tests.unit.audit.test_audit_ranges import NOW_MS, TASK, history, ranged
 
-from tidemark.checks.verdict import Verdict
+from tidemark.audit.contracts import contracts
+from tidemark.audit.cut import Cut
+from tidemark.audit.derivable import derivable
+from tidemark.audit.ranges import PassedOver
+from tidemark.audit.suites import NOT_COMPUTED, overall
 from tidemark.names import TopicPartition
-from tidemark.quality.contracts import contracts
-from tidemark.quality.cut import Cut
-from tidemark.quality.derivable import derivable
-from tidemark.quality.ranges import PassedOver
-from tidemark.quality.suites import NOT_COMPUTED, overall
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
+from tidemark.verdict import Verdict
 
 RUN = replace(ranged(history(1, 3)), task=TASK)
 """Batches 2 and 3, which read [20, 40) and were committed at NOW_MS."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.quality.test_audit_ranges import START, history
+from tests.unit.audit.test_audit_ranges import START, history
 
+from tidemark.audit import cut as module
+from tidemark.audit.cut import Cutter
 from tidemark.names import TaskId, TopicPartition
-from tidemark.quality import cut as module
-from tidemark.quality.cut import Cutter
 from tidemark.topology.builder import Topology
 
 OUT, LOG, DLQ, COMMITS = (TopicPartition(t, 1) for t in ("out", "app-s-changelog", "app-dlq", "app-commits"))

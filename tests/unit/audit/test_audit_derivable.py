@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidemark.quality.derivable import derivable, keyed_sinks, read_again
+from tidemark.audit.derivable import derivable, keyed_sinks, read_again
 from tidemark.topology.builder import Topology
-from tidemark.topology.load import load
 from tidemark.topology.table import until_window_closes
 from tidemark.topology.windows import session, tumbling
+from tidemark.topology_loader import load
 
 
 def test_should_compute_updates_finals_and_changelogs_of_plain_aggregations():

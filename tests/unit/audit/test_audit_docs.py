@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.audit import pages
-from tests.audit.application import payments
+from tests.support.audit import pages
+from tests.support.audit.application import payments
 
-from tidemark.quality.checks import ASSETS, BY_NAME
-from tidemark.quality.contracts import contracts
+from tidemark.audit.contracts import contracts
+from tidemark.audit.expectations import ASSETS, BY_NAME
 from tidemark.settings import project_root
 
 PAGE = project_root() / "docs" / "audit.md"
@@ -15,7 +15,7 @@ PAGE = project_root() / "docs" / "audit.md"
 def test_the_page_should_have_every_expectation_and_every_fault() -> None:
     text = PAGE.read_text()
     for table in (pages.expectations(), pages.faults()):
-        assert "\n".join(table) in text, "run: .venv/bin/python -m tests.audit.pages"
+        assert "\n".join(table) in text, "run: .venv/bin/python -m tests.support.audit.pages"
 
 
 def test_every_expectation_should_have_a_fault_that_it_catches() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.quality import job
+from tidemark.audit import job
 from tidemark.settings import Settings
 
 AUTOGROUP = Path("/proc/self/autogroup")
 STANDING_BACK = """
 import os
-from tidemark.quality.job import stand_back
+from tidemark.audit.job import stand_back
 stand_back()
 print(os.nice(0), open("/proc/self/autogroup").read().split()[-1])
 """

@@ -7,10 +7,10 @@ import json
 import jsonschema
 import pytest
 
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.quality.lineage import TopicRead, run_event
+from tidemark.audit.lineage import TopicRead, run_event
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
+from tidemark.verdict import Finding, Verdict
 
 URI = {"type": "string", "pattern": "^(https://|urn:)"}
 BASE = {"_producer": URI, "_schemaURL": URI}

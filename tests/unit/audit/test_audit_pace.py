@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spark_jobs.audit_pace import Pace
+from spark_jobs.audit.pace import Pace
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from tidemark.checks.verdict import Finding, Verdict
-from tidemark.facts.audits import AuditedRange
+from tidemark.audit.page import AuditPage, render, write_page
+from tidemark.audit.ranges import Position
+from tidemark.audit.table import AuditedRange
 from tidemark.names import TaskId
-from tidemark.quality.page import AuditPage, render, write_page
-from tidemark.quality.ranges import Position
 from tidemark.stream_times import StreamTimes
+from tidemark.verdict import Finding, Verdict
 
 END = Position(TaskId(0, 1), "1", 9, 1, {"in": 5}, StreamTimes(7, {}), {})
 PAGE = AuditPage(

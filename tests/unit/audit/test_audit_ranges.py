@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tidemark.audit.ranges import Base, Position, begun_anew, commit_rows, goes_on, next_range, passed_over
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId
-from tidemark.quality.ranges import Base, Position, begun_anew, commit_rows, goes_on, next_range, passed_over
 from tidemark.stream_times import StreamTimes
 
 TASK = TaskId(0, 1)

@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 
-from tidemark.checks.verdict import Verdict
-from tidemark.quality.checks import ASSETS, BY_NAME, CHECKS, checks_of
-from tidemark.quality.suites import Outcome, finding, outcomes, suite
+from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, checks_of
+from tidemark.audit.suites import Outcome, finding, outcomes, suite
+from tidemark.verdict import Verdict
 
 GAP = BY_NAME["ranges_leave_no_gap"]
 CLOCK = BY_NAME["commits_follow_the_clock"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tidemark.checks.verdict import Verdict
-from tidemark.facts.audits import AuditedRange, audited_until, past_audits, write_audit
-from tidemark.facts.database import FactsDatabase
+from tidemark.audit.ranges import Position
+from tidemark.audit.table import AuditedRange, audited_until, past_audits, write_audit
+from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
-from tidemark.quality.ranges import Position
 from tidemark.settings import Settings
 from tidemark.stream_times import StreamTimes
+from tidemark.verdict import Verdict
 
 
 def audited(task, batch, audit_id="a", verdict=Verdict.OK):

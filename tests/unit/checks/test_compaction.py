@@ -19,9 +19,9 @@ from tidemark.checks.compaction import (
     proposal,
 )
 from tidemark.checks.compaction_sampling import cleaner_offsets, cleaner_position
-from tidemark.checks.verdict import Verdict
 from tidemark.errors import PreflightFailed
 from tidemark.names import TopicPartition
+from tidemark.verdict import Verdict
 
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE
 MINUTE, HOUR = 60_000, 3_600_000

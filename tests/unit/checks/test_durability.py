@@ -11,10 +11,10 @@ from tidemark.checks.broker_loss import losses
 from tidemark.checks.durability import durability_findings
 from tidemark.checks.durability_sampling import parse_eligible_leaders
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
-from tidemark.checks.verdict import Verdict
 from tidemark.names import TopicPartition
-from tidemark.start.identities import LostTopic, TopicUse
+from tidemark.registry.topic_identities import LostTopic, TopicUse
 from tidemark.topology.plan import Acks
+from tidemark.verdict import Verdict
 
 NONE, LEADER, ALL = Acks
 OK, WARNING, FAILED, UNKNOWN = Verdict.OK, Verdict.WARNING, Verdict.FAILED, Verdict.NOT_ENOUGH_EVIDENCE

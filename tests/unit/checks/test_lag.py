@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.checks.lagging import (
-    LagRules,
-    LagSample,
-    OpenTransaction,
-    lag_findings,
-    offline_findings,
-    transaction_findings,
-)
-from tidemark.checks.verdict import Verdict
+from tidemark.checks.lag import LagRules, LagSample, lag_findings, offline_findings, transaction_findings
+from tidemark.kafka.transactions import OpenTransaction
 from tidemark.names import TopicPartition
+from tidemark.verdict import Verdict
 
 PLACE = TopicPartition("in", 0)
 RULES = LagRules(open_transaction_ms=10_000, window_ms=600_000, least_samples=3, least_span_ms=60_000)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.checks.lagging import LagSample
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.lag_samples import forget_lag_samples, lag_samples, write_lag_samples
+from tidemark.checks.lag import LagSample
+from tidemark.checks.lag_sample_table import forget_lag_samples, lag_samples, write_lag_samples
+from tidemark.database import FactsDatabase
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 

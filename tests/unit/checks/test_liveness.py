@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.checks.standstill import Input, Look, Standstill, ended, follow, judged
-from tidemark.checks.verdict import Verdict
+from tidemark.checks.liveness import Input, Look, Standstill, ended, follow, judged
+from tidemark.verdict import Verdict
 
 DOWN = Standstill(1000, "no process of it runs")
 STUCK = Standstill(1000, "it runs and commits nothing while 5 offsets wait", committed=70)

@@ -16,8 +16,8 @@ from tidemark.checks.retention import (
     next_expiry_ms,
     retention_findings,
 )
-from tidemark.checks.verdict import Verdict
 from tidemark.stream_times import NO_STREAM_TIME
+from tidemark.verdict import Verdict
 
 MINUTE, DAY = 60_000, 86_400_000
 NOW = 1_000 * DAY

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.checks.verdict import Finding, Verdict, worst
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import past_verdicts, write_verdicts
+from tidemark.checks.verdict_table import past_verdicts, write_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.settings import Settings
+from tidemark.verdict import Finding, Verdict, worst
 
 FINE = Finding("t[0]", Verdict.OK, "as it should be", {"lag": 3})
 THIN = Finding("t[1]", Verdict.NOT_ENOUGH_EVIDENCE, "one sample of two; wait")

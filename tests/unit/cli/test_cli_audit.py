@@ -7,17 +7,17 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.audit import job
+from tidemark.audit.job import AuditResult, run_audit
+from tidemark.audit.progress import AuditProgress
+from tidemark.audit.suites import NOT_COMPUTED
+from tidemark.checks.verdict_table import past_verdicts
 from tidemark.cli import audit as command
 from tidemark.cli.main import build
+from tidemark.database import FactsDatabase
 from tidemark.errors import OutcomeUnknown
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.verdicts import past_verdicts
-from tidemark.quality import job
-from tidemark.quality.job import AuditResult, run_audit
-from tidemark.quality.progress import AuditProgress
-from tidemark.quality.suites import NOT_COMPUTED
 from tidemark.settings import Settings
+from tidemark.verdict import Finding, Verdict
 
 OK = Finding("ranges_leave_no_gap", Verdict.OK, "each batch begins where the one before it ended", {"rows": 4})
 BAD = Finding("outputs_are_not_lost", Verdict.FAILED, "2 times not so", {"rows": 4, "unexpected": 2})
@@ -54,7 +54,7 @@ def test_should_end_with_one_when_something_is_wrong(monkeypatch, tmp_path):
 
 @pytest.fixture
 def has_run(monkeypatch):
-    """An application with commit records. That the cluster is asked for them: tests/audit/test_audit_never_ran.py."""
+    """An application with commit records. That the cluster is asked for them: tests/integration/audit/test_audit_never_ran.py."""
     monkeypatch.setattr(job, "never_ran", lambda plan, settings, admin: [])
 
 

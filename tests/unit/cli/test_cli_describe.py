@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from tidemark.cli import main
 from tidemark.errors import TidemarkError
-from tidemark.topology.load import load
-from tidemark.topology.picture import picture
+from tidemark.topology.drawing.layout import picture
+from tidemark.topology_loader import load
 
 
 def run(*arguments: str) -> str:

@@ -6,15 +6,15 @@ import json
 import time
 
 import pytest
-from tests.events.made import state_event
+from tests.support.events import state_event
 from typer.testing import CliRunner
 
 from tidemark.cli import events as command
 from tidemark.cli import main
+from tidemark.database import FactsDatabase
 from tidemark.errors import InvalidTopology
 from tidemark.events.event import Event
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import write_event
+from tidemark.events.table import write_event
 from tidemark.settings import Settings
 
 APP = "patient-monitoring"

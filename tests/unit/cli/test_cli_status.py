@@ -11,21 +11,22 @@ import pytest
 from typer.testing import CliRunner
 
 import topologies
-from tidemark.change.upgrade import CHANGES_FOLDER
 from tidemark.cli.main import build
-from tidemark.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
-from tidemark.instance.outage_file import RecordedOutage, outage_path, write_outage
-from tidemark.leftovers import REMOVED_FOLDER
-from tidemark.local.ports import free_port
+from tidemark.devstack.ports import free_port
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.rewind import REWINDS_FOLDER
-from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.operations.change.upgrade import CHANGES_FOLDER
+from tidemark.operations.leftovers import REMOVED_FOLDER
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER
+from tidemark.operations.workspace import Move, RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.settings import Settings
-from tidemark.stores.directory import FolderLock, folder_of
-from tidemark.stores.marker import Marker
+from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
+from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
+from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 
 APP = "looked-at"
 _MODULE = f"""

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tidemark.facts.database import facts_url
-from tidemark.local import airflow_parts
-from tidemark.local.broker_config import Node, server_properties
+from tidemark.database import facts_url
+from tidemark.devstack import airflow_parts
+from tidemark.devstack.broker_config import Node, server_properties
 from tidemark.names import MAINTENANCE_POOL
 from tidemark.settings import Settings, project_root
 

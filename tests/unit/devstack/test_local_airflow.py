@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from tidemark.local import airflow_parts, ports, processes
-from tidemark.local.airflow import HEARTBEATS, AirflowApi, AirflowRefused
+from tidemark import processes
+from tidemark.devstack import airflow_parts, ports
+from tidemark.devstack.airflow import HEARTBEATS, AirflowApi, AirflowRefused
 from tidemark.settings import Settings
 
 BEAT = "2026-01-01T00:00:10+00:00"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from tidemark.local import ports
+from tidemark.devstack import ports
 
 
 def test_a_port_that_is_taken_should_be_passed_over() -> None:

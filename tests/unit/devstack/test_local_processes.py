@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tidemark.local import processes
-from tidemark.local.processes import Identity
+from tidemark import processes
+from tidemark.processes import Identity
 
 # A child that takes no notice of SIGTERM, as an orphan of a crashed part may, and says when it is ready.
 STUBBORN = (
@@ -89,13 +89,13 @@ def test_a_sweep_of_one_session_should_leave_the_other_sessions(own_mark: str, t
 def test_a_killed_guardian_should_leave_nothing_behind(own_mark: str, tmp_path: Path) -> None:
     code = (
         "import os, pathlib, subprocess, sys, time\n"
-        "from tidemark.local import processes\n"
+        "from tidemark import processes\n"
         f"with processes.guarded({own_mark!r}):\n"
         f"    os.environ[processes.MARK] = {own_mark!r}\n"
         f"    subprocess.Popen([sys.executable, '-c', {STUBBORN!r}])\n"
         "    time.sleep(300)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(processes.__file__).parents[1])}
     environment.pop(processes.MARK, None)
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as guardian:
         assert guardian.stdout is not None

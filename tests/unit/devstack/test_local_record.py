@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.devstack import record
+from tidemark.devstack.record import AirflowAccess, Record, Service
 from tidemark.errors import PreflightFailed
-from tidemark.local import record
-from tidemark.local.record import AirflowAccess, Record, Service
 from tidemark.settings import Settings, stack_file
 
 

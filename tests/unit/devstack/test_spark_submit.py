@@ -11,13 +11,13 @@ from contextlib import closing
 import pytest
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.local.processes import Identity, wait_until
-from tidemark.local.spark_job import job_lines
+from tidemark.processes import Identity, wait_until
 from tidemark.settings import Settings, project_root
+from tidemark.spark_submit import job_lines
 
 _WAITING = """
 import os, threading
-from tidemark.local.caller import end_with_caller
+from tidemark.parent_death import end_with_caller
 end_with_caller()
 print(os.getpid(), flush=True)
 threading.Event().wait()
@@ -25,7 +25,7 @@ threading.Event().wait()
 _CALLER = """
 import sys
 from pathlib import Path
-from tidemark.local.spark_job import job_lines
+from tidemark.spark_submit import job_lines
 from tidemark.settings import Settings
 for line in job_lines(Path(sys.argv[1]), [], Settings.load(), "a job", own_session=True):
     print(line, flush=True)

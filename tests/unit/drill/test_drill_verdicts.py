@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.checks.verdict import Verdict
 from tidemark.drill.age import drill_age
-from tidemark.drill.differ import EXAMPLES, Kind, compare
-from tidemark.drill.judging import judge
+from tidemark.drill.comparison import distance
 from tidemark.drill.rebuild import Built, SavedState
-from tidemark.drill.report import DrillReport, StoreDrill, Way
-from tidemark.drill.weighing import distance
+from tidemark.drill.store_diff import EXAMPLES, Kind, compare
+from tidemark.drill.verdicts import judge
 from tidemark.names import TaskId, TopicPartition
+from tidemark.operations.drill_history.report import DrillReport, StoreDrill, Way
+from tidemark.recovery.evidence import SourceOfState, StateCopy
+from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.bounds import EvidenceBounds, Keeping
-from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.start.witnesses import TaskFacts
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import Guarantee, StoreKind, StoreSpec
+from tidemark.verdict import Verdict
 
 HOUR, DAY = 3_600_000, 86_400_000
 NOW = 1_700_000_000_000

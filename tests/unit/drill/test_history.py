@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.drill.test_verdicts import NOW, OTHER, TASK, compared, differs, drill, equal, found, savepoint
+from tests.unit.drill.test_verdicts import NOW, OTHER, TASK, compared, differs, drill, equal, found, savepoint
 
-from tidemark.checks.verdict import Verdict
-from tidemark.drill.history import DrillHistory
-from tidemark.drill.rates import FEWEST_BYTES, FEWEST_OFFSETS, last_rates, newest_rates, rates_of
-from tidemark.drill.report import Way
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import write_drill
+from tidemark.database import FactsDatabase
+from tidemark.operations.drill_history.history import DrillHistory
+from tidemark.operations.drill_history.rates import FEWEST_BYTES, FEWEST_OFFSETS, last_rates, newest_rates, rates_of
+from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.table import write_drill
+from tidemark.recovery.candidates import MEASURED
+from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.start.ways import MEASURED
+from tidemark.verdict import Verdict
 
 HOUR = 3_600_000
 

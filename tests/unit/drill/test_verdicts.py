@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidemark.change.repaired import note_repaired
-from tidemark.checks.verdict import Verdict
-from tidemark.drill.report import DrillReport, StoreDrill, Way
-from tidemark.drill.verdicts import last_verdicts, verdicts_of
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import write_drill
+from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
+from tidemark.operations.change.repaired_stores import note_repaired
+from tidemark.operations.drill_history.report import DrillReport, StoreDrill, Way
+from tidemark.operations.drill_history.store_verdicts import last_verdicts, verdicts_of
+from tidemark.operations.drill_history.table import write_drill
+from tidemark.operations.rewind.rewind import RewindProgress, RewindState
+from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.restore import verify
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.rewind import RewindProgress, RewindState
-from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, new_id
 from tidemark.settings import Settings
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import Guarantee
+from tidemark.verdict import Verdict
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000

@@ -8,13 +8,13 @@ import time
 
 import pytest
 from sqlalchemy import select
-from tests.events.made import progress, state_event
+from tests.support.events import progress, state_event
 
+from tidemark.database import FactsDatabase
+from tidemark.events.database_sink import EventWriter
 from tidemark.events.event import Event, EventKind, restore_body
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.event_writer import EventWriter
-from tidemark.facts.events import EVENTS, EventReader
-from tidemark.local.processes import wait_until
+from tidemark.events.table import EVENTS, EventReader
+from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
 TOLD = [state_event("RUNNING", time_ms=at) for at in range(30)]

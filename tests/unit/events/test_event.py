@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.events.made import progress, state_event
+from tests.support.events import progress, state_event
 
-from tidemark.checks.standstill import Standstill, ended, judged
+from tidemark.checks.liveness import Standstill, ended, judged
 from tidemark.errors import ExitCode, InstanceFenced
 from tidemark.events.event import (
     BODY_FIELDS,
@@ -23,8 +23,8 @@ from tidemark.events.event import (
     state_body,
     waiting_body,
 )
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
+from tidemark.supervision.state import InstanceState
 
 PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 A, B = TopicPartition("in", 0), TopicPartition("in", 1)

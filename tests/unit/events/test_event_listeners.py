@@ -9,14 +9,14 @@ import time
 from types import ModuleType
 
 import pytest
-from tests.events.made import progress
+from tests.support.events import progress
 
 from tidemark.errors import ExitCode, InvalidSettings
 from tidemark.events.event import Rebalance, Waiting
 from tidemark.events.listeners import Listeners
 from tidemark.events.user_listener import METHODS, UserListener, load_listeners
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
+from tidemark.supervision.state import InstanceState
 
 NEW, OLD = InstanceState.RUNNING, InstanceState.REBALANCING
 A, B, C = (TopicPartition("in", number) for number in range(3))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
-from tests.events.made import progress
+from tests.support.events import progress
 
 from tidemark.events.progress import RichRestoreListener, duration
 from tidemark.names import TopicPartition

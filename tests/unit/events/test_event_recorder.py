@@ -6,12 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
-from tests.events.made import CHANGELOG, progress
+from tests.support.events import CHANGELOG, progress
 
 from tidemark.events.event import EventKind, Rebalance
 from tidemark.events.recorder import EventRecorder
-from tidemark.instance.state import InstanceState
 from tidemark.names import TopicPartition
+from tidemark.supervision.state import InstanceState
 
 OTHER = TopicPartition("app-n-changelog", 4)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tests.events.made import progress
+from tests.support.events import progress
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.events.user_listener import METHODS, load_listeners

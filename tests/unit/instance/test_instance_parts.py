@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.instance.run_file import RunFile, read_run_file
-from tidemark.instance.split import BatchSize, TransactionCapacity, split_by_capacity
-from tidemark.instance.state import InstanceState, StateMachine
-from tidemark.membership.member import GroupMetadata
-from tidemark.membership.ownership import Ownership
+from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
+from tidemark.kafka.member import GroupMetadata
+from tidemark.kafka.ownership import Ownership
 from tidemark.names import TopicPartition
+from tidemark.supervision.run_file import RunFile, read_run_file
+from tidemark.supervision.state import InstanceState, StateMachine
 
 ZERO, ONE = TopicPartition("in", 0), TopicPartition("in", 1)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from tests.events.made import progress
+from tests.support.events import progress
 
 from tidemark.events.event import Rebalance
 from tidemark.events.listeners import LoggingListener
-from tidemark.instance.listening import RunFileListener
-from tidemark.instance.run_file import RunFile, read_run_file
-from tidemark.instance.state import InstanceState
+from tidemark.instance.listeners import RunFileListener
 from tidemark.names import TopicPartition
+from tidemark.supervision.run_file import RunFile, read_run_file
+from tidemark.supervision.state import InstanceState
 
 A, B = TopicPartition("in", 0), TopicPartition("in", 1)
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.client_options import FIXED, FIXED_IN_JAVA
-from tidemark.broker.clients import java_properties, java_system_properties, librdkafka_config, spark_kafka_options
 from tidemark.errors import InvalidSettings
-from tidemark.local.broker_config import as_properties
+from tidemark.kafka.client_options import FIXED, FIXED_IN_JAVA
+from tidemark.kafka.clients import java_properties, java_system_properties, librdkafka_config, spark_kafka_options
+from tidemark.kafka.properties import as_properties
 from tidemark.settings import Settings
 
 SASL: dict[str, Any] = {

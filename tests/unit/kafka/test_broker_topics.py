@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.broker.cluster import TopicFacts
-from tidemark.broker.topics import TopicSpec, internal_topics, user_topics, verify_topic
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.cluster import TopicFacts
+from tidemark.kafka.topics import TopicSpec, internal_topics, user_topics, verify_topic
 from tidemark.settings import Settings
 from tidemark.topology.builder import Topology
 from tidemark.topology.plan import TopologyPlan

@@ -23,4 +23,4 @@ def test_nobody_should_ask_the_admin_client_for_committed_offsets() -> None:
 
 def test_groups_should_be_described_in_one_place_which_waits_for_their_coordinator() -> None:
     """It ends the process with SIGABRT while the group's coordinator is loading."""
-    assert callers("describe_consumer_groups") == ["include/tidemark/broker/offsets.py"]
+    assert callers("describe_consumer_groups") == ["include/tidemark/kafka/offsets.py"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.changelog.policy import DAY_MS, changelog_policies, changelog_policy, repartition_config
-from tidemark.topology.load import load
+from tidemark.kafka.topic_config import DAY_MS, changelog_policies, changelog_policy, repartition_config
 from tidemark.topology.plan import StoreKind, StoreSpec
+from tidemark.topology_loader import load
 
 
 def test_a_window_changelog_should_outlive_its_store_by_a_day() -> None:

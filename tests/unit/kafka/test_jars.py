@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import PreflightFailed
-from tidemark.local import jars
-from tidemark.local.jars import Jar
+from tidemark.kafka import jars
+from tidemark.kafka.jars import Jar
 from tidemark.settings import Settings
 
 BYTES = {"one": b"first jar", "two": b"second jar"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import PreflightFailed
-from tidemark.local import java
+from tidemark.kafka import java
 
 
 def _runtime(folder: Path, version: str, *, release: bool = True) -> Path:

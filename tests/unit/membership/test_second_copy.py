@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.membership.second_copy import Holder, Sighting, judge
+from tidemark.kafka.second_copy import Holder, Sighting, judge
 
 SESSION_S = 10.0
 

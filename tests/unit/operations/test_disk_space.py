@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemark.names import TopicPartition
-from tidemark.restore.plans import StoreRestore
-from tidemark.restore.room import (
+from tidemark.operations.disk_space import (
     ASSUMED_BYTES_PER_OFFSET,
     Changelog,
     StoreRoom,
@@ -15,7 +14,8 @@ from tidemark.restore.room import (
     room_of,
     room_of_both_states,
 )
-from tidemark.start.evidence import SourceOfState
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.restore_plan import StoreRestore
 from tidemark.store_sizes import TopicBytes
 
 PARTITION = TopicPartition("app-n-changelog", 1)

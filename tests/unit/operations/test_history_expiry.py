@@ -7,14 +7,14 @@ import os
 
 import pytest
 
-from tidemark.checks.verdict import Finding, Verdict
+from tidemark.audit.table import AUDITS
+from tidemark.checks.verdict_table import past_verdicts, write_verdicts
+from tidemark.database import FactsDatabase
 from tidemark.events.event import Event, EventKind
-from tidemark.expiry import plan_expiry, remove_expired
-from tidemark.facts.audits import AUDITS
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.events import EventReader, write_event
-from tidemark.facts.verdicts import past_verdicts, write_verdicts
+from tidemark.events.table import EventReader, write_event
+from tidemark.operations.history_expiry import plan_expiry, remove_expired
 from tidemark.settings import Settings
+from tidemark.verdict import Finding, Verdict
 
 DAY_MS = 86_400_000
 NOW_MS = 1000 * DAY_MS

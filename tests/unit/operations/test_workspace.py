@@ -8,8 +8,8 @@ import pytest
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.workspace import Move, RestoreProgress, RestoreState, Workspace, is_id, new_id, workspaces
+from tidemark.operations.workspace import Move, RestoreProgress, RestoreState, Workspace, is_id, new_id, workspaces
+from tidemark.recovery.restore_plan import RestorePlan
 
 APP, ID, TASK = "app", "20261122T031500000000Z", "0_1"
 NO_PROBE = lambda _point: None  # noqa: E731
@@ -124,7 +124,7 @@ def test_should_keep_what_was_swapped_in_until_what_it_replaced_is_back(workspac
         source.rename(target)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidemark.restore.workspace._move", dies)
+        patch.setattr("tidemark.operations.workspace._move", dies)
         with pytest.raises(Crash):
             workspace.swap_back(moves, aside)
     contents = {path.read_text() for path in workspace.folder.rglob("content")}

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tidemark.start.pure import impure
+from tidemark.recovery.recomputable import impure
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 
@@ -67,7 +67,7 @@ def test_should_refuse_what_is_behind_a_repartition_topic():
 def test_should_take_a_table_and_a_reduce_of_the_records_themselves():
     topology, sales = sold()
     topology.table("customers", schema="id STRING, name STRING", store="names")
-    sales.group_by_key().reduce("tests.start.test_pure:newest", store="s").to("out")
+    sales.group_by_key().reduce("tests.unit.recovery.test_recomputable:newest", store="s").to("out")
     assert reason_of(topology) is None
     assert reason_of(topology, "names") is None
 

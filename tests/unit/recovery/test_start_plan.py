@@ -10,7 +10,8 @@ import pytest
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId, TopicPartition
-from tidemark.start.evidence import (
+from tidemark.recovery.candidates import MEASURED, Rates, holds_last_commit
+from tidemark.recovery.evidence import (
     SourceEvidence,
     SourceOfState,
     Standing,
@@ -19,10 +20,18 @@ from tidemark.start.evidence import (
     TaskEvidence,
     Watermarks,
 )
-from tidemark.start.identities import CHANGELOG_REMEDY, LostTopic, TopicUse
-from tidemark.start.plan import Fresh, Refuse, Resume, StartPlan, best_way, plan_start, standing_of, unlogged_fault
-from tidemark.start.ways import MEASURED, Rates, holds_last_commit
-from tidemark.stores.marker import Marker
+from tidemark.recovery.start_plan import (
+    Fresh,
+    Refuse,
+    Resume,
+    StartPlan,
+    best_way,
+    plan_start,
+    standing_of,
+    unlogged_fault,
+)
+from tidemark.registry.topic_identities import CHANGELOG_REMEDY, LostTopic, TopicUse
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 

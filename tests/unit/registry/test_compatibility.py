@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.change.carry import Fate, carry, obstacles
-from tidemark.change.declared import parse_declared
-from tidemark.change.description import Description, describe_state
 from tidemark.errors import StartRefused
+from tidemark.registry.compatibility import Fate, carry, obstacles
+from tidemark.registry.declarations import parse_declared
+from tidemark.registry.description import Description, describe_state
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized
 from tidemark.topology.windows import tumbling

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tests.change.changing import version, version_one
-from tests.start.test_start_plan import a_copy, a_record, found
+from tests.support.changes import version, version_one
+from tests.unit.recovery.test_start_plan import a_copy, a_record, found
 
-from tidemark.change.description import describe_state
-from tidemark.change.generations import next_generation
-from tidemark.change.recorded import named, settled
 from tidemark.errors import StartRefused
 from tidemark.names import changelog_topic
-from tidemark.start.evidence import Watermarks
-from tidemark.start.plan import Refuse, Resume, plan_start
+from tidemark.recovery.evidence import Watermarks
+from tidemark.recovery.start_plan import Refuse, Resume, plan_start
+from tidemark.registry.description import describe_state
+from tidemark.registry.generations import next_generation
+from tidemark.registry.reader import named, settled
 from tidemark.tasks.values import generation_of, value_signature
 
 COUNTS = {"app-in": 2}

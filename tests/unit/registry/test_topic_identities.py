@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.change.description import Description, describe_state, with_generations
-from tidemark.change.recorded import later_generations
-from tidemark.change.routing import routed
-from tidemark.start.identities import (
+from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.reader import later_generations
+from tidemark.registry.routing import routed
+from tidemark.registry.topic_identities import (
     Identities,
     LostTopic,
     TopicUse,

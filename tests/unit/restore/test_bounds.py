@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.checks.verdict import Verdict
 from tidemark.restore.bounds import (
     Absence,
     Beginning,
@@ -16,6 +15,7 @@ from tidemark.restore.bounds import (
     total,
 )
 from tidemark.topology.plan import StoreKind, StoreSpec
+from tidemark.verdict import Verdict
 
 HOUR, DAY = 3_600_000, 86_400_000
 NOW = 1_700_000_000_000

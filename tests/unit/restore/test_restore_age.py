@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tidemark.changelog.policy import DAY_MS
 from tidemark.errors import CopyUnusable, OutcomeUnknown
+from tidemark.kafka.committed_reader import ChangelogBatch
+from tidemark.kafka.topic_config import DAY_MS
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.restore import RestoreJob, Restorer
-from tidemark.stores.marker import Marker
+from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 NOW = 1_700_000_000_000

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import StartRefused
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import RestoreJob, changelog_writes
+from tidemark.restore.restorer import RestoreJob, changelog_writes
 from tidemark.stores.layout import ValueLayout, slots_of
-from tidemark.stores.marker import Marker
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.fold import fold_into
 from tidemark.topology.plan import Aggregate, Fold, Number, StoreKind, StoreSpec
 

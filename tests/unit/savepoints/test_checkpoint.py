@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.savepoints.made import a_marker, contents, open_store, put
+from tests.support.savepoints import a_marker, contents, open_store, put
 
 from tidemark.errors import SavepointFailed
 

@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.savepoints.made import APP, TASKS, put, save
+from tests.support.savepoints import APP, TASKS, put, save
 
 from tidemark.errors import CopyUnusable, StoreFailed
 from tidemark.savepoints.copies import SavepointCopies
-from tidemark.savepoints.manifest import new_savepoint_id
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.verifying import verify
+from tidemark.savepoints.verification import verify
+from tidemark.supervision.savepoint_ids import new_savepoint_id
 
 TASK = TASKS[0]
 NOW_MS = 1_800_000_000_000

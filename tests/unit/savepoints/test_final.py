@@ -9,14 +9,14 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from tests.savepoints.made import APP, SPEC, TASKS
+from tests.support.savepoints import APP, SPEC, TASKS
 
-from tidemark.local.processes import wait_until
-from tidemark.savepoints.asking import read_request
-from tidemark.savepoints.last import LastSavepoint
-from tidemark.savepoints.leaving import ask_for_last, leaving_path
-from tidemark.savepoints.manifest import begun_ms
+from tidemark.processes import wait_until
+from tidemark.savepoints.final import LastSavepoint
 from tidemark.savepoints.repository import SavepointRepository
+from tidemark.supervision.final_savepoint_request import ask_for_last, leaving_path
+from tidemark.supervision.live_instances import read_request
+from tidemark.supervision.savepoint_ids import begun_ms
 
 NOW_MS = 1_800_000_000_000
 SUBTOPOLOGY = SimpleNamespace(stores=(SPEC,))

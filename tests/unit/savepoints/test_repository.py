@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 
 import pytest
-from tests.savepoints.made import APP, SPEC, TASKS, contents, open_store, put, save
+from tests.support.savepoints import APP, SPEC, TASKS, contents, open_store, put, save
 
 from tidemark.errors import CopyUnusable, InvalidSettings, SavepointFailed
 from tidemark.names import TaskId
 from tidemark.savepoints.copies import SavepointCopies
-from tidemark.savepoints.copying import CopyCount, LinkedSavepoint, copy_linked, link_task
-from tidemark.savepoints.expiring import GIVEN_UP_MS, expire, expired_ids
-from tidemark.savepoints.manifest import SavepointManifest, TaskManifest, begun_ms, new_savepoint_id
+from tidemark.savepoints.expiry import GIVEN_UP_MS, expire, expired_ids
+from tidemark.savepoints.manifest import SavepointManifest, TaskManifest
 from tidemark.savepoints.repository import Savepoint, SavepointRepository
-from tidemark.savepoints.verifying import verify
+from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
+from tidemark.savepoints.verification import verify
+from tidemark.supervision.savepoint_ids import begun_ms, new_savepoint_id
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 HOUR_MS = 3_600_000

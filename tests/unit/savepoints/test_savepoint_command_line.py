@@ -6,15 +6,15 @@ import json
 import re
 
 import pytest
-from tests.savepoints.made import TASKS, put, save
+from tests.support.savepoints import TASKS, put, save
 from typer.testing import CliRunner
 
 from tidemark.cli import main
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import CopyUnusable, SavepointFailed
-from tidemark.savepoints.manifest import new_savepoint_id
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
+from tidemark.supervision.savepoint_ids import new_savepoint_id
 
 APP = "patient-monitoring"
 NAME = "patient_monitoring"

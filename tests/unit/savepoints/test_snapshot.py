@@ -11,18 +11,18 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from tests.savepoints.made import APP, SPEC, TASKS, open_store, put
+from tests.support.savepoints import APP, SPEC, TASKS, open_store, put
 
 from tidemark.errors import SavepointFailed
-from tidemark.instance.run_file import RunFile, read_run_file, run_file_path
-from tidemark.instance.state import InstanceState
-from tidemark.local.processes import wait_until
-from tidemark.savepoints.asking import Answer, Request, Saving, live_instances, request_path, write_request
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.folder_lock import FolderLock
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.processes import wait_until
 from tidemark.savepoints.repository import SavepointRepository
-from tidemark.savepoints.taking import LINKS_FOLDER, SavepointTaker
+from tidemark.savepoints.snapshot import LINKS_FOLDER, SavepointTaker
 from tidemark.settings import Settings
-from tidemark.stores.directory import FolderLock
+from tidemark.supervision.live_instances import Answer, Request, Saving, live_instances, request_path, write_request
+from tidemark.supervision.run_file import RunFile, read_run_file, run_file_path
+from tidemark.supervision.state import InstanceState
 
 PLAN = SimpleNamespace(application_id=APP, version="1", subtopologies=(SimpleNamespace(stores=(SPEC,)),))
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.changelog import ChangelogBatch
-from tidemark.restore.restore import RestoreJob
-from tidemark.standby.followed import Bounds, FollowedStore, why_anew
-from tidemark.start.evidence import Watermarks
-from tidemark.stores.marker import Marker
+from tidemark.recovery.evidence import Watermarks
+from tidemark.restore.restorer import RestoreJob
+from tidemark.standby.store_replica import Bounds, FollowedStore, why_anew
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 CHANGELOG = TopicPartition("app-s-changelog", 3)

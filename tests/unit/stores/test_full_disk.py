@@ -9,16 +9,16 @@ import os
 import pytest
 from rocksdict import Cache
 from spark_jobs import stream_instance
-from tests.crash import disk
+from tests.system.crash import disk
 
 from tidemark.errors import ExitCode, StoreFailed
-from tidemark.restore.building import StoreOpener
+from tidemark.folder_lock import LOCK_FILE, FolderLock, is_locked
+from tidemark.restore.store_builder import StoreOpener
 from tidemark.savepoints.manifest import SavedFile
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
-from tidemark.stores.directory import LOCK_FILE, FolderLock, is_locked
-from tidemark.stores.marker import Marker
 from tidemark.stores.protocol import WHOLE, Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.topology.builder import Topology
 
 pytestmark = pytest.mark.skipif(not disk.may_mount(), reason="mounting a disk that can be full takes root")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Writes
+from tidemark.stores.store_checkpoint import Marker
 
 MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)
 KEYS = st.binary(max_size=2)

@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidemark.errors import PreflightFailed, TaskCorrupted, TaskLocked
+from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId, TopicPartition
-from tidemark.stores.checkpoint import read_checkpoint, write_checkpoint
-from tidemark.stores.directory import STORES_FOLDER, FolderLock, InstanceDirectory
+from tidemark.stores.checkpoint_file import read_checkpoint, write_checkpoint
+from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory
 
 TASK = TaskId(0, 3)
 _HOLD = """
 import sys
 from pathlib import Path
-from tidemark.stores.directory import FolderLock
+from tidemark.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

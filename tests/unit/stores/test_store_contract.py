@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.stores.stores_page import custom_store
+from tests.support.stores_page import custom_store
 
 from tidemark.errors import TaskCorrupted
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
+from tidemark.stores.store_checkpoint import Marker
 
 
 def a_marker(batch: int = 1) -> Marker:

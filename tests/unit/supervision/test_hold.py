@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.hold import (
+from tidemark.supervision.hold import (
     Hold,
     HoldingProcess,
     acting_for,
@@ -33,7 +33,7 @@ CASE = "20261122T031500000000Z"
 _HOLDS = """
 import sys
 from pathlib import Path
-from tidemark.hold import holding
+from tidemark.supervision.hold import holding
 with holding(Path(sys.argv[1]), "app", print):
     print("held", flush=True)
     sys.stdin.read()
@@ -42,7 +42,7 @@ _CONTENDS = """
 import os, random, sys
 from pathlib import Path
 from tidemark.errors import TaskLocked
-from tidemark.hold import holding
+from tidemark.supervision.hold import holding
 folder, rng, had = Path(sys.argv[1]), random.Random(int(sys.argv[2])), 0
 while had < 20:
     try:

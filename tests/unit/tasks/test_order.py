@@ -8,8 +8,8 @@ import pytest
 from tidemark.tasks.order import RecordOrder, placed
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.builder import Topology
+from tidemark.topology.paths import LEFT_FIRST, RIGHT_FIRST, Met, Roads
 from tidemark.topology.plan import Branch, SubTopology
-from tidemark.topology.roads import LEFT_FIRST, RIGHT_FIRST, Met, Roads
 
 SCHEMA = "id STRING"
 

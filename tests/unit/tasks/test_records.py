@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tidemark.tasks.records import from_dicts
-from tidemark.tasks.refused import UnusableValue
+from tidemark.tasks.refused_rows import UnusableValue
 from tidemark.topology.plan import Column
 
 COLUMNS = [Column("n", "BIGINT")]

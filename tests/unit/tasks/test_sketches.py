@@ -18,9 +18,9 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into, result_columns
 from tidemark.tasks.merge import merge_groups
-from tidemark.tasks.nodes.sessions import SessionAggregateOperator
-from tidemark.tasks.nodes.sliding import SlidingAggregateOperator
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.sessions import SessionAggregateOperator
+from tidemark.tasks.operators.sliding import SlidingAggregateOperator
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,

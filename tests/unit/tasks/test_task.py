@@ -8,10 +8,10 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemark.broker.sizes import SizeLimits, record_bytes
 from tidemark.errors import RecordRefused, StateTooLarge
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.kafka.record_sizes import SizeLimits, record_bytes
 from tidemark.names import TaskId
-from tidemark.partitioning import partitions_of
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.memory import MemoryStore
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
@@ -160,7 +160,7 @@ def test_should_place_records_whose_key_says_their_window_by_the_plain_key(tmp_p
 def test_should_make_a_callback_by_the_clock_until_one_is_committed(tmp_path):
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING", key="id")
-    stream.process("tests.tasks.nodes.used_processors:EveryTenSeconds", emits="n BIGINT").to("out")
+    stream.process("tests.support.used_processors:EveryTenSeconds", emits="n BIGINT").to("out")
     directory = InstanceDirectory(tmp_path, "app", 0)
     task = a_task(topology.plan(), directory, {})
     tick = TaskInput(task.next_offsets, (), ())
@@ -236,7 +236,7 @@ def refusing(directory, **handlers):
         "in", schema="id STRING, x BIGINT", key="id", on_error=handlers.get("source", "dead_letter")
     )
     stream.process(
-        "tests.tasks.nodes.used_processors:RefusesOdd", emits="n BIGINT", stores=[store("s", "n BIGINT, mean DOUBLE")],
+        "tests.support.used_processors:RefusesOdd", emits="n BIGINT", stores=[store("s", "n BIGINT, mean DOUBLE")],
         on_error=handlers.get("process", "dead_letter"),
     ).to("out")  # fmt: skip
     return a_task(topology.plan(), directory, {"s": MemoryStore()})
@@ -299,7 +299,7 @@ def test_should_make_an_output_that_the_users_partitioner_fails_for_a_dead_lette
     topology = Topology("app")
     stream = topology.stream("in", schema="id STRING, at BIGINT", key="id", timestamp="at")
     windows = stream.group_by_key().windowed_by(tumbling("60s").grace("5s"))
-    path = "tests.tasks.test_task:no_partition_for_b"
+    path = "tests.unit.tasks.test_task:no_partition_for_b"
     windows.count(name="n", store="counts", retention="6m").to("out", partitioner=path)
     directory = InstanceDirectory(tmp_path, "app", 0)
     task = a_task(topology.plan(), directory)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tidemark.audit.contracts import contracts
 from tidemark.errors import InvalidTopology
-from tidemark.quality.contracts import contracts
 from tidemark.topology.builder import Topology
 from tidemark.topology.contracts import expect
 from tidemark.topology.windows import tumbling

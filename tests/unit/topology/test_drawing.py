@@ -8,9 +8,9 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from tidemark.topology.layering import Item, Line, arrange, longest_paths
-from tidemark.topology.picture import Drawing, Placed, draw, picture
-from tidemark.topology.picture_parts import Kind, broken, parts_of
+from tidemark.topology.drawing.diagram import Kind, broken, parts_of
+from tidemark.topology.drawing.layering import Item, Line, arrange, longest_paths
+from tidemark.topology.drawing.layout import Drawing, Placed, draw, picture
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,

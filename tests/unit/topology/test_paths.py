@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.builder import Topology
-from tidemark.topology.roads import Roads
+from tidemark.topology.paths import Roads
 
 SCHEMA = "id STRING, ward STRING, beat BIGINT"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidemark.topology.builder import Topology
-from tidemark.topology.load import load
 from tidemark.topology.windows import hopping
+from tidemark.topology_loader import load
 
 PATIENT_MONITORING = """\
 Application: patient-monitoring (version 2, exactly_once, acks=all)

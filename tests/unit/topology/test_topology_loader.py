@@ -10,7 +10,7 @@ import pytest
 
 import topologies
 from tidemark.errors import InvalidTopology
-from tidemark.topology.load import load, names
+from tidemark.topology_loader import load, names
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_example_should_be_listed_and_load() -> None:
 
 def test_loading_should_import_no_spark_no_client_and_no_store() -> None:
     code = (
-        "import sys; from tidemark.topology.load import load; load('patient_monitoring').describe();"
+        "import sys; from tidemark.topology_loader import load; load('patient_monitoring').describe();"
         "heavy = 'pyspark', 'airflow', 'confluent_kafka', 'rocksdict', 'pyarrow', 'numpy';"
         "print([module for module in heavy if module in sys.modules])"
     )

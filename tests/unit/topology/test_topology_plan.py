@@ -580,7 +580,7 @@ def test_a_sink_should_say_its_windows_in_the_key_on_request() -> None:
     }
 
 
-KEY_OF = "tests.examples.processors:KeyOf"
+KEY_OF = "tests.support.processors:KeyOf"
 RELYING = {
     "aggregation": lambda t: beats(t).group_by_key().count(store="c").to("out"),
     "windows": lambda t: beats(t).group_by_key().windowed_by(tumbling("60s")).count(store="c").to("out"),

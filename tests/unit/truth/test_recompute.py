@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from tests.truth.compare import Claim, Difference, compare_dead_letters, compare_last, compare_updates
-from tests.truth.recompute import PATIENT_MONITORING, Batch, batches_of, event, recompute_rows
-from tests.truth.topics import Past, Row
+from tests.support.truth.compare import Claim, Difference, compare_dead_letters, compare_last, compare_updates
+from tests.support.truth.recompute import PATIENT_MONITORING, Batch, batches_of, event, recompute_rows
+from tests.support.truth.topics import Past, Row
 
 RULES = PATIENT_MONITORING
 NOW = 1_700_000_040_000

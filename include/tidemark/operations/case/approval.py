@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any
 
 from tidemark.errors import StartRefused
-from tidemark.oncall.case import CaseFolder
-from tidemark.oncall.plan_hash import SHORT, canonical, differences, plan_hash
-from tidemark.restore.when import told_time
+from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.case.plan_hash import SHORT, canonical, differences, plan_hash
+from tidemark.operations.times import told_time
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tidemark.atomic_file import replace_file
 from tidemark.errors import StartRefused
-from tidemark.files import replace_file
-from tidemark.hold import acting_for, case_path
-from tidemark.restore.workspace import new_id
+from tidemark.operations.workspace import new_id
+from tidemark.supervision.hold import acting_for, case_path
 
 BEGUN, DONE, FAILED, SAID, KEPT_FORWARD = "begun", "done", "failed", "said", "kept forward"
 

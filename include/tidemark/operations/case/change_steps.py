@@ -12,30 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidemark.change.carry import Fate
-from tidemark.change.description import Description
-from tidemark.change.repair import Repair
-from tidemark.change.repair_plan import RepairPlan
-from tidemark.change.rescale import Rescale
-from tidemark.change.rescale_plan import RescalePlan
-from tidemark.change.reset import Reset
-from tidemark.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
-from tidemark.change.stood import Stood, described, kit_of, stood
-from tidemark.change.upgrade import Upgrade
-from tidemark.change.upgrade_plan import UpgradePlan
-from tidemark.drill.history import drill_history
 from tidemark.errors import StartRefused
-from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import CaseFolder
-from tidemark.oncall.plan_hash import plan_content
-from tidemark.oncall.planning import START_STOP_S, head, tail
-from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
-from tidemark.probe import Probe
-from tidemark.restore.kit import RestoreKit
+from tidemark.failpoint import Probe
+from tidemark.operations.case.approval import PlanApproval
+from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.case.plan import START_STOP_S, head, tail
+from tidemark.operations.case.plan_hash import plan_content
+from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
+from tidemark.operations.change.current_state import Stood, described, kit_of, stood
+from tidemark.operations.change.repair import Repair
+from tidemark.operations.change.repair_plan import RepairPlan
+from tidemark.operations.change.rescale import Rescale
+from tidemark.operations.change.rescale_plan import RescalePlan
+from tidemark.operations.change.reset import Reset
+from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, StateAfter, parse_offsets
+from tidemark.operations.change.upgrade import Upgrade
+from tidemark.operations.change.upgrade_plan import UpgradePlan
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.history import drill_history
+from tidemark.operations.times import parse_time
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.registry.compatibility import Fate
+from tidemark.registry.description import Description
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.when import parse_time
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState
 from tidemark.topology.plan import TopologyPlan
 
 UPGRADE, RESCALE, RESET, REPAIR = "upgrade", "rescale", "offsets_reset", "changelog_repair"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from tidemark.errors import OutcomeUnknown
 from tidemark.names import TaskId
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.witnesses import TaskFacts
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.facts import TaskFacts
 
 _LOOK_S = 1.0
 _TELL_EVERY_S = 5.0

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from tidemark.oncall.case import Case
-from tidemark.oncall.plan_hash import SHORT, plan_content, plan_hash
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.rewind_plan import RewindPlan
-from tidemark.restore.when import told_time
+from tidemark.operations.case.case import Case
+from tidemark.operations.case.plan_hash import SHORT, plan_content, plan_hash
+from tidemark.operations.rewind.plan import RewindPlan
+from tidemark.operations.times import told_time
+from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.topology.plan import TopologyPlan
 
 START_STOP_S = 30.0

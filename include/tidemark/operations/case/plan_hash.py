@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from tidemark.oncall.case import Case
+from tidemark.operations.case.case import Case
 from tidemark.topology.plan import TopologyPlan
 
 SHORT = 12

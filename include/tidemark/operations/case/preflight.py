@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from tidemark.errors import PreflightFailed
-from tidemark.hold import read_hold, stale_because
-from tidemark.local.processes import wait_until
+from tidemark.kafka.group import members
 from tidemark.names import group_instance_id
-from tidemark.oncall.case import Case
-from tidemark.restore.fence import members
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.rewind import unfinished_rewind
-from tidemark.restore.workspace import RestoreState, workspaces
-from tidemark.savepoints.asking import live_instances
+from tidemark.operations.case.case import Case
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.rewind.rewind import unfinished_rewind
+from tidemark.operations.workspace import RestoreState, workspaces
+from tidemark.processes import wait_until
+from tidemark.supervision.hold import read_hold, stale_because
+from tidemark.supervision.live_instances import live_instances
 
 _UNFINISHED = {RestoreState.BUILDING, RestoreState.SWAPPING, RestoreState.ROLLING_BACK}
 _LOOK_S = 1.0

@@ -8,10 +8,10 @@ from enum import StrEnum
 from html import escape
 from typing import Any
 
-from tidemark.oncall.approval import PlanAnswer
-from tidemark.oncall.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
-from tidemark.oncall.planning import told_asked
-from tidemark.restore.when import told_time
+from tidemark.operations.case.approval import PlanAnswer
+from tidemark.operations.case.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
+from tidemark.operations.case.plan import told_asked
+from tidemark.operations.times import told_time
 
 RESTORE = "restore_oncall"
 """The kind of a case that restores; cases of all other kinds are changes."""

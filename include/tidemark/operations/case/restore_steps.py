@@ -18,29 +18,30 @@ from typing import Any
 from tidemark.commit.history import commit_history
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.committed_reader import stalled_after
 from tidemark.names import TaskId, TopicPartition
-from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import DONE, CaseFolder
-from tidemark.oncall.drain import source_lag
-from tidemark.oncall.planning import PlanKind, Planned, planned_restore, planned_rewind, restore_content
-from tidemark.oncall.preflight import instances_here, require_all_here, require_nothing_else
-from tidemark.oncall.target import Latest, Moment, Target, moment_of_offsets, parse_target
-from tidemark.probe import Probe
+from tidemark.operations.case.approval import PlanApproval
+from tidemark.operations.case.case import DONE, CaseFolder
+from tidemark.operations.case.drain import source_lag
+from tidemark.operations.case.plan import PlanKind, Planned, planned_restore, planned_rewind, restore_content
+from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
+from tidemark.operations.case.target import Latest, Moment, Target, moment_of_offsets, parse_target
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.disk_space import require_room
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.plan import RewindPlan, require_rewindable
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind, RewindState
+from tidemark.operations.workspace import RestoreState, Workspace
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.restore_plan import RestorePlan
+from tidemark.recovery.selection import Selection
 from tidemark.restore.bounds import overall, total
-from tidemark.restore.kit import RestoreKit
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.local_copies import read_marker
-from tidemark.restore.past import PastBuilder
-from tidemark.restore.plans import RestorePlan
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.rewind import REWINDS_FOLDER, Rewind, RewindState
-from tidemark.restore.rewind_plan import RewindPlan, require_rewindable
-from tidemark.restore.room import require_room
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.selection import Selection
-from tidemark.restore.workspace import RestoreState, Workspace
-from tidemark.start.evidence import SourceOfState
-from tidemark.start.witnesses import TaskFacts, stalled_after
+from tidemark.restore.restorer import RestoreSuspended
 from tidemark.stores.directory import folder_of
 
 FASTEST = "fastest"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidemark.commit.record import CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.when import parse_time
+from tidemark.operations.times import parse_time
 
 LATEST = "latest"
 _OFFSET = re.compile(r"^\s*(?P<topic>[\w.\-]+)\[(?P<partition>\d+)\]\s*=\s*(?P<offset>\d+)\s*$")

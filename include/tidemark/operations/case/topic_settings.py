@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.errors import StartRefused
-from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import CaseFolder
-from tidemark.oncall.plan_hash import canonical, differences
-from tidemark.oncall.planning import tail
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.operations.case.approval import PlanApproval
+from tidemark.operations.case.case import CaseFolder
+from tidemark.operations.case.plan import tail
+from tidemark.operations.case.plan_hash import canonical, differences
+from tidemark.operations.topic_changes import TopicChange, apply_changes, plan_changes
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 

@@ -11,23 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.cluster import topic_ids
-from tidemark.broker.operator_acls import Command
-from tidemark.change.description import Description
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.operator_rights import verify_operator
-from tidemark.change.stood import Stood, stood
+from tidemark.commit.producer import BatchProducer, TransactionalProducer
 from tidemark.commit.record import CommitRecord
-from tidemark.commit.transaction import BatchProducer, TransactionalProducer
 from tidemark.errors import PreflightFailed
+from tidemark.failpoint import Probe
+from tidemark.kafka.cluster import topic_ids
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.messages import Message
+from tidemark.kafka.operator_acls import Command
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic, transactional_id
-from tidemark.probe import Probe
-from tidemark.restore.alone import aborting, send_offsets, send_record
-from tidemark.restore.fence import fenced, holders
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.identities import topics_in_use
-from tidemark.start.witnesses import stalled_after
-from tidemark.tasks.update import Message
+from tidemark.operations.change.current_state import Stood, stood
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
+from tidemark.registry.description import Description
+from tidemark.registry.operator_rights import verify_operator
+from tidemark.registry.topic_identities import topics_in_use
+from tidemark.restore.fencing import fenced, holders
 
 _QUEUED_RECORDS = 500_000
 

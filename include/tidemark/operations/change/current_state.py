@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from tidemark.broker.topics import partition_counts, task_ids, told_partitions, with_repartition_topics
-from tidemark.change.description import Description
-from tidemark.change.recorded import named, recorded
 from tidemark.errors import StartRefused
+from tidemark.kafka.topics import partition_counts, task_ids, told_partitions, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.kit import Found, RestoreKit
-from tidemark.restore.sources import copy_sources
+from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.copy_sources import copy_sources
+from tidemark.recovery.candidates import changelog_fault, level_batches
+from tidemark.recovery.copy_source import find_copies
+from tidemark.recovery.evidence import Standing
+from tidemark.recovery.start_plan import Fresh, Refuse, standing_of, witnessed
+from tidemark.registry.description import Description
+from tidemark.registry.reader import named, recorded
+from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost
 from tidemark.settings import Settings
-from tidemark.start.copies import find_copies
-from tidemark.start.evidence import Standing
-from tidemark.start.identities import LostTopic, TopicUse, format_lost
-from tidemark.start.plan import Fresh, Refuse, standing_of, witnessed
-from tidemark.start.ways import changelog_fault, level_batches
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan
 

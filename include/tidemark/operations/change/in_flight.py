@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from confluent_kafka import Message as ClientMessage
 
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import BatchProducer
+from tidemark.kafka.messages import Message
 from tidemark.names import TaskId, TopicPartition, by_topic
-from tidemark.restore.alone import aborting
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.evidence import Standing
-from tidemark.tasks.update import Message
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.offline_transaction import aborting
+from tidemark.recovery.evidence import Standing
 from tidemark.topology.plan import TopologyPlan
 
 

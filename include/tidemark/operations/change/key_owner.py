@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tidemark.change.description import StoreState
-from tidemark.change.roles import JOIN_SIDES, ORDER, PROCESS, SUPPRESS
 from tidemark.errors import StartRefused
+from tidemark.registry.description import StoreState
+from tidemark.registry.store_roles import JOIN_SIDES, ORDER, PROCESS, SUPPRESS
 from tidemark.stores.layout import WINDOW_START_BYTES
 from tidemark.topology.plan import StoreKind
 

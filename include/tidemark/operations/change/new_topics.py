@@ -10,10 +10,10 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.acls import verify_granted
-from tidemark.broker.operator_acls import OPERATOR_GRANT, TopicNames, created_acls
-from tidemark.broker.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.errors import BatchAborted
+from tidemark.kafka.acls import verify_granted
+from tidemark.kafka.operator_acls import OPERATOR_GRANT, TopicNames, created_acls
+from tidemark.kafka.topics import TopicSpec, create_topics, ensure_internal_topics, partition_counts
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import TopologyPlan

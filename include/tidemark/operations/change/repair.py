@@ -15,40 +15,40 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import partition_counts
-from tidemark.change.copying import Copier, live_items
-from tidemark.change.description import Description
-from tidemark.change.generations import with_new_changelogs
-from tidemark.change.moving import moved_records
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.recorded import named, settled
-from tidemark.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
-from tidemark.change.repaired import REPAIRS_FOLDER, note_repaired
-from tidemark.change.stood import Stood, kit_of, output_ends, stood
-from tidemark.change.switch import Switch, fenced_stood, standstill
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer
-from tidemark.drill.history import drill_history
-from tidemark.drill.verdicts import DrillVerdict, Name
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.messages import Message
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId
-from tidemark.probe import Probe
-from tidemark.restore.building import StoreBuilder
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.commit import Switch, fenced_stood, standstill
+from tidemark.operations.change.current_state import Stood, kit_of, output_ends, stood
+from tidemark.operations.change.in_flight import moved_records
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
+from tidemark.operations.change.repaired_stores import REPAIRS_FOLDER, note_repaired
+from tidemark.operations.change.store_copy import Copier, live_items
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.history import drill_history
+from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name
+from tidemark.recovery.candidates import MEASURED, Way, changelog_fault, has_lost_beginning, holds_last_commit, weigh
+from tidemark.recovery.evidence import SourceOfState, StoreEvidence, TaskEvidence
+from tidemark.recovery.start_plan import Refuse, best_way
+from tidemark.registry.description import Description
+from tidemark.registry.generations import with_new_changelogs
+from tidemark.registry.reader import named, settled
+from tidemark.registry.topic_identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.recompute import Recomputation, recompute
-from tidemark.restore.restore import RestoreJob, changelog_writes
+from tidemark.restore.restorer import RestoreJob, changelog_writes
+from tidemark.restore.store_builder import StoreBuilder
+from tidemark.restore.task_opener import restore_job
 from tidemark.settings import Settings
-from tidemark.start.evidence import SourceOfState, StoreEvidence, TaskEvidence
-from tidemark.start.identities import BEGIN_AGAIN, TopicUse, format_lost
-from tidemark.start.opening import restore_job
-from tidemark.start.plan import Refuse, best_way
-from tidemark.start.ways import MEASURED, Way, changelog_fault, has_lost_beginning, holds_last_commit, weigh
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of
-from tidemark.tasks.update import Message
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
 _COPIES = (SourceOfState.LOCAL, SourceOfState.STANDBY, SourceOfState.SAVEPOINT)

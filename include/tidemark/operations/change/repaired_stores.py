@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tidemark.files import replace_file
+from tidemark.atomic_file import replace_file
 from tidemark.names import TaskId
 
 REPAIRS_FOLDER = ".repairs"

@@ -15,30 +15,30 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import TopicSpec, partition_counts
-from tidemark.change.copying import Copier, OldState, Place, live_items
-from tidemark.change.description import Description, describe_state, with_generations
-from tidemark.change.generations import next_generation
-from tidemark.change.moving import moved_records, records_between, send_on
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.owners import Owner, owner_of
-from tidemark.change.recorded import named, require_same
-from tidemark.change.rescale_plan import RescalePlan
-from tidemark.change.routing import next_routing, require_routable
-from tidemark.change.stood import Stood, described, kit_of, output_ends, stood
-from tidemark.change.switch import Switch, fenced_stood, standstill
-from tidemark.changelog.policy import repartition_config
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.kafka.topic_config import repartition_config
+from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.partitioning import partitions_of
-from tidemark.probe import Probe
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.commit import Switch, fenced_stood, standstill
+from tidemark.operations.change.current_state import Stood, described, kit_of, output_ends, stood
+from tidemark.operations.change.in_flight import moved_records, records_between, send_on
+from tidemark.operations.change.key_owner import Owner, owner_of
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.change.rescale_plan import RescalePlan
+from tidemark.operations.change.store_copy import Copier, OldState, Place, live_items
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.evidence import Standing
+from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.generations import next_generation
+from tidemark.registry.reader import named, require_same
+from tidemark.registry.routing import next_routing, require_routable
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
-from tidemark.start.evidence import Standing
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.task import changelog_of

@@ -9,28 +9,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import TopicSpec, partition_counts
-from tidemark.change.copying import Copier, OldState, live_items
-from tidemark.change.description import Description
-from tidemark.change.generations import with_new_changelogs
-from tidemark.change.moving import moved_records
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.recorded import named, settled
-from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
-from tidemark.change.stood import Stood, kit_of, output_ends, stood
-from tidemark.change.switch import Switch, fenced_stood, standstill
-from tidemark.changelog.policy import repartition_config
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topic_config import repartition_config
+from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.probe import Probe
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.commit import Switch, fenced_stood, standstill
+from tidemark.operations.change.current_state import Stood, kit_of, output_ends, stood
+from tidemark.operations.change.in_flight import moved_records
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
+from tidemark.operations.change.store_copy import Copier, OldState, live_items
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.evidence import Standing
+from tidemark.registry.description import Description
+from tidemark.registry.generations import with_new_changelogs
+from tidemark.registry.reader import named, settled
+from tidemark.registry.topic_identities import CHANGELOG_REMEDY, TopicUse
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
-from tidemark.start.evidence import Standing
-from tidemark.start.identities import CHANGELOG_REMEDY, TopicUse
 from tidemark.stores.rocksdb import opened
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import TopologyPlan

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.errors import StartRefused
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
-from tidemark.start.evidence import Watermarks
+from tidemark.recovery.evidence import Watermarks
 
 
 class ResetTo(StrEnum):

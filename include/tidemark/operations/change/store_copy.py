@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.commit.transaction import BatchProducer
+from tidemark.commit.producer import BatchProducer
 from tidemark.errors import CopyUnusable, PreflightFailed, StartRefused
+from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
-from tidemark.probe import Probe
-from tidemark.restore.alone import aborting
-from tidemark.restore.kit import Found, RestoreKit
+from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.offline_transaction import aborting
+from tidemark.recovery.evidence import Standing
 from tidemark.restore.listener import RestoreListener
-from tidemark.start.evidence import Standing
-from tidemark.start.opening import restore_job
+from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import Writes, in_chunks
 from tidemark.stores.rocksdb import RocksStore, opened

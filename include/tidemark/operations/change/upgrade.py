@@ -13,28 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.operator_acls import Command
-from tidemark.broker.topics import partition_counts
-from tidemark.change.carry import Fate, StoreChange, carry, obstacles
-from tidemark.change.copying import Copier, OldState, keys_of, live_items
-from tidemark.change.declared import parse_declared
-from tidemark.change.description import Description, describe_state, with_generations
-from tidemark.change.generations import next_generation
-from tidemark.change.moving import moved_records, records_between
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.recorded import named, require_partitions
-from tidemark.change.stood import Stood, described, kit_of, output_ends, stood
-from tidemark.change.switch import Switch, fenced_stood, standstill
-from tidemark.change.upgrade_plan import UpgradePlan
-from tidemark.change.values import converter
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind
-from tidemark.commit.transaction import BatchProducer
+from tidemark.failpoint import Probe
+from tidemark.kafka.operator_acls import Command
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.probe import Probe
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.change.commit import Switch, fenced_stood, standstill
+from tidemark.operations.change.current_state import Stood, described, kit_of, output_ends, stood
+from tidemark.operations.change.in_flight import moved_records, records_between
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.change.store_copy import Copier, OldState, keys_of, live_items
+from tidemark.operations.change.upgrade_plan import UpgradePlan
+from tidemark.operations.change.value_conversion import converter
+from tidemark.operations.context import RestoreKit
+from tidemark.recovery.evidence import Standing
+from tidemark.registry.compatibility import Fate, StoreChange, carry, obstacles
+from tidemark.registry.declarations import parse_declared
+from tidemark.registry.description import Description, describe_state, with_generations
+from tidemark.registry.generations import next_generation
+from tidemark.registry.reader import named, require_partitions
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
-from tidemark.start.evidence import Standing
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.task import changelog_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidemark.change.carry import Fate, StoreChange
 from tidemark.errors import StartRefused
+from tidemark.registry.compatibility import Fate, StoreChange
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tidemark.change.carry import StoreChange
-from tidemark.change.description import StoreState
 from tidemark.errors import TaskCorrupted
+from tidemark.registry.compatibility import StoreChange
+from tidemark.registry.description import StoreState
 from tidemark.stores.layout import ValueLayout, slots_of
 
 

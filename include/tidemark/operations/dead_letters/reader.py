@@ -10,15 +10,14 @@ from typing import Any
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.offsets import EndOffsets
-from tidemark.broker.topics import partition_counts
-from tidemark.commit.dead_letters import OFFSET, PARTITION, PREFIX, REASON, SHORTENED, TIMESTAMP, TOPIC
+from tidemark.commit.dead_letter import OFFSET, PARTITION, PREFIX, REASON, SHORTENED, TIMESTAMP, TOPIC
 from tidemark.errors import PreflightFailed
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.committed_reader import messages_until, stalled_after
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, dlq_topic
-from tidemark.restore.changelog import messages_until
 from tidemark.settings import Settings
-from tidemark.start.witnesses import stalled_after
 from tidemark.tasks.update import Headers
 
 REPLAYED = "replayed"

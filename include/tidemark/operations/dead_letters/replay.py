@@ -21,18 +21,19 @@ from itertools import islice
 from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.admin_errors import failed_request
-from tidemark.broker.purge import KEPT_OFFSETS
 from tidemark.clock import wall_clock_ms
-from tidemark.commit.dead_letters import REASON
-from tidemark.commit.transaction import TransactionalProducer
-from tidemark.letters.letters import REPLAYED, Letter, LetterFilter, Letters, headers_of
+from tidemark.commit.dead_letter import REASON
+from tidemark.commit.producer import TransactionalProducer
+from tidemark.failpoint import Probe
+from tidemark.kafka.admin_errors import failed_request
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.messages import Message
+from tidemark.kafka.purge import KEPT_OFFSETS
 from tidemark.names import replays_transactional_id
-from tidemark.probe import Probe
-from tidemark.restore.alone import aborting
+from tidemark.operations.dead_letters.reader import REPLAYED, Letter, LetterFilter, Letters, headers_of
+from tidemark.operations.offline_transaction import aborting
 from tidemark.settings import Settings
-from tidemark.start.witnesses import stalled_after
-from tidemark.tasks.update import REFUSED, TOO_LARGE, Message
+from tidemark.tasks.update import REFUSED, TOO_LARGE
 
 _AT_ONCE, _BYTES_AT_ONCE = 500, 16 << 20
 _QUEUED_RECORDS = 100_000

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from tidemark.drill.rates import last_rates, newest_rates
-from tidemark.drill.verdicts import DrillVerdict, Name, last_verdicts
 from tidemark.errors import FactsUnavailable
 from tidemark.names import TaskId
-from tidemark.restore.kit import RestoreKit
-from tidemark.start.evidence import SourceOfState, StateCopy
-from tidemark.start.ways import Rates
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.drill_history.rates import last_rates, newest_rates
+from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name, last_verdicts
+from tidemark.recovery.candidates import Rates
+from tidemark.recovery.evidence import SourceOfState, StateCopy
 
 
 @dataclass(frozen=True)

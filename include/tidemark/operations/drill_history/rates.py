@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidemark.drill.report import StoreDrill, Way
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import past_drills
-from tidemark.restore.when import told_time
+from tidemark.database import FactsDatabase
+from tidemark.operations.drill_history.report import StoreDrill, Way
+from tidemark.operations.drill_history.table import past_drills
+from tidemark.operations.times import told_time
+from tidemark.recovery.candidates import MEASURED, Rates
 from tidemark.settings import Settings
-from tidemark.start.ways import MEASURED, Rates
 
 FEWEST_OFFSETS = 10_000
 FEWEST_BYTES = 1_000_000

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tidemark.checks.verdict import Finding, Verdict, worst
 from tidemark.restore.bounds import Figures, total
 from tidemark.topology.plan import Guarantee, TopologyPlan
+from tidemark.verdict import Finding, Verdict, worst
 
 
 def not_compared(plan: TopologyPlan) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class DrillReport:
 
     `not_compared` are stores that savepoints do not contain, with the reason.
 
-    `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.drill.rates`.
+    `rates` are the fields of `start.ways.Rates` that it measured, see `tidemark.operations.drill_history.rates`.
     """
 
     drill_id: str

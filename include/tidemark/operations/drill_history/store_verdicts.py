@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.change.repaired import repaired_ms
-from tidemark.checks.verdict import Verdict
-from tidemark.drill.report import Way
-from tidemark.facts.database import FactsDatabase
-from tidemark.facts.drills import past_drills
+from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
-from tidemark.restore.rewind import finished_rewinds
-from tidemark.restore.when import told_time
-from tidemark.restore.workspace import RestoreState, workspaces
-from tidemark.savepoints.manifest import begun_ms
+from tidemark.operations.change.repaired_stores import repaired_ms
+from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.table import past_drills
+from tidemark.operations.rewind.rewind import finished_rewinds
+from tidemark.operations.times import told_time
+from tidemark.operations.workspace import RestoreState, workspaces
 from tidemark.settings import Settings
+from tidemark.supervision.savepoint_ids import begun_ms
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import TopologyPlan
+from tidemark.verdict import Verdict
 
 Name = tuple[TaskId, str]
 """A task and one of its stores."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
 
-from tidemark.checks.verdict import Verdict
-from tidemark.drill.report import DrillReport, Way
-from tidemark.facts.database import METADATA, FactsDatabase, id_column
+from tidemark.database import METADATA, FactsDatabase, id_column
+from tidemark.operations.drill_history.report import DrillReport, Way
+from tidemark.verdict import Verdict
 
 DRILLS = Table(
     "drills",

@@ -10,26 +10,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.commit.record import CommitKind
-from tidemark.drill.history import DrillHistory, drill_history
 from tidemark.errors import CopyUnusable, StartRefused, StoreFailed, TaskCorrupted
+from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
-from tidemark.probe import Probe
-from tidemark.restore.building import StoreBuilder
-from tidemark.restore.fence import fenced
-from tidemark.restore.kit import Found, RestoreKit
+from tidemark.operations.context import Found, RestoreKit
+from tidemark.operations.drill_history.history import DrillHistory, drill_history
+from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, task_of, workspaces
+from tidemark.recovery.candidates import Way
+from tidemark.recovery.evidence import SourceOfState, Standing
+from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
+from tidemark.recovery.selection import EVERYTHING, Selection
+from tidemark.recovery.start_plan import standing_of
+from tidemark.restore.fencing import fenced
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.local_copies import read_marker
-from tidemark.restore.plans import RestorePlan, StoreRestore
+from tidemark.restore.parallel import side_by_side
 from tidemark.restore.recompute import Recomputation, recompute
-from tidemark.restore.restore import RestoreSuspended
-from tidemark.restore.selection import EVERYTHING, Selection
-from tidemark.restore.side_by_side import side_by_side
-from tidemark.restore.unlogged import carry_over
+from tidemark.restore.restorer import RestoreSuspended
+from tidemark.restore.store_builder import StoreBuilder
+from tidemark.restore.unlogged_stores import carry_over
 from tidemark.restore.verify import Verdict
-from tidemark.restore.workspace import RestoreProgress, RestoreState, Workspace, task_of, workspaces
-from tidemark.start.evidence import SourceOfState, Standing
-from tidemark.start.plan import standing_of
-from tidemark.start.ways import Way
 from tidemark.stores.directory import folder_of
 from tidemark.topology.plan import TopologyPlan
 

@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.broker.cluster import topic_configs
 from tidemark.commit.history import commit_history
 from tidemark.errors import CopyUnusable, StartRefused
+from tidemark.failpoint import Probe
+from tidemark.kafka.cluster import topic_configs
+from tidemark.kafka.committed_reader import stalled_after
 from tidemark.names import TaskId
-from tidemark.probe import Probe
-from tidemark.restore.building import whole_changelog
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.rewind.point_in_time import Moment, Neighbours, moment_of, neighbours
+from tidemark.recovery.copy_source import find_copies
+from tidemark.recovery.evidence import Standing, StateCopy
+from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.moment import Moment, Neighbours, moment_of, neighbours
-from tidemark.restore.restore import RestoreJob, RestoreSuspended
-from tidemark.restore.side_by_side import side_by_side
-from tidemark.start.copies import find_copies
-from tidemark.start.evidence import Standing, StateCopy
-from tidemark.start.opening import restore_job
-from tidemark.start.witnesses import TaskFacts, stalled_after
+from tidemark.restore.parallel import side_by_side
+from tidemark.restore.restorer import RestoreJob, RestoreSuspended
+from tidemark.restore.store_builder import whole_changelog
+from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
 from tidemark.tasks.values import first_live_segment
 from tidemark.topology.plan import StoreSpec

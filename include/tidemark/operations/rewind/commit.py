@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.broker.topics import partition_counts, told_partitions
+from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import BatchProducer
 from tidemark.errors import PreflightFailed
+from tidemark.failpoint import Probe
+from tidemark.kafka.topics import partition_counts, told_partitions
 from tidemark.names import TaskId, TopicPartition, by_topic
-from tidemark.probe import Probe
-from tidemark.restore.alone import aborting, send_offsets, send_record
-from tidemark.restore.difference import Live, changes
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.past import Past
-from tidemark.start.evidence import Standing
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
+from tidemark.operations.rewind.build import Past
+from tidemark.operations.rewind.store_diff import Live, changes
+from tidemark.recovery.evidence import Standing
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import first_live_segment

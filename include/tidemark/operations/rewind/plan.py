@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.errors import StartRefused
-from tidemark.restore.when import told_time
+from tidemark.operations.times import told_time
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
-from tidemark.restore.when import told_time
-from tidemark.start.evidence import Standing, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.start.ways import MEASURED, Way, weigh
+from tidemark.operations.times import told_time
+from tidemark.recovery.candidates import MEASURED, Way, weigh
+from tidemark.recovery.evidence import Standing, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.topology.durations import format_ms
 
 _CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR}

@@ -15,28 +15,29 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.broker.operator_acls import Command
-from tidemark.change.operator_rights import verify_operator
-from tidemark.change.switch import fence
+from tidemark.atomic_file import replace_file
 from tidemark.commit.history import last_commit_records
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.commit.record import CommitKind, CommitRecord
-from tidemark.commit.transaction import TransactionalProducer
 from tidemark.errors import StartRefused
-from tidemark.files import replace_file
+from tidemark.failpoint import Probe
+from tidemark.kafka.committed_reader import stalled_after
+from tidemark.kafka.operator_acls import Command
 from tidemark.names import TaskId, transactional_id
-from tidemark.probe import Probe
-from tidemark.restore.fence import fenced
-from tidemark.restore.kit import RestoreKit
-from tidemark.restore.past import PastBuilder
-from tidemark.restore.rewind_commit import RewindCommitter, TaskWork
-from tidemark.restore.rewind_plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
-from tidemark.restore.when import told_time
-from tidemark.restore.workspace import Move, Workspace, is_id
-from tidemark.start.evidence import Standing
-from tidemark.start.identities import format_lost
-from tidemark.start.opening import restore_job
-from tidemark.start.plan import Fresh, Refuse, standing_of
-from tidemark.start.witnesses import TaskFacts, stalled_after
+from tidemark.operations.change.commit import fence
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
+from tidemark.operations.rewind.plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
+from tidemark.operations.times import told_time
+from tidemark.operations.workspace import Move, Workspace, is_id
+from tidemark.recovery.evidence import Standing
+from tidemark.recovery.facts import TaskFacts
+from tidemark.recovery.start_plan import Fresh, Refuse, standing_of
+from tidemark.registry.operator_rights import verify_operator
+from tidemark.registry.topic_identities import format_lost
+from tidemark.restore.fencing import fenced
+from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
 
 REWINDS_FOLDER = ".rewinds"

@@ -13,8 +13,8 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
-from tidemark.tasks.nodes.results import Results, result_rows
 from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.results import Results, result_rows
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, StoreSpec, Window
 from tidemark.topology.stores import window_span_ms

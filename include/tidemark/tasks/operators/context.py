@@ -14,11 +14,11 @@ from tidemark.processors import KeyValueStore, Punctuate
 from tidemark.stores.pending import PendingStore
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.code import code_failed
-from tidemark.tasks.nodes.columns import with_sequence
-from tidemark.tasks.nodes.row_store import RowStore
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.columns import with_sequence
+from tidemark.tasks.operators.row_store import RowStore
 from tidemark.tasks.records import from_dicts, rows_of
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, UnusableValue
+from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, UnusableValue
 from tidemark.tasks.rows import Rows
 from tidemark.topology.plan import Process
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
-from tidemark.tasks.nodes.columns import TIME_BYTES, Flags, Numbers, big_endian, key_codes, make_rows, numbers
+from tidemark.tasks.operators.columns import TIME_BYTES, Flags, Numbers, big_endian, key_codes, make_rows, numbers
 from tidemark.tasks.rows import KEY, TIMESTAMP, Rows, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import Column
 

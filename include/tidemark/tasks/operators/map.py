@@ -1,6 +1,6 @@
 """Stateless SQL after a stateful node, run by DuckDB on the batch's Arrow rows.
 
-Expressions are Spark SQL as everywhere in a topology. `tidemark.topology.behind` translates those whose result is certain to be
+Expressions are Spark SQL as everywhere in a topology. `tidemark.topology.sql.duckdb` translates those whose result is certain to be
 Spark's, and refuses others when the topology is written.
 """
 
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from tidemark.errors import BufferFull
 from tidemark.stores.pending import PendingStore
-from tidemark.tasks.nodes.columns import in_sequence
 from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import in_sequence
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
-from tidemark.topology.behind import DUCK_TYPE, duck_sql
 from tidemark.topology.plan import Column, Map
 from tidemark.topology.schema import KEY as RECORD_KEY
+from tidemark.topology.sql.duckdb import DUCK_TYPE, duck_sql
 
 
 class MapOperator:

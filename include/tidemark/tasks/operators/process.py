@@ -13,11 +13,11 @@ from tidemark.processors import ArrowProcessor, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.tasks.code import code_failed, load_code
 from tidemark.tasks.forks import behind
-from tidemark.tasks.nodes.columns import last_sequence, with_sequence
-from tidemark.tasks.nodes.context import TaskContext
 from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import last_sequence, with_sequence
+from tidemark.tasks.operators.context import TaskContext
 from tidemark.tasks.records import rows_of, to_dicts
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
+from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, FoundLate, Refusals, UnusableValue
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, value_schema
 from tidemark.topology.plan import Process
 

@@ -18,11 +18,11 @@ from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.code import load_code
 from tidemark.tasks.forks import record_of
-from tidemark.tasks.nodes.columns import in_sequence, make_rows, numbers
-from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import in_sequence, make_rows, numbers
+from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.records import Row, from_dicts, to_dicts
-from tidemark.tasks.refused import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
+from tidemark.tasks.refused_rows import NOT_THE_ROWS_FAULT, Refusals, UnusableValue
 from tidemark.tasks.rows import (
     DELETED,
     KEY,

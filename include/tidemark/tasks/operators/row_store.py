@@ -13,7 +13,7 @@ from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore, Undo
 from tidemark.stores.protocol import WHOLE
 from tidemark.tasks.records import Row, from_dicts
-from tidemark.tasks.refused import FoundLate, UnusableValue
+from tidemark.tasks.refused_rows import FoundLate, UnusableValue
 from tidemark.tasks.rows import DELETED, ROW_TYPES, decode_rows, encode_rows, value_schema
 from tidemark.topology.plan import StoreKind, StoreSpec
 

@@ -22,8 +22,8 @@ from tidemark.stores.session_keys import session_keys, sessions_between
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.fold import fold_into
 from tidemark.tasks.merge import merge_groups
-from tidemark.tasks.nodes.results import Results, result_rows
 from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.results import Results, result_rows
 from tidemark.tasks.rows import no_rows
 from tidemark.topology.plan import Aggregation, Fold, SessionWindow
 

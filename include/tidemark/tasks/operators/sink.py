@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.kafka.messages import Message
 from tidemark.stores.layout import bytes_list
-from tidemark.tasks.nodes.columns import big_endian, numbers
-from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
+from tidemark.tasks.operators.columns import big_endian, numbers
+from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.render import json_records
 from tidemark.tasks.rows import DELETED, KEY, TIMESTAMP, Rows
-from tidemark.tasks.update import Message
 from tidemark.topology.plan import RowSink, Sink, WindowedKey
 
 

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
-from tidemark.tasks.nodes.columns import (
+from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import (
     Flags,
     Numbers,
     flags,
@@ -30,9 +31,8 @@ from tidemark.tasks.nodes.columns import (
     numbers,
     spans,
 )
-from tidemark.tasks.nodes.joined_rows import JoinedRows, Kept
-from tidemark.tasks.nodes.waiting import NEVER_MS, Waiting, key_of, time_of, waiting_keys
-from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.joined_rows import JoinedRows, Kept
+from tidemark.tasks.operators.unmatched_rows import NEVER_MS, Waiting, key_of, time_of, waiting_keys
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -44,8 +44,8 @@ from tidemark.tasks.rows import (
     no_rows,
     value_schema,
 )
+from tidemark.topology.paths import LEFT_FIRST, Met
 from tidemark.topology.plan import Column, JoinKind, StreamStreamJoin
-from tidemark.topology.roads import LEFT_FIRST, Met
 
 _CLOSED, _OWN = 0, 1
 """Among the results of one record, rows without a partner that it closes come before its own results."""

@@ -25,7 +25,8 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.forks import record_of
-from tidemark.tasks.nodes.columns import (
+from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import (
     TIME_BYTES,
     big_endian,
     flags,
@@ -34,8 +35,7 @@ from tidemark.tasks.nodes.columns import (
     make_rows,
     numbers,
 )
-from tidemark.tasks.nodes.results import WINDOW_END, WINDOW_START
-from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.results import WINDOW_END, WINDOW_START
 from tidemark.tasks.render import json_records
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, decode_rows, value_schema
 from tidemark.topology.plan import Column, Suppress, WhenFull

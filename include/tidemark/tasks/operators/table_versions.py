@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.columns import Flags, Numbers, flags, key_codes, numbers, spans
+from tidemark.tasks.operators.columns import Flags, Numbers, flags, key_codes, numbers, spans
 from tidemark.tasks.rows import (
     DELETED,
     KEY,

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.columns import (
+from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.columns import (
     Flags,
     Numbers,
     flags,
@@ -27,8 +28,7 @@ from tidemark.tasks.nodes.columns import (
     make_rows,
     numbers,
 )
-from tidemark.tasks.nodes.history import TableHistory
-from tidemark.tasks.operator import BatchTime, Emitted
+from tidemark.tasks.operators.table_versions import TableHistory
 from tidemark.tasks.rows import (
     DELETED,
     KEY,
@@ -41,8 +41,8 @@ from tidemark.tasks.rows import (
     rows_schema,
     value_schema,
 )
+from tidemark.topology.paths import LEFT_FIRST, RIGHT_FIRST, Met
 from tidemark.topology.plan import JoinKind, StreamTableJoin, TableSource, TableTableJoin
-from tidemark.topology.roads import LEFT_FIRST, RIGHT_FIRST, Met
 
 
 @dataclass(frozen=True)

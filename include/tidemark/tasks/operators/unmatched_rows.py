@@ -16,8 +16,8 @@ from sortedcontainers import SortedDict
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.columns import TIME_BYTES, Numbers, big_endian, numbers
-from tidemark.tasks.nodes.joined_rows import COUNTER_BYTES, Kept
+from tidemark.tasks.operators.columns import TIME_BYTES, Numbers, big_endian, numbers
+from tidemark.tasks.operators.joined_rows import COUNTER_BYTES, Kept
 from tidemark.tasks.rows import KEY, TIMESTAMP
 from tidemark.topology.plan import StreamStreamJoin
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from tidemark.topology.layering import Item, Line, arrange, longest_paths
-from tidemark.topology.picture_parts import Box, Kind, Parts, parts_of
-from tidemark.topology.picture_svg import HEAD, legend, svg, title_width
+from tidemark.topology.drawing.diagram import Box, Kind, Parts, parts_of
+from tidemark.topology.drawing.layering import Item, Line, arrange, longest_paths
+from tidemark.topology.drawing.svg import HEAD, legend, svg, title_width
 from tidemark.topology.plan import SubTopology, TopologyPlan
 
 Point = tuple[float, float]

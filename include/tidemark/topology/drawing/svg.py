@@ -6,10 +6,10 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tidemark.topology.picture_parts import Kind, text_width
+from tidemark.topology.drawing.diagram import Kind, text_width
 
 if TYPE_CHECKING:
-    from tidemark.topology.picture import Drawing, Frame, Placed, Points
+    from tidemark.topology.drawing.layout import Drawing, Frame, Placed, Points
 
 HEAD = 26.0
 """Height of a heading."""

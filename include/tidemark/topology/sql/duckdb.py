@@ -1,7 +1,7 @@
 """Translation of Spark SQL to DuckDB, for expressions after a stateful node.
 
 Only forms are accepted for which both engines can be made to agree. Each gives Spark's value (without ANSI mode) for every
-input: integers wrap around, what cannot be computed is null, casts truncate and saturate as in Java. `tests/tasks/test_map.py`
+input: integers wrap around, what cannot be computed is null, casts truncate and saturate as in Java. `tests/integration/tasks/test_map.py`
 compares the results with Spark. Everything else is refused.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.plan import Column
-from tidemark.topology.sql import quoted
+from tidemark.topology.sql.expressions import quoted
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidTopology
-from tidemark.topology.functions import AGGREGATES, CAST_FUNCTIONS, GENERATORS, NON_DETERMINISTIC
 from tidemark.topology.plan import Column
+from tidemark.topology.sql.functions import AGGREGATES, CAST_FUNCTIONS, GENERATORS, NON_DETERMINISTIC
 
 if TYPE_CHECKING:
     from sqlglot import exp

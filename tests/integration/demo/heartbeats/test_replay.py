@@ -2,93 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import threading
-import time
-
 import pytest
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 
-from tidemark.errors import InvalidSettings, OutcomeUnknown, PreflightFailed
-from tidemark.heartbeats.disorder import Disorder
-from tidemark.heartbeats.producer import ReplayProducer
-from tidemark.heartbeats.replay import DEFAULT_PATIENTS, Pace, Replay, ReplayOptions
-
-NOW = 1_700_000_000_000
-
-
-def test_an_endless_replay_begins_now_at_the_speed_of_the_hearts():
-    pace = Pace.of(ReplayOptions(), NOW)
-    assert (pace.patients, pace.start_ms, pace.speed) == (DEFAULT_PATIENTS, NOW, 1.0)
-
-
-def test_a_rate_brings_as_many_patients_as_it_needs():
-    for rate in (1.0, 700.0, 12_345.0):
-        pace = Pace.of(ReplayOptions(rate=rate), NOW)
-        assert pace.speed is not None
-        assert pace.speed <= 1
-        assert pace.beats_per_second >= rate
-        assert pace.start_ms == NOW
-
-
-def test_a_bounded_replay_begins_in_the_past_and_never_passes_the_clock():
-    for disorder in (Disorder(), Disorder(late=0.01)):
-        pace = Pace.of(ReplayOptions(patients=100, events=100_000, disorder=disorder), NOW)
-        assert pace.speed is None
-        assert pace.start_ms + 100_000 / pace.beats_per_second * 1000 < NOW
-
-
-def test_running_ahead_of_the_clock_is_refused_with_a_remedy():
-    with pytest.raises(InvalidSettings, match="--patients"):
-        Pace.of(ReplayOptions(patients=10, rate=1000.0), NOW)
-    with pytest.raises(InvalidSettings, match="or earlier"):
-        Pace.of(ReplayOptions(patients=10, events=100_000, start_ms=NOW - 1000), NOW)
-
-
-@pytest.mark.parametrize("options", [{"patients": 0}, {"rate": -1.0}, {"events": 0}])
-def test_numbers_that_make_no_replay_are_refused(options: dict[str, int]):
-    with pytest.raises(InvalidSettings, match="above 0"):
-        Pace.of(ReplayOptions(**options), NOW)
-
-
-class Collecting:
-    """A producer that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[bytes | None, bytes]] = []
-
-    def send(self, records) -> None:
-        self.records += records
-
-    def flush(self) -> None:
-        """Nothing is queued."""
-
-
-def replayed(options: ReplayOptions) -> list[tuple[bytes | None, bytes]]:
-    producer = Collecting()
-    assert Replay(options, producer).run() == len(producer.records)
-    return producer.records
-
-
-def test_the_same_seed_and_start_give_the_same_records_at_any_pace():
-    start_ms = time.time_ns() // 1_000_000 - 600_000
-    disorder = Disorder(seed=9, late=0.01, out_of_order=0.1, bad=0.05)
-    fast = replayed(ReplayOptions(patients=40, events=2_000, start_ms=start_ms, disorder=disorder))
-    paced = replayed(ReplayOptions(patients=40, events=2_000, start_ms=start_ms, rate=4_000.0, disorder=disorder))
-    assert fast == paced
-    assert len(fast) == 2_000
-
-
-def test_a_rate_is_kept_and_stop_ends_an_endless_replay():
-    producer = Collecting()
-    replay = Replay(ReplayOptions(rate=2_000.0), producer)
-    timer = threading.Timer(1.5, replay.stop)
-    timer.start()
-    began = time.monotonic()
-    sent = replay.run()
-    assert sent == pytest.approx(2_000 * (time.monotonic() - began), rel=0.25)
-    newest = max(json.loads(value)["beat_ms"] for _, value in producer.records)
-    assert abs(newest - time.time_ns() // 1_000_000) < 1_500
+from demo.heartbeats.disorder import Disorder
+from demo.heartbeats.producer import ReplayProducer
+from demo.heartbeats.replay import Replay, ReplayOptions
+from tidemark.errors import OutcomeUnknown, PreflightFailed
 
 
 @pytest.mark.broker

@@ -6,27 +6,27 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
-from tests.oncall.approving import answered
-from tests.restore.counting import NO_PROBE, CountingApp, Crash
-from tests.restore.test_restore_run import counts_of
-from tests.restore.test_rewind import YES, rewind_of
+from tests.integration.operations.rewind.test_rewind import YES, rewind_of
+from tests.integration.restore.test_restore_run import counts_of
+from tests.support.counting import NO_PROBE, CountingApp, Crash
+from tests.system.oncall.approving import answered
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import OutcomeUnknown, PreflightFailed, StartRefused
-from tidemark.hold import Hold, take_hold
-from tidemark.oncall.approval import PlanApproval
-from tidemark.oncall.case import Case, CaseFolder
-from tidemark.oncall.drain import drain
-from tidemark.oncall.plan_hash import plan_hash
-from tidemark.oncall.planning import PlanKind
-from tidemark.oncall.report import RESTORE
-from tidemark.oncall.steps import FASTEST, OnCall
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.case.approval import PlanApproval
+from tidemark.operations.case.case import Case, CaseFolder
+from tidemark.operations.case.drain import drain
+from tidemark.operations.case.plan import PlanKind
+from tidemark.operations.case.plan_hash import plan_hash
+from tidemark.operations.case.report import RESTORE
+from tidemark.operations.case.restore_steps import FASTEST, OnCall
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources, past_sources
+from tidemark.operations.restore.run import make_plan
+from tidemark.operations.workspace import RestoreState, new_id, workspaces
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.run import make_plan
-from tidemark.restore.sources import copy_sources, past_sources
-from tidemark.restore.workspace import RestoreState, new_id, workspaces
-from tidemark.start.evidence import SourceOfState
+from tidemark.supervision.hold import Hold, take_hold
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
@@ -237,7 +237,7 @@ def test_should_refuse_before_anything_is_done(app, monkeypatch):
         call_of(app).preflight()
     (app.settings.var_dir / "instances" / f"{app.name}.hold.json").unlink()
     full = shutil.disk_usage(app.settings.state_dir)._replace(free=1)
-    monkeypatch.setattr("tidemark.restore.room.shutil.disk_usage", lambda _folder: full)
+    monkeypatch.setattr("tidemark.operations.disk_space.shutil.disk_usage", lambda _folder: full)
     # What is built needs room, whatever lies there.
     shutil.rmtree(app.settings.state_dir)
     with pytest.raises(PreflightFailed, match="1 are free"):

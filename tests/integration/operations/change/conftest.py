@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from spark_jobs.testing import spark, topology_driver
+from spark_jobs.testing.fixtures import spark, topology_driver
 
 __all__ = ["spark", "topology_driver"]

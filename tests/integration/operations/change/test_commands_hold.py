@@ -1,4 +1,4 @@
-"""Every command that changes a stopped application holds it meanwhile, as Airflow's DAGs do (`tidemark.hold`)."""
+"""Every command that changes a stopped application holds it meanwhile, as Airflow's DAGs do (`tidemark.supervision.hold`)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.change.changing import ChangingApp, version
-from tests.restore.counting import NO_PROBE, Crash, committed
+from tests.support.changes import ChangingApp, version
+from tests.support.counting import NO_PROBE, Crash, committed
 
-from tidemark.broker.operator_acls import Command
-from tidemark.change.repair import Repair
-from tidemark.change.rescale import Rescale
-from tidemark.change.reset import Reset
-from tidemark.change.reset_plan import ResetTo, StateAfter
-from tidemark.change.upgrade import Upgrade
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import ApplicationHeld, TaskLocked
-from tidemark.hold import Hold, acting_for, read_hold, release_hold, stale_because, take_hold
 from tidemark.instance.instance import Instance
-from tidemark.restore.kit import RestoreKit
+from tidemark.kafka.operator_acls import Command
+from tidemark.operations.change.repair import Repair
+from tidemark.operations.change.rescale import Rescale
+from tidemark.operations.change.reset import Reset
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.change.upgrade import Upgrade
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources, past_sources
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
+from tidemark.operations.workspace import Workspace, new_id, workspaces
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.past import PastBuilder
-from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.sources import copy_sources, past_sources
-from tidemark.restore.workspace import Workspace, new_id, workspaces
+from tidemark.supervision.hold import Hold, acting_for, read_hold, release_hold, stale_because, take_hold
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[4]
@@ -192,12 +192,12 @@ def test_should_take_over_the_hold_of_a_command_that_was_killed(app, tmp_path, m
     )
     module = tmp_path / f"{name}.py"
     module.write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
     arm_file = tmp_path / "arm.json"
     environment = {
         **os.environ, **app.settings.as_environment(), "PYTHONPATH": f"{ROOT / 'include'}:{ROOT}",
-        "TIDEMARK_PROBE": "tests.crash.probe:kill", "TEST_CRASH_ARM": str(arm_file),
+        "TIDEMARK_PROBE": "tests.system.crash.probe:kill", "TEST_CRASH_ARM": str(arm_file),
     }  # fmt: skip
 
     def tidemark(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,21 +7,21 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
-from tests.change.changing import ChangingApp
-from tests.change.test_repair import repair_of
-from tests.change.test_rescale import rescale_of
-from tests.change.test_reset import reset_of
-from tests.change.test_upgrade import RENAMED, description, renamed, upgrade_of
-from tests.purging import purge
-from tests.restore.counting import NO_PROBE
+from tests.integration.operations.change.test_repair import repair_of
+from tests.integration.operations.change.test_rescale import rescale_of
+from tests.integration.operations.change.test_reset import reset_of
+from tests.integration.operations.change.test_upgrade import RENAMED, description, renamed, upgrade_of
+from tests.support.changes import ChangingApp
+from tests.support.counting import NO_PROBE
+from tests.support.purging import purge
 
-from tidemark.broker.topics import TopicSpec, partition_counts
-from tidemark.change.new_topics import NewTopics
-from tidemark.change.reset_plan import ResetTo, StateAfter
-from tidemark.commit.transaction import TransactionalProducer
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import BatchAborted, OutcomeUnknown, StartRefused
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TopicPartition
+from tidemark.operations.change.new_topics import NewTopics
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 

@@ -14,34 +14,34 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
-from tests.change.changing import ChangingApp
-from tests.change.test_reset import reset_of
-from tests.change.test_upgrade import description
-from tests.instance.test_topic_identity import delete, lose_the_disk, make_again, seen
-from tests.purging import purge
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
-from tests.restore.test_restore_run import counts_of
-from tests.standby.test_standby_description import standing_by
-from tests.truth.topics import read_all
+from tests.integration.instance.test_topic_identity import delete, lose_the_disk, make_again, seen
+from tests.integration.operations.change.test_reset import reset_of
+from tests.integration.operations.change.test_upgrade import description
+from tests.integration.restore.test_restore_run import counts_of
+from tests.integration.standby.test_standby_description import standing_by
+from tests.support.changes import ChangingApp
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, committed, crash_at
+from tests.support.purging import purge
+from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.change.recorded import settled_plan
-from tidemark.change.repair import Repair
-from tidemark.change.repaired import repaired_ms
-from tidemark.change.reset_plan import ResetTo, StateAfter
-from tidemark.checks.verdict import Verdict
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
-from tidemark.drill.history import drill_history
 from tidemark.errors import PreflightFailed, StartRefused
-from tidemark.local.processes import wait_until
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.operations.change.repair import Repair
+from tidemark.operations.change.repaired_stores import repaired_ms
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.operations.drill_history.history import drill_history
+from tidemark.processes import wait_until
+from tidemark.recovery.evidence import SourceOfState
+from tidemark.registry.reader import settled_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 from tidemark.standby.copies import StandbyCopies
-from tidemark.start.evidence import SourceOfState
+from tidemark.verdict import Verdict
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 YES = lambda _plan: True  # noqa: E731
@@ -261,7 +261,7 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
         assert found.verdicts == {}
         return replace(found, verdicts={(task, "n"): Suspect() for task in app.last_records()})
 
-    monkeypatch.setattr("tidemark.change.repair.drill_history", suspected)
+    monkeypatch.setattr("tidemark.operations.change.repair.drill_history", suspected)
     with pytest.raises(
         StartRefused, match=r"the drill of today found 9 keys .*`--from source` computes the store again"
     ):
@@ -327,14 +327,14 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
     """SIGKILL of the real command, again and again."""
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
     arm = tmp_path / "arm.json"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(project_root() / "include"), str(project_root())]),
         "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
-        "TIDEMARK_PROBE": "tests.crash.probe:kill",
+        "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
         "TEST_CRASH_ARM": str(arm),
     }
     delete(app, changelog_of(app))
@@ -352,7 +352,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
 def test_the_command_should_show_then_do_it(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
     def command(*options):

@@ -5,22 +5,22 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from tests.change.changing import ChangingApp, CountingAndSumming
-from tests.change.test_repair import YES, changelog_of, not_asked, repair_of, strange
-from tests.change.test_upgrade import upgrade_of
-from tests.instance.test_topic_identity import delete, lose_the_disk
-from tests.purging import purge
-from tests.restore.counting import PARTITIONS, CountingApp
-from tests.restore.test_restore_run import SeenTwice, counts_of, restore
-from tests.restore.test_rewind import TASKS, last_records
-from tests.restore.test_rewind_stores import SecondsSource, in_windows, live_windows, windows_of
+from tests.integration.instance.test_topic_identity import delete, lose_the_disk
+from tests.integration.operations.change.test_repair import YES, changelog_of, not_asked, repair_of, strange
+from tests.integration.operations.change.test_upgrade import upgrade_of
+from tests.integration.operations.rewind.test_rewind import TASKS, last_records
+from tests.integration.operations.rewind.test_rewind_stores import SecondsSource, in_windows, live_windows, windows_of
+from tests.integration.restore.test_restore_run import SeenTwice, counts_of, restore
+from tests.support.changes import ChangingApp, CountingAndSumming
+from tests.support.counting import PARTITIONS, CountingApp
+from tests.support.purging import purge
 
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import StartRefused
 from tidemark.names import TopicPartition
-from tidemark.restore.workspace import RestoreState
-from tidemark.savepoints.command import SavepointCommand
-from tidemark.start.evidence import SourceOfState
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.operations.workspace import RestoreState
+from tidemark.recovery.evidence import SourceOfState
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.topology.builder import Topology

@@ -7,27 +7,27 @@ import threading
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from tests.change.changing import version, version_one
-from tests.change.routing_source import RoutingSource
-from tests.change.test_reset import reset_of
-from tests.change.test_upgrade import description, upgrade_of
-from tests.restore.counting import NO_PROBE, CountingApp, Crash, crash_at, outputs
-from tests.truth.topics import read_all
+from tests.integration.operations.change.test_reset import reset_of
+from tests.integration.operations.change.test_upgrade import description, upgrade_of
+from tests.support.changes import version, version_one
+from tests.support.counting import NO_PROBE, CountingApp, Crash, crash_at, outputs
+from tests.support.routing_source import RoutingSource
+from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
 
-from tidemark.broker.offsets import EndOffsets, committed_offsets
-from tidemark.broker.topics import ensure_user_topics, partition_counts
-from tidemark.change.recorded import settled_plan
-from tidemark.change.rescale import Rescale
-from tidemark.change.reset_plan import ResetTo, StateAfter
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
 from tidemark.instance.instance import Instance
+from tidemark.kafka.offsets import EndOffsets, committed_offsets
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.partitioning import partitions_of
+from tidemark.operations.change.rescale import Rescale
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
+from tidemark.registry.reader import settled_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import WHOLE
@@ -206,7 +206,7 @@ def test_should_refuse_what_is_so_already_and_show_without_changing(app, tmp_pat
     name = app.for_commands(tmp_path, monkeypatch)
     monkeypatch.setenv("COLUMNS", "250")
     (tmp_path / f"{name}.py").write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
     def command(*options):

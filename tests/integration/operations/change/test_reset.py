@@ -13,26 +13,25 @@ from collections import Counter
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from tests.change.changing import ChangingApp
-from tests.change.test_upgrade import description
-from tests.restore.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
+from tests.integration.operations.change.test_upgrade import description
+from tests.support.changes import ChangingApp
+from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at
 from typer.testing import CliRunner
 
-from tidemark.broker.offsets import EndOffsets
-from tidemark.change.reset import Reset
-from tidemark.change.reset_plan import ResetTo, StateAfter, parse_offsets, target_offsets
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ApplicationHeld, StartRefused
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TopicPartition
+from tidemark.operations.change.reset import Reset
+from tidemark.operations.change.reset_plan import ResetTo, StateAfter
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
-from tidemark.start.evidence import Watermarks
 
 YES = lambda _plan: True  # noqa: E731
-P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
-SOURCES = {P0: Watermarks(5, 100), P1: Watermarks(0, 7)}
+
+
 broker = pytest.mark.broker
 
 
@@ -134,7 +133,7 @@ def test_should_go_on_without_what_is_deleted(app):
 def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
 
     def command(*options):
@@ -162,7 +161,7 @@ def test_the_command_should_move_to_given_offsets(app, tmp_path, monkeypatch):
 def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_path):
     """SIGKILL of the real command, again and again; the start that comes next does what a committed one has left."""
     (tmp_path / "made_reset.py").write_text(
-        f"from tests.change.changing import version_one\ndef topology():\n    return version_one({app.name!r})\n"
+        f"from tests.support.changes import version_one\ndef topology():\n    return version_one({app.name!r})\n"
     )
     arm = tmp_path / "arm.json"
     environment = {
@@ -170,7 +169,7 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
         **app.settings.as_environment(),
         "PYTHONPATH": os.pathsep.join([str(project_root() / "include"), str(project_root())]),
         "TIDEMARK_TOPOLOGY_PATH": str(tmp_path),
-        "TIDEMARK_PROBE": "tests.crash.probe:kill",
+        "TIDEMARK_PROBE": "tests.system.crash.probe:kill",
         "TEST_CRASH_ARM": str(arm),
     }
     command = [sys.executable, "-m", "tidemark.cli.main", "offsets", "reset", "made_reset"]
@@ -193,31 +192,3 @@ def test_should_be_whole_or_not_at_all_wherever_the_command_is_killed(app, tmp_p
     app.feed(200)
     app.run()
     assert app.counts() == app.expected
-
-
-def test_should_go_to_the_beginning_or_the_end():
-    nobody = EndOffsets(None, 1)
-    assert target_offsets(ResetTo.EARLIEST, SOURCES, {}, None, nobody) == {P0: 5, P1: 0}
-    assert target_offsets(ResetTo.LATEST, SOURCES, {}, None, nobody) == {P0: 100, P1: 7}
-
-
-@pytest.mark.parametrize("offset", [5, 6, 99, 100])
-def test_should_go_to_offsets_that_are_there(offset):
-    given = parse_offsets([f"in:0={offset}", "in:1=0"])
-    assert target_offsets(ResetTo.OFFSETS, SOURCES, given, None, EndOffsets(None, 1)) == {P0: offset, P1: 0}
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["in:0=4", "in:1=0"], "4 does not exist, the partition holds 5 to 100"),
-        (["in:0=101", "in:1=0"], "101 does not exist"),
-        (["in:0=5"], r"--offset in:1=… is missing"),
-        (["in:0=5", "in:1=0", "in:2=0"], "does not read this partition"),
-        (["in=5"], "write TOPIC:PARTITION=OFFSET"),
-        (["in:0=-1"], "write TOPIC:PARTITION=OFFSET"),
-    ],
-)
-def test_should_refuse_offsets_that_are_not_there(texts, message):
-    with pytest.raises(StartRefused, match=message):
-        target_offsets(ResetTo.OFFSETS, SOURCES, parse_offsets(texts), None, EndOffsets(None, 1))

@@ -7,20 +7,20 @@ from collections import Counter
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.change.changing import ChangingApp, version
-from tests.restore.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at, outputs
+from tests.support.changes import ChangingApp, version
+from tests.support.counting import NO_PROBE, PARTITIONS, Crash, come_to, committed, crash_at, outputs
 from typer.testing import CliRunner
 
-from tidemark.broker.topics import partition_counts
-from tidemark.change.recorded import recorded
-from tidemark.change.upgrade import CHANGES_FOLDER, Upgrade
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import ExitCode, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance
-from tidemark.local.processes import wait_until
+from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition
+from tidemark.operations.change.upgrade import CHANGES_FOLDER, Upgrade
+from tidemark.processes import wait_until
+from tidemark.registry.reader import recorded
 from tidemark.restore.listener import LoggingRestoreListener
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
@@ -209,7 +209,7 @@ def test_an_instance_that_is_given_a_partition_that_came_later_should_end(app):
 def test_the_command_should_show_refuse_and_do_it(app, tmp_path, monkeypatch):
     name = app.for_commands(tmp_path, monkeypatch)
     (tmp_path / f"{name}.py").write_text(
-        "from tests.change.changing import version\ndef topology():\n"
+        "from tests.support.changes import version\ndef topology():\n"
         f"    return version({app.name!r}, '2', 'total', n='count(*)', twos='sum(v)')\n"
     )
 

@@ -1,10 +1,10 @@
-"""Records that cannot be read, more at once than one batch may have: `python -m tests.letters.run` does it with a million."""
+"""Records that cannot be read, more at once than one batch may have: `python -m tests.system.dead_letters.run` does it with a million."""
 
 from __future__ import annotations
 
 import pytest
 from spark_jobs.bounded_read import LETTERS_AT_ONCE
-from tests.letters.many import MOST_COLLECTING, ManyLetters, get_through, wrong_letters
+from tests.system.dead_letters.many import MOST_COLLECTING, ManyLetters, get_through, wrong_letters
 
 
 @pytest.mark.broker

@@ -6,12 +6,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from tidemark.broker.clients import librdkafka_config
 from tidemark.errors import OutcomeUnknown
-from tidemark.letters import records_at as module
-from tidemark.letters.letters import headers_of
-from tidemark.letters.records_at import records_at
+from tidemark.kafka import records_at as module
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.records_at import records_at
 from tidemark.names import TopicPartition
+from tidemark.operations.dead_letters.reader import headers_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(120)]
 

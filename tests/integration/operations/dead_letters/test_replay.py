@@ -7,19 +7,19 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from tests.truth.topics import read_all
+from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
 
-from tidemark.broker.clients import librdkafka_config
-from tidemark.broker.preflight import preflight
-from tidemark.broker.sizes import size_limits
-from tidemark.broker.topics import ensure_user_topics
 from tidemark.cli import dlq as command
-from tidemark.commit.dead_letters import dead_letter_record
-from tidemark.commit.transaction import TransactionalProducer
+from tidemark.commit.dead_letter import dead_letter_record
+from tidemark.commit.producer import TransactionalProducer
 from tidemark.errors import ProducerFenced
-from tidemark.letters.letters import LetterFilter, Letters
-from tidemark.letters.replay import PROCESSED, REPLAYED_BEFORE, Replay, purge
+from tidemark.kafka.clients import librdkafka_config
+from tidemark.kafka.preflight import preflight
+from tidemark.kafka.record_sizes import size_limits
+from tidemark.kafka.topics import ensure_user_topics
+from tidemark.operations.dead_letters.reader import LetterFilter, Letters
+from tidemark.operations.dead_letters.replay import PROCESSED, REPLAYED_BEFORE, Replay, purge
 from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
 from tidemark.topology.builder import Topology
 

@@ -10,26 +10,26 @@ from itertools import pairwise
 
 import pytest
 from confluent_kafka import TopicPartition
-from tests.restore.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, committed, crash_at, outputs
-from tests.restore.test_restore_run import counts_of
-from tests.truth.topics import end_offsets
+from tests.integration.restore.test_restore_run import counts_of
+from tests.support.counting import NO_PROBE, PARTITIONS, CountingApp, Crash, Elsewhere, committed, crash_at, outputs
+from tests.support.truth.topics import end_offsets
 from typer.testing import CliRunner
 
-from tidemark.broker.offsets import EndOffsets
 from tidemark.cli.main import build
 from tidemark.clock import wall_clock_ms
 from tidemark.commit.history import commit_history, last_commit_records
 from tidemark.commit.record import CommitKind
 from tidemark.errors import PreflightFailed, StartRefused, TaskLocked
 from tidemark.instance.instance import Instance
+from tidemark.kafka.offsets import EndOffsets
 from tidemark.names import TaskId
-from tidemark.restore.kit import RestoreKit
+from tidemark.operations.context import RestoreKit
+from tidemark.operations.copy_sources import copy_sources, past_sources
+from tidemark.operations.restore.run import RestoreRun, make_plan
+from tidemark.operations.rewind.build import PastBuilder
+from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
+from tidemark.operations.workspace import RestoreState, Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.past import PastBuilder
-from tidemark.restore.rewind import REWINDS_FOLDER, Rewind
-from tidemark.restore.run import RestoreRun, make_plan
-from tidemark.restore.sources import copy_sources, past_sources
-from tidemark.restore.workspace import RestoreState, Workspace, new_id
 from tidemark.stores.directory import folder_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.restore.counting import PARTITIONS, CountingApp, CountingSource, counting
-from tests.restore.test_restore_run import counts_of
-from tests.restore.test_rewind import TASKS, builder_of, last_commit_ms, last_records, rewind
-from tests.truth.replay import compare_replay, replay
-from tests.truth.topics import read_all
+from tests.integration.operations.rewind.test_rewind import TASKS, builder_of, last_commit_ms, last_records, rewind
+from tests.integration.restore.test_restore_run import counts_of
+from tests.support.counting import PARTITIONS, CountingApp, CountingSource, counting
+from tests.support.truth.replay import compare_replay, replay
+from tests.support.truth.topics import read_all
 from typer.testing import CliRunner
 
 from tidemark.cli.main import build
@@ -22,16 +22,16 @@ from tidemark.clock import wall_clock_ms
 from tidemark.commit.record import CommitKind
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, changelog_topic
-from tidemark.restore.rewind_plan import require_rewindable
-from tidemark.restore.rows import StoreRow, rows_of
-from tidemark.savepoints.command import SavepointCommand
+from tidemark.operations.rewind.plan import require_rewindable
+from tidemark.operations.savepoint import SavepointCommand
+from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.directory import folder_of
 from tidemark.stores.layout import split_window_key
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.stores.session_keys import session_keys
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.task import Status
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology

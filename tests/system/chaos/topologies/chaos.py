@@ -42,7 +42,9 @@ def topology() -> Topology:
     events.select("id", "v").join(people).to("chaos-named")
     (
         events.process(
-            "tests.chaos.processor:Totals", emits="id STRING, total BIGINT", stores=[store("totals", "total BIGINT")]
+            "tests.system.chaos.processor:Totals",
+            emits="id STRING, total BIGINT",
+            stores=[store("totals", "total BIGINT")],
         ).to("chaos-totals")
     )
     events.group_by("kind", name="by-kind").sum("v", name="total", store="kinds").to("chaos-kinds")

@@ -30,7 +30,7 @@ def topology() -> Topology:
     )
     (
         events.process(
-            "tests.crash.processor:Totals",
+            "tests.system.crash.processor:Totals",
             emits="id STRING, total BIGINT, recent BIGINT",
             stores=[
                 store("totals", "total BIGINT", ttl="20s"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from demo.heartbeats import recordings as recordings_module
+from demo.heartbeats.beats import NoPulse, find, peaks, trusted
+from demo.heartbeats.recordings import data_folder, recordings, signal
 from tidemark.errors import PreflightFailed
-from tidemark.heartbeats import recordings as recordings_module
-from tidemark.heartbeats.beats import NoPulse, find, peaks, trusted
-from tidemark.heartbeats.recordings import data_folder, recordings, signal
 
 
 def pulse(bpm: float, seconds: float = 60.0, rate_hz: float = 100.0) -> np.ndarray:

@@ -8,14 +8,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.truth.recompute import PATIENT_MONITORING, event
-from tests.truth.topics import Row
+from tests.support.truth.recompute import PATIENT_MONITORING, event
+from tests.support.truth.topics import Row
 
+from demo.heartbeats.disorder import SOUND, Bad, Disorder, Timeline
+from demo.heartbeats.patients import Events, Patients
+from demo.heartbeats.recordings import recordings
+from demo.heartbeats.records import Encoder
 from tidemark.errors import InvalidSettings
-from tidemark.heartbeats.disorder import SOUND, Bad, Disorder, Timeline
-from tidemark.heartbeats.patients import Events, Patients
-from tidemark.heartbeats.recordings import recordings
-from tidemark.heartbeats.records import Encoder
 
 START = 1_700_000_000_000
 MINUTE = 60_000

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tests.change.changing import version, version_one
-from tests.oncall.approving import AT, answered
+from tests.support.changes import version, version_one
+from tests.system.oncall.approving import AT, answered
 
 from tidemark.errors import StartRefused
-from tidemark.oncall.approval import AnswerState, PlanAnswer, PlanApproval, refusal
-from tidemark.oncall.case import Case, CaseFolder
-from tidemark.oncall.plan_hash import plan_content, plan_hash
+from tidemark.operations.case.approval import AnswerState, PlanAnswer, PlanApproval, refusal
+from tidemark.operations.case.case import Case, CaseFolder
+from tidemark.operations.case.plan_hash import plan_content, plan_hash
 from tidemark.settings import Settings
 
 NOW = 1_700_000_000_000

@@ -7,15 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from tests.restore.test_moment import a_record
+from tests.unit.operations.rewind.test_point_in_time import a_record
 
 from tidemark.errors import StartRefused, TaskLocked
-from tidemark.hold import Hold, hold_path, read_hold, release_hold, take_hold
 from tidemark.names import TopicPartition
-from tidemark.oncall.approval import PlanAnswer
-from tidemark.oncall.case import Case, CaseFolder, case_id_of
-from tidemark.oncall.report import RESTORE, Outcome, make_report, outcome_of
-from tidemark.oncall.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
+from tidemark.operations.case.approval import PlanAnswer
+from tidemark.operations.case.case import Case, CaseFolder, case_id_of
+from tidemark.operations.case.report import RESTORE, Outcome, make_report, outcome_of
+from tidemark.operations.case.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
+from tidemark.supervision.hold import Hold, hold_path, read_hold, release_hold, take_hold
 
 NOW = 1_700_000_000_000
 SOURCE = TopicPartition("in", 2)

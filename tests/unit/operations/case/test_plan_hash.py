@@ -6,16 +6,16 @@ import hashlib
 from dataclasses import dataclass, replace
 
 import pytest
-from tests.change.changing import version, version_one
+from tests.support.changes import version, version_one
 
-from tidemark.change.carry import Fate, StoreChange
-from tidemark.change.rescale_plan import RescalePlan
-from tidemark.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter
-from tidemark.change.upgrade_plan import UpgradePlan
 from tidemark.names import TopicPartition
-from tidemark.oncall.case import Case
-from tidemark.oncall.changing import RESET, effects
-from tidemark.oncall.plan_hash import canonical, differences, plan_content, plan_hash
+from tidemark.operations.case.case import Case
+from tidemark.operations.case.change_steps import RESET, effects
+from tidemark.operations.case.plan_hash import canonical, differences, plan_content, plan_hash
+from tidemark.operations.change.rescale_plan import RescalePlan
+from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter
+from tidemark.operations.change.upgrade_plan import UpgradePlan
+from tidemark.registry.compatibility import Fate, StoreChange
 from tidemark.topology.plan import Fold
 
 CASE = Case("c1", RESET, "counts", "app", {"to": "earliest", "state": "empty"}, False, "why", 5)

@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemark.change.values import AggregateValues, RowValues
 from tidemark.errors import TaskCorrupted
+from tidemark.operations.change.value_conversion import AggregateValues, RowValues
 from tidemark.stores.layout import ValueLayout, slots_of
 from tidemark.tasks.fold import fold_into, result_columns
 from tidemark.topology.plan import Aggregate, Fold, Number

@@ -9,10 +9,10 @@ import pytest
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
-from tidemark.restore.difference import Live, changes
-from tidemark.restore.moment import Neighbours, moment_of, neighbours
-from tidemark.restore.when import parse_time, told_time
-from tidemark.start.evidence import (
+from tidemark.operations.rewind.point_in_time import Neighbours, moment_of, neighbours
+from tidemark.operations.rewind.store_diff import Live, changes
+from tidemark.operations.times import parse_time, told_time
+from tidemark.recovery.evidence import (
     SourceEvidence,
     SourceOfState,
     StateCopy,
@@ -20,9 +20,9 @@ from tidemark.start.evidence import (
     TaskEvidence,
     Watermarks,
 )
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.nodes.batches import Batches
+from tests.support.batches import Batches
 
 from tidemark.stores.layout import split_window_key
-from tidemark.tasks.nodes.aggregate import WindowedAggregateOperator
+from tidemark.tasks.operators.aggregate import WindowedAggregateOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Aggregate, Aggregation, Fold, Number, SessionWindow, StoreKind, StoreSpec, Window
 from tidemark.topology.schema import parse_schema

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.stores.marker import Marker
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.tasks.nodes.expiry import expire
+from tidemark.stores.store_checkpoint import Marker
 from tidemark.tasks.operator import BatchTime
+from tidemark.tasks.operators.expiry import expire
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)

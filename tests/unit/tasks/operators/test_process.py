@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.nodes.batches import Batches
+from tests.support.batches import Batches
 
 from tidemark.errors import ExitCode, InvalidTopology, StoreFailed, UserCodeFailed
 from tidemark.processors import Punctuate
-from tidemark.tasks.nodes.context import Schedule
-from tidemark.tasks.nodes.process import ProcessOperator
+from tidemark.tasks.operators.context import Schedule
+from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
 
-HERE = "tests.tasks.nodes.used_processors"
+HERE = "tests.support.used_processors"
 COLUMNS = (Column("n", "BIGINT"), Column("mean", "DOUBLE"))
 X = Column("x", "BIGINT")
 STORE = StoreSpec("s", StoreKind.KEY_VALUE, None, None, columns=COLUMNS)

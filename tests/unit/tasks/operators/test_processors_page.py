@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pyarrow as pa
 import pytest
-from tests.tasks.nodes.batches import Batches
+from tests.support.batches import Batches
 
-from tidemark.tasks.nodes.process import ProcessOperator
+from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
 

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.nodes.batches import Batches
+from tests.support.batches import Batches
 
 from tidemark.errors import InvalidTopology
-from tidemark.tasks.nodes.reduce import ReduceOperator
+from tidemark.tasks.operators.reduce import ReduceOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, Reduce, StoreKind, StoreSpec, Window
 
-HERE = "tests.tasks.nodes.reducers"
+HERE = "tests.support.reducers"
 X = Column("x", "BIGINT")
 ID = Column("id", "STRING")
 STARTS = (Column("window_start", "BIGINT"), Column("window_end", "BIGINT"))

@@ -7,8 +7,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemark.partitioning import partitions_of
-from tidemark.tasks.nodes.sink import plain_keys, records_of
+from tidemark.kafka.partitioner import partitions_of
+from tidemark.tasks.operators.sink import plain_keys, records_of
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Column, RowSink, Sink, WindowedKey
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tasks.nodes import test_sessions as sessions
-from tests.tasks.nodes.batches import Batches
+from tests.support.batches import Batches
+from tests.unit.tasks.operators import test_sessions as sessions
 
 from tidemark.stores.layout import ValueLayout, slots_of, split_window_key
-from tidemark.tasks.nodes import sliding
-from tidemark.tasks.nodes.sliding import SlidingAggregateOperator
+from tidemark.tasks.operators import sliding
+from tidemark.tasks.operators.sliding import SlidingAggregateOperator
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.plan import Aggregation, SlidingWindow, StoreKind, StoreSpec
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tasks.nodes.harness import Harness
+from tests.support.operators import Harness
 
-from tidemark.tasks.nodes.stream_join import StreamStreamJoinOperator
-from tidemark.tasks.nodes.waiting import NEVER_MS
+from tidemark.tasks.operators.stream_join import StreamStreamJoinOperator
+from tidemark.tasks.operators.unmatched_rows import NEVER_MS
 from tidemark.topology.plan import Column, JoinKind, StoreKind, StoreSpec, StreamStreamJoin
 
 ID = Column("id", "STRING")

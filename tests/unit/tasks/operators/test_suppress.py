@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tasks.nodes.harness import Harness
+from tests.support.operators import Harness
 
 from tidemark.errors import BufferFull, ExitCode
-from tidemark.tasks.nodes.suppress import SuppressOperator
+from tidemark.tasks.operators.suppress import SuppressOperator
 from tidemark.topology.plan import Column, StoreKind, StoreSpec, Suppress, WhenFull
 
 STORE = StoreSpec("buffer", StoreKind.KEY_VALUE, None, None)

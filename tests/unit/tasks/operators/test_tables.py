@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tasks.nodes.harness import Harness, numbered
+from tests.support.operators import Harness, numbered
 
-from tidemark.tasks.nodes.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
+from tidemark.tasks.operators.tables import StreamTableJoinOperator, TableSourceOperator, TableTableJoinOperator
 from tidemark.topology.plan import (
     Column,
     JoinKind,

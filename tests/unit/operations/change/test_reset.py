@@ -1,0 +1,44 @@
+"""Offsets moved on a real broker: everything counted again on an empty state, on top of the old one, or left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemark.errors import StartRefused
+from tidemark.kafka.offsets import EndOffsets
+from tidemark.names import TopicPartition
+from tidemark.operations.change.reset_plan import ResetTo, parse_offsets, target_offsets
+from tidemark.recovery.evidence import Watermarks
+
+P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
+
+
+SOURCES = {P0: Watermarks(5, 100), P1: Watermarks(0, 7)}
+
+
+def test_should_go_to_the_beginning_or_the_end():
+    nobody = EndOffsets(None, 1)
+    assert target_offsets(ResetTo.EARLIEST, SOURCES, {}, None, nobody) == {P0: 5, P1: 0}
+    assert target_offsets(ResetTo.LATEST, SOURCES, {}, None, nobody) == {P0: 100, P1: 7}
+
+
+@pytest.mark.parametrize("offset", [5, 6, 99, 100])
+def test_should_go_to_offsets_that_are_there(offset):
+    given = parse_offsets([f"in:0={offset}", "in:1=0"])
+    assert target_offsets(ResetTo.OFFSETS, SOURCES, given, None, EndOffsets(None, 1)) == {P0: offset, P1: 0}
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["in:0=4", "in:1=0"], "4 does not exist, the partition holds 5 to 100"),
+        (["in:0=101", "in:1=0"], "101 does not exist"),
+        (["in:0=5"], r"--offset in:1=… is missing"),
+        (["in:0=5", "in:1=0", "in:2=0"], "does not read this partition"),
+        (["in=5"], "write TOPIC:PARTITION=OFFSET"),
+        (["in:0=-1"], "write TOPIC:PARTITION=OFFSET"),
+    ],
+)
+def test_should_refuse_offsets_that_are_not_there(texts, message):
+    with pytest.raises(StartRefused, match=message):
+        target_offsets(ResetTo.OFFSETS, SOURCES, parse_offsets(texts), None, EndOffsets(None, 1))
