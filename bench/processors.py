@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tidemark.processors import ArrowProcessor, Context, Processor, Record
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.tasks.rows import Rows, rows_schema
@@ -28,7 +28,7 @@ from tidemark.topology.plan import Column, Process, StoreKind, StoreSpec
 
 COLUMNS = (Column("total", "BIGINT"),)
 STORE = StoreSpec("totals", StoreKind.KEY_VALUE, None, None, columns=COLUMNS)
-MARKER = Marker("bench", "1", "totals", "", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("bench", "1", "totals", "", 1, 1, {}, 1, 1)
 RECORDS, BATCHES = 100_000, 7
 
 

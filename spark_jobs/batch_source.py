@@ -112,9 +112,9 @@ class SparkBatchSource:
             )
 
     def read_table(
-        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
-        return read_table(self._spark, self._plan, self._settings, spec, partition, start, end, go_on)
+        return read_table(self._spark, self._plan, self._settings, spec, partition, start, end, should_continue)
 
 
 def _nothing(_frame: DataFrame, _batch_id: int) -> None:

@@ -58,19 +58,19 @@ class BoundedReader:
         """Return one table of partial results per branch, as `spark_jobs.compile` describes them."""
         found: dict[int, pa.Table] = {}
         for number, source in enumerate(self._subtopology.sources):
-            branches = [i for i, branch in enumerate(self._subtopology.branches) if branch.source == number]
+            pipelines = [i for i, pipeline in enumerate(self._subtopology.pipelines) if pipeline.source == number]
             spans = {p: (starts[p], end) for p, end in ends.items() if p.topic == source.topic}
             if any(start < end for start, end in spans.values()):
                 frame = self._read(spans, {**following(f"{self._group}-catch-up"), **read_options(self._subtopology)})
-                found |= self.statements.tables(frame, branches)
+                found |= self.statements.tables(frame, pipelines)
                 continue
-            missing = [i for i in branches if i not in self._empty]
+            missing = [i for i in pipelines if i not in self._empty]
             if missing:
                 first = {p: (start, start + 1) for p, (start, _) in spans.items()}
                 nothing = self._read(first, read_options(self._subtopology)).where("false")
                 self._empty |= self.statements.tables(nothing, missing)
-            found |= {i: self._empty[i] for i in branches}
-        return [found[i] for i in range(len(self._subtopology.branches))]
+            found |= {i: self._empty[i] for i in pipelines}
+        return [found[i] for i in range(len(self._subtopology.pipelines))]
 
     def batches(self, starts: Offsets, ends: Offsets, tables: list[pa.Table]) -> Iterator[SourceBatch]:
         """Yield the records of a range as one batch. `tables` are the partial results of this range.

@@ -64,7 +64,7 @@ class CatchUpGear:
             log.info(
                 "batch: subtopology=%d gear=catch-up offsets=%d partials=%d seconds=%.3f",
                 self._subtopology.index, sum(end - batch.starts[p] for p, end in batch.ends.items()),
-                sum(t.num_rows for t in batch.branches), time.monotonic() - planned,
+                sum(t.num_rows for t in batch.pipelines), time.monotonic() - planned,
             )  # fmt: skip
             self._out.put(batch)
             if self._out.stopped.is_set():

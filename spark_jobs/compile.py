@@ -39,10 +39,10 @@ from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
-    Branch,
     Filter,
     Fold,
     Number,
+    Pipeline,
     Select,
     SlidingWindow,
     Source,
@@ -64,7 +64,7 @@ def read_options(subtopology: SubTopology) -> Mapping[str, str]:
 
     Headers cost time per record, so they are read only if a sink passes them on.
     """
-    return {"includeHeaders": "true"} if any(branch.sinks for branch in subtopology.branches) else {}
+    return {"includeHeaders": "true"} if any(pipeline.sinks for pipeline in subtopology.pipelines) else {}
 
 
 def judged_sql(
@@ -197,32 +197,37 @@ def _canonical_field(source: Source, number: int, needed: tuple[int, ...], key_i
     return f"CAST({text} AS {column.type}) AS {quoted(column.name)}"
 
 
-def branch_sql(
-    subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int, *, canonical_only: bool = False
+def pipeline_sql(
+    subtopology: SubTopology,
+    pipeline: Pipeline,
+    view: str,
+    max_timestamp_ahead_ms: int,
+    *,
+    canonical_only: bool = False,
 ) -> str:
     """Return the SQL of the partial results of one branch, or of its records if it has no aggregation.
 
     With `canonical_only`, it reads canonical records alone (see `has_canonical_statement`).
     """
-    sql = _reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms, canonical_only)
-    if branch.aggregation is None:
-        return _records_sql(sql, branch)
-    return _partials_sql(sql, branch.aggregation)
+    sql = _reaching_sql(subtopology, pipeline, view, max_timestamp_ahead_ms, canonical_only)
+    if pipeline.aggregation is None:
+        return _records_sql(sql, pipeline)
+    return _partials_sql(sql, pipeline.aggregation)
 
 
 def _reaching_sql(
-    subtopology: SubTopology, branch: Branch, view: str, max_timestamp_ahead_ms: int, canonical_only: bool = False
+    subtopology: SubTopology, pipeline: Pipeline, view: str, max_timestamp_ahead_ms: int, canonical_only: bool = False
 ) -> str:
     """Return the SQL of every record after the branch's steps, with its status."""
-    source = subtopology.sources[branch.source]
+    source = subtopology.sources[pipeline.source]
     if len(subtopology.sources) > 1:
         view = f"(SELECT * FROM {view} WHERE topic = {literal(source.topic)})"
-    extra = _HEADERS if branch.sinks else {}
+    extra = _HEADERS if pipeline.sinks else {}
     judged = _canonical_sql if canonical_only else judged_sql
-    sql = judged(source, view, max_timestamp_ahead_ms, _expressions(source, branch), extra)
+    sql = judged(source, view, max_timestamp_ahead_ms, _expressions(source, pipeline), extra)
     always = [*_KEPT, *extra]
     columns = [*(c.name for c in source.schema), *RESERVED]
-    for step in branch.steps:
+    for step in pipeline.steps:
         if isinstance(step, Select):
             named = ", ".join(
                 f"CASE WHEN NOT __deleted THEN ({expression}) END AS {quoted(name)}"
@@ -246,9 +251,9 @@ def _reaching_sql(
             f"THEN {Status.FILTERED} ELSE __status END AS __status FROM ({sql})"
         )
     cases = []
-    if branch.aggregation is not None and passes_over_null_values(branch.aggregation):
+    if pipeline.aggregation is not None and passes_over_null_values(pipeline.aggregation):
         cases.append(f"WHEN __status = {Status.GOOD} AND __deleted THEN {Status.FILTERED}")
-    if needs_key(subtopology, branch):
+    if needs_key(subtopology, pipeline):
         cases.append(f"WHEN __status = {Status.GOOD} AND __k IS NULL THEN {Status.NO_KEY}")
     if not cases:
         return sql
@@ -274,12 +279,12 @@ def passes_over_null_values(aggregation: Aggregation) -> bool:
     return aggregation.window is None or isinstance(aggregation.window, SlidingWindow)
 
 
-def _expressions(source: Source, branch: Branch) -> list[str]:
+def _expressions(source: Source, pipeline: Pipeline) -> list[str]:
     """Return every expression of a branch. A path that ends in a sink uses all of its columns."""
-    found = [e for step in branch.steps for e in (_texts(step))]
-    if branch.aggregation is None:
+    found = [e for step in pipeline.steps for e in (_texts(step))]
+    if pipeline.aggregation is None:
         return [*found, *(column.name for column in source.schema)]
-    return [*found, *(a.expression for a in branch.aggregation.aggregates if a.expression is not None)]
+    return [*found, *(a.expression for a in pipeline.aggregation.aggregates if a.expression is not None)]
 
 
 def _texts(step: Step) -> list[str]:
@@ -288,17 +293,17 @@ def _texts(step: Step) -> list[str]:
     return [step.condition if isinstance(step, Filter) else step.key]
 
 
-def _records_sql(sql: str, branch: Branch) -> str:
-    json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in branch.columns)
+def _records_sql(sql: str, pipeline: Pipeline) -> str:
+    json = ", ".join(f"{literal(column.name)}, {quoted(column.name)}" for column in pipeline.columns)
     selected = ["__p AS p", "__status AS status", "CAST(1 AS BIGINT) AS rows", "__ts AS max_ts", "__k AS k"]
     selected.append("__offset AS record_offset")
-    if branch.sinks:
+    if pipeline.sinks:
         struct = f"to_json(named_struct({json}), map('ignoreNullFields', 'false'))"
         selected += [f"CASE WHEN NOT __deleted THEN {struct} END AS value", "__headers AS headers"]
-    if branch.enters:
+    if pipeline.enters:
         selected.append("__deleted AS deleted")
         # Cast to the type in the topology, because for Spark 0.1 is a DECIMAL.
-        selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted('v.' + c.name)}" for c in branch.columns]
+        selected += [f"CAST({quoted(c.name)} AS {c.type}) AS {quoted('v.' + c.name)}" for c in pipeline.columns]
     return f"SELECT {', '.join(selected)} FROM ({sql})"
 
 
@@ -386,10 +391,10 @@ def _keyless_sql(subtopology: SubTopology, source: Source, view: str, max_timest
     It is an empty text if no node needs a key.
     """
     return " UNION ALL ".join(
-        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, branch, view, max_timestamp_ahead_ms)}) "
+        f"SELECT __p, __offset FROM ({_reaching_sql(subtopology, pipeline, view, max_timestamp_ahead_ms)}) "
         f"WHERE __status = {Status.NO_KEY}"
-        for branch in subtopology.branches
-        if subtopology.sources[branch.source] == source and needs_key(subtopology, branch)
+        for pipeline in subtopology.pipelines
+        if subtopology.sources[pipeline.source] == source and needs_key(subtopology, pipeline)
     )
 
 

@@ -61,8 +61,8 @@ class LiveGear:
 
         Raises `OutcomeUnknown` if the query ends by itself.
         """
-        checkpoint = self._folder / f"{self._subtopology.index}-{next(_numbers)}"
-        handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, size, checkpoint)
+        create_checkpoint = self._folder / f"{self._subtopology.index}-{next(_numbers)}"
+        handler = _Handler(self._settings, self._subtopology, self._reader, self._out, starts, size, create_checkpoint)
         # The read has no limit: a batch that is too large is not computed at all.
         wanted = {
             "assign": assignment(starts),
@@ -72,7 +72,7 @@ class LiveGear:
         query = (
             as_they_come(self._spark, self._settings, wanted)
             .writeStream.foreachBatch(handler)
-            .option("checkpointLocation", checkpoint.as_uri())
+            .option("checkpointLocation", create_checkpoint.as_uri())
             # A batch starts as soon as there are records; the handler keeps the commit interval.
             .trigger(processingTime="0 seconds")
             .start()
@@ -86,7 +86,7 @@ class LiveGear:
                 query.stop()
             except (Py4JError, PySparkException, OSError) as error:
                 log.warning("failed to stop the Spark query: %s", error)
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            shutil.rmtree(create_checkpoint, ignore_errors=True)
         return handler.next_offsets
 
 
@@ -101,17 +101,17 @@ class _Handler:
         out: HandOver,
         starts: Offsets,
         size: BatchSize,
-        checkpoint: Path,
+        create_checkpoint: Path,
     ) -> None:
         self.is_overtaken = threading.Event()
         self.next_offsets = starts
         self._reader = reader
         self._out = out
-        self._checkpoint = checkpoint
+        self._checkpoint = create_checkpoint
         self._size = size
         self._commit_interval_s = settings.commit_interval_ms / 1000
         self._index = subtopology.index
-        self._branches = len(subtopology.branches)
+        self._pipelines = len(subtopology.pipelines)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Compute a batch and hand it over, then wait for the commit interval. A batch that is too large ends this gear."""
@@ -136,13 +136,13 @@ class _Handler:
 
     def _hand_over(self, frame: DataFrame, ends: Offsets, spanned: int) -> None:
         started = time.monotonic()
-        found = self._reader.statements.tables(frame, range(self._branches))
-        tables = [found[number] for number in range(self._branches)]
+        found = self._reader.statements.tables(frame, range(self._pipelines))
+        tables = [found[number] for number in range(self._pipelines)]
         # Dead letters are read again with their headers, which the stream does not read.
         for batch in self._reader.batches(self.next_offsets, ends, tables):
             log.info(
                 "batch: subtopology=%d gear=live offsets=%d partials=%d seconds=%.3f",
-                self._index, spanned, sum(t.num_rows for t in batch.branches), time.monotonic() - started,
+                self._index, spanned, sum(t.num_rows for t in batch.pipelines), time.monotonic() - started,
             )  # fmt: skip
             self.next_offsets = batch.ends
             self._out.put(batch)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from spark_jobs.compile import branch_sql, has_canonical_statement, has_row_per_record, unread_sql
+from spark_jobs.compile import has_canonical_statement, has_row_per_record, pipeline_sql, unread_sql
 from spark_jobs.sql_text import literal
 from tidemark.stores.layout import slots_of
 from tidemark.tasks.task import Status
@@ -44,30 +44,30 @@ class Statements:
         }
         """For each source that can be canonical, the number of batches until the statements for canonical records are tried."""
 
-    def tables(self, frame: DataFrame, branches: Sequence[int]) -> dict[int, pa.Table]:
+    def tables(self, frame: DataFrame, pipelines: Sequence[int]) -> dict[int, pa.Table]:
         """Return the tables of some branches, by their numbers. `frame` has the columns of Spark's Kafka source."""
         frame.createOrReplaceTempView(self._view)
-        several = len(branches) > 1
+        several = len(pipelines) > 1
         if several:
             frame.persist()
         try:
             found: dict[int, pa.Table] = {}
-            for source in sorted({self._subtopology.branches[number].source for number in branches}):
-                own = [number for number in branches if self._subtopology.branches[number].source == source]
+            for source in sorted({self._subtopology.pipelines[number].source for number in pipelines}):
+                own = [number for number in pipelines if self._subtopology.pipelines[number].source == source]
                 found |= self._of_source(frame, source, own)
             return found
         finally:
             if several:
                 frame.unpersist()
 
-    def _of_source(self, frame: DataFrame, source: int, branches: Sequence[int]) -> dict[int, pa.Table]:
+    def _of_source(self, frame: DataFrame, source: int, pipelines: Sequence[int]) -> dict[int, pa.Table]:
         waits = self._waits.get(source)
         if waits is None or waits > 0:
             if waits:
                 self._waits[source] = waits - 1
-            return {number: _run(frame, self._sql(number)) for number in branches}
-        tables = {number: _run(frame, self._sql(number, canonical_only=True)) for number in branches}
-        records, unread = _unread(tables[branches[0]])
+            return {number: _run(frame, self._sql(number)) for number in pipelines}
+        tables = {number: _run(frame, self._sql(number, canonical_only=True)) for number in pipelines}
+        records, unread = _unread(tables[pipelines[0]])
         if not unread:
             return tables
         if unread > records * _MUCH:
@@ -81,21 +81,21 @@ class Statements:
 
     def _completed(self, frame: DataFrame, number: int, table: pa.Table) -> pa.Table:
         """Add the partial results of the unread records to a table of those of the canonical ones."""
-        branch = self._subtopology.branches[number]
-        aggregation = branch.aggregation
+        pipeline = self._subtopology.pipelines[number]
+        aggregation = pipeline.aggregation
         if aggregation is not None and not _is_mergeable(aggregation):
             return _run(frame, self._sql(number))
-        source = self._subtopology.sources[branch.source]
+        source = self._subtopology.sources[pipeline.source]
         view = f"(SELECT * FROM {self._view} WHERE topic = {literal(source.topic)})"
         others = f"({unread_sql(source, view, self._ahead_ms, has_headers='headers' in frame.columns)})"
-        rest = _run(frame, branch_sql(self._subtopology, branch, others, self._ahead_ms))
+        rest = _run(frame, pipeline_sql(self._subtopology, pipeline, others, self._ahead_ms))
         read = table.filter(pc.not_equal(table.column("status"), Status.UNREAD))
         both = pa.concat_tables([read, rest.select(read.column_names).cast(read.schema)])
         return both if aggregation is None or has_row_per_record(aggregation) else _merged(both, aggregation)
 
     def _sql(self, number: int, *, canonical_only: bool = False) -> str:
-        branch = self._subtopology.branches[number]
-        return branch_sql(self._subtopology, branch, self._view, self._ahead_ms, canonical_only=canonical_only)
+        pipeline = self._subtopology.pipelines[number]
+        return pipeline_sql(self._subtopology, pipeline, self._view, self._ahead_ms, canonical_only=canonical_only)
 
 
 def _run(frame: DataFrame, sql: str) -> pa.Table:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from spark_jobs.compile import branch_sql, read_options
+from spark_jobs.compile import pipeline_sql, read_options
 from spark_jobs.kafka_reading import read_between
 from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
@@ -17,7 +17,7 @@ from tidemark.stores.layout import bytes_list
 from tidemark.tasks.operators.sink import entering_rows
 from tidemark.tasks.rows import KEY, STORED_TIME, encode_rows, rows_schema
 from tidemark.tasks.task import Status
-from tidemark.topology.plan import Branch, StoreSpec, SubTopology, TableSource, TopologyPlan
+from tidemark.topology.plan import Pipeline, StoreSpec, SubTopology, TableSource, TopologyPlan
 
 
 def read_table(
@@ -28,30 +28,32 @@ def read_table(
     partition: TopicPartition,
     start: int,
     end: int,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> Iterator[ChangelogBatch]:
     """Implement `TableReader`, reading `max_batch_records` offsets at a time."""
-    subtopology, branch = _branch_of(plan, spec)
+    subtopology, pipeline = _pipeline_of(plan, spec)
     view = f"table_{subtopology.index}_{partition.partition}_{spec.name}".replace("-", "_").replace(".", "_")
-    sql = branch_sql(subtopology, branch, view, settings.max_timestamp_ahead_ms)
-    while start < end and go_on():
+    sql = pipeline_sql(subtopology, pipeline, view, settings.max_timestamp_ahead_ms)
+    while start < end and should_continue():
         upto = min(end, start + settings.max_batch_records)
         frame = read_between(spark, settings, {partition: start}, {partition: upto}, read_options(subtopology))
         frame.createOrReplaceTempView(view)
-        yield _stored(spark.sql(sql).toArrow(), branch, upto)
+        yield _stored(spark.sql(sql).toArrow(), pipeline, upto)
         start = upto
 
 
-def _branch_of(plan: TopologyPlan, spec: StoreSpec) -> tuple[SubTopology, Branch]:
+def _pipeline_of(plan: TopologyPlan, spec: StoreSpec) -> tuple[SubTopology, Pipeline]:
     """Return the branch that feeds the table's node."""
     for subtopology in plan.subtopologies:
         for node in subtopology.nodes:
             if isinstance(node, TableSource) and spec.name in {store.name for store in node.stores}:
-                return subtopology, next(b for b in subtopology.branches if b.enters and b.end in node.inputs)
+                return subtopology, next(b for b in subtopology.pipelines if b.enters and b.end in node.inputs)
     raise ValueError(f"store {spec.name} is not a table of {plan.application_id}")
 
 
-def _stored(table: pa.Table, branch: Branch, next_offset: int) -> ChangelogBatch:
+def _stored(table: pa.Table, pipeline: Pipeline, next_offset: int) -> ChangelogBatch:
     good = table.filter(pc.equal(table.column("status"), Status.GOOD)).sort_by("record_offset")
-    rows = entering_rows(good, [column.name for column in branch.columns], rows_schema(branch.columns))
-    return ChangelogBatch(bytes_list(rows.column(KEY)), encode_rows(rows, (*branch.columns, STORED_TIME)), next_offset)
+    rows = entering_rows(good, [column.name for column in pipeline.columns], rows_schema(pipeline.columns))
+    return ChangelogBatch(
+        bytes_list(rows.column(KEY)), encode_rows(rows, (*pipeline.columns, STORED_TIME)), next_offset
+    )

@@ -9,7 +9,7 @@ import psutil
 
 from tidemark import processes
 from tidemark.devstack import airflow_parts, record
-from tidemark.devstack.record import Record, Service
+from tidemark.devstack.record import Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings, project_root
 
@@ -40,7 +40,7 @@ def ensure_replay(settings: Settings, arguments: list[str]) -> bool:
         return True
 
 
-def _is_usable(known: Record, settings: Settings) -> bool:
+def _is_usable(known: StackRecord, settings: Settings) -> bool:
     service = known.services.get(NAME)
     process = service.identity.process() if service else None
     if process is None:

@@ -93,7 +93,7 @@ class FactsDatabase:
                 yield connection
         except (SQLAlchemyError, OSError) as error:
             raise FactsUnavailable(
-                f"the database of facts, {self.name}, does not answer: {self._told(error)}; start it, or set "
+                f"the database of facts, {self.name}, does not answer: {self._format(error)}; start it, or set "
                 "TIDEMARK_FACTS_URL"
             ) from None
 
@@ -113,7 +113,7 @@ class FactsDatabase:
                         raise
             self._made |= {table.name for table in missing}
 
-    def _told(self, error: Exception) -> str:
+    def _format(self, error: Exception) -> str:
         """Return the driver's message in one line, without secrets."""
         text = " ".join(str(getattr(error, "orig", None) or error).split())
         for secret in self._secrets:

@@ -20,7 +20,7 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import MARKER_KEY
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -31,7 +31,7 @@ CountKeys = Callable[[Path], int]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSizes:
     """A number, or the reason why it is unknown: a few words, optionally followed by a colon and a remedy."""
 
     value: int | None
@@ -53,10 +53,10 @@ class StoreSize:
     task: TaskId
     store: str
     holder: str | None
-    keys: Known
-    bytes_disk: Known
-    offsets_topic: Known
-    bytes_topic: Known
+    keys: KnownSizes
+    bytes_disk: KnownSizes
+    offsets_topic: KnownSizes
+    bytes_topic: KnownSizes
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def store_sizes(
         for task in tasks:
             for spec in subtopology.stores:
                 place = TopicPartition(changelog_of(app, spec), task.partition)
-                offsets = Known(end[place] - low[place]) if place in end else Known(None, _no_topic(spec))
-                size = Known(in_topic.of.get(place), in_topic.why or "not reported") if place in end else offsets
+                offsets = KnownSizes(end[place] - low[place]) if place in end else KnownSizes(None, _no_topic(spec))
+                size = KnownSizes(in_topic.of.get(place), in_topic.why or "not reported") if place in end else offsets
                 for holder, keys, on_disk in copies_on_disk(settings.state_dir, app, task, spec):
                     found.append(StoreSize(task, spec.name, holder, keys, on_disk, offsets, size))
     return sorted(found, key=lambda row: (row.task, row.store, row.holder or ""))
@@ -98,16 +98,16 @@ def _no_topic(spec: StoreSpec) -> str:
 
 def copies_on_disk(
     state_dir: Path, application_id: str, task: TaskId, spec: StoreSpec
-) -> list[tuple[str | None, Known, Known]]:
+) -> list[tuple[str | None, KnownSizes, KnownSizes]]:
     """Return (holder, keys, bytes) of each copy of a store here; if there is none, one entry whose holder is None."""
     if spec.in_memory:
-        return [(None, Known(None, "in memory"), Known(None, "in memory"))]
-    found: list[tuple[str | None, Known, Known]] = []
+        return [(None, KnownSizes(None, "in memory"), KnownSizes(None, "in memory"))]
+    found: list[tuple[str | None, KnownSizes, KnownSizes]] = []
     for folder in sorted(state_dir.glob(f"*/{application_id}/{task}/{STORES_FOLDER}/{spec.name}")):
         holder = folder.relative_to(state_dir).parts[0]
-        keys = Known(None, "custom") if spec.custom is not None else estimated_keys(folder)
-        found.append((holder, keys, Known(folder_bytes(folder))))
-    return found or [(None, Known(None, "not here"), Known(None, "not here"))]
+        keys = KnownSizes(None, "custom") if spec.custom is not None else estimated_keys(folder)
+        found.append((holder, keys, KnownSizes(folder_bytes(folder))))
+    return found or [(None, KnownSizes(None, "not here"), KnownSizes(None, "not here"))]
 
 
 def folder_bytes(folder: Path) -> int:
@@ -142,13 +142,13 @@ def _count_keys(folder: Path) -> int:
         return sum(opened.get_column_family(name).property_int_value(_ESTIMATE) or 0 for name in families)
 
 
-def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], Marker | None]:
+def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], StoreCheckpoint | None]:
     """Return the numbers of a store's segments, ascending, and its marker. Raises `TidemarkError` if it cannot be read."""
     try:
         with _looked_into(folder) as (opened, families):
             stored = opened.get(MARKER_KEY)
-            marker = Marker.from_bytes(stored) if isinstance(stored, bytes) else None
-            return sorted(int(name.partition("-")[2]) for name in families), marker
+            checkpoint = StoreCheckpoint.from_bytes(stored) if isinstance(stored, bytes) else None
+            return sorted(int(name.partition("-")[2]) for name in families), checkpoint
     except TidemarkError:
         # As in `estimated_keys`: the owner may have dropped a segment meanwhile.
         if tries <= 1:
@@ -156,15 +156,15 @@ def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], Mark
         return segments_on_disk(folder, tries - 1)
 
 
-def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> Known:
+def estimated_keys(folder: Path, count: CountKeys = _count_keys) -> KnownSizes:
     """Return RocksDB's estimate of a store's keys, write-ahead log included. Keys written or deleted twice distort it."""
     for _ in range(_TRIES):
         try:
-            return Known(count(folder))
+            return KnownSizes(count(folder))
         except TidemarkError:
             # The owner compacted, or dropped a segment, between the listing and the opening.
             continue
-    return Known(None, "unreadable")
+    return KnownSizes(None, "unreadable")
 
 
 def topic_bytes(topics: Sequence[str], settings: Settings) -> TopicBytes:

@@ -50,11 +50,11 @@ class OpenCase:
 
 @dataclass(frozen=True)
 class Step:
-    """A running step. `say` writes a line to the log and to the time line."""
+    """A running step. `report` writes a line to the log and to the time line."""
 
     opened: OpenCase
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
 
 def case_of(context: Context) -> OpenCase:
@@ -114,13 +114,13 @@ def step(context: Context, name: str) -> Iterator[Step]:
     try:
         with opened.folder.step(name) as note:
 
-            def say(line: str) -> None:
+            def report(line: str) -> None:
                 log.info("%s", line)
                 note(line)
 
             probe = probe_from_environment()
             probe(f"oncall-{name}")
-            yield Step(opened, probe, say)
+            yield Step(opened, probe, report)
             probe(f"oncall-{name}-done")
     except (StartRefused, PreflightFailed) as error:
         raise AirflowFailException(str(error)) from error
@@ -137,7 +137,7 @@ def fence(context: Context) -> None:
         case, folder, approval = at.opened.case, at.opened.folder, approval_of(context)
         approval.require()
         approval.require_topology(_planned_for(at.opened))
-        hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.say)
+        hold = stop_under_hold(at.opened.settings.var_dir, case.application_id, case.case_id, case.reason, at.report)
         # When this task runs a second time, the instances that ran before are stopped already.
         if not folder.holds(_HELD):
             folder.write(_HELD, {"instances": list(hold.instances)})
@@ -159,7 +159,7 @@ def relaunch(context: Context) -> None:
         release_hold(var_dir, case.application_id, case.case_id)
         wanted = tuple(at.opened.folder.read(_HELD)["instances"])
         if not wanted:
-            at.say(f"no instance ran before: unpause stream__{case.topology} to start it")
+            at.report(f"no instance ran before: unpause stream__{case.topology} to start it")
             return
         try:
             await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
@@ -167,10 +167,10 @@ def relaunch(context: Context) -> None:
             # Not retried: the longest wait is over.
             if not approval_of(context).is_done:
                 raise AirflowFailException(str(error)) from error
-            told = f"it is in place and stays; when the cause is removed, unpause stream__{case.topology}"
-            at.opened.folder.note("relaunch", KEPT_FORWARD, told)
-            raise AirflowFailException(f"{error}; what was approved is done: {told}") from error
-        at.say(f"{', '.join(f'{case.application_id}-{number}' for number in wanted)} run again")
+            summary = f"it is in place and stays; when the cause is removed, unpause stream__{case.topology}"
+            at.opened.folder.note("relaunch", KEPT_FORWARD, summary)
+            raise AirflowFailException(f"{error}; what was approved is done: {summary}") from error
+        at.report(f"{', '.join(f'{case.application_id}-{number}' for number in wanted)} run again")
 
 
 def drain(context: Context) -> None:
@@ -180,10 +180,10 @@ def drain(context: Context) -> None:
     with step(context, "drain") as at:
         settings = at.opened.settings
         if not live_instances(settings.var_dir, at.opened.case.application_id):
-            at.say("no instance runs on this machine, so the lag is not watched")
+            at.report("no instance runs on this machine, so the lag is not watched")
             return
         kit = RestoreKit.of(at.opened.topology, settings, (), wall_clock_ms)
-        await_drained(kit, float(context["params"]["drain_timeout_s"]), at.say)
+        await_drained(kit, float(context["params"]["drain_timeout_s"]), at.report)
 
 
 def _was_done(context: Context, name: str) -> bool:
@@ -208,9 +208,9 @@ def release(context: Context) -> None:
     try:
         await_running(var_dir, case.application_id, wanted, float(context["params"]["relaunch_timeout_s"]))
     except OutcomeUnknown as error:
-        told = f"{error}; when the cause is removed, unpause stream__{case.topology}"
-        log.error("%s", told)
-        folder.note("release", FAILED, told)
+        summary = f"{error}; when the cause is removed, unpause stream__{case.topology}"
+        log.error("%s", summary)
+        folder.note("release", FAILED, summary)
 
 
 def report(context: Context) -> str:

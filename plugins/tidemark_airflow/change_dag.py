@@ -15,8 +15,8 @@ from tidemark_airflow.operations import case_params, operations_dag
 def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, Param]) -> DAG:
     """Return the DAG of one kind of change.
 
-    `kind` is the DAG's id and the change that `tidemark.operations.case.change_steps` makes. A dry run, which is the default, ends after
-    the plan. If the plan is refused, its task fails with the reasons before anything is stopped.
+    `kind` is the DAG's id and the change that `tidemark.operations.case.change_steps` makes. A dry run, which is the default,
+    ends after the plan. If the plan is refused, its task fails with the reasons before anything is stopped.
     """
     dag = operations_dag(
         kind,

@@ -44,5 +44,11 @@ def _changing(context: Context, name: str) -> Iterator[Changing]:
     with step(context, name) as at:
         opened = at.opened
         yield Changing(
-            opened.topology, opened.settings, opened.folder, LoggingRestoreListener(), at.probe, at.say, wall_clock_ms
+            opened.topology,
+            opened.settings,
+            opened.folder,
+            LoggingRestoreListener(),
+            at.probe,
+            at.report,
+            wall_clock_ms,
         )

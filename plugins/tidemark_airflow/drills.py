@@ -48,7 +48,7 @@ def drill_and_conclude(
     kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
     report = Drill(kit, DrillOptions(follow_batches, follow_timeout_s), LoggingRestoreListener(), log.info).run()
     for way in report.ways:
-        figures = report.figures(way.way).told
+        figures = report.figures(way.way).summary
         log.info("%s: %s, RTO %.2f s, RPO %d offsets, %.1f s", way.way, figures, way.rto_s, way.rpo_offsets, way.rpo_s)
     push_figures(report.per_store())
     facts = FactsDatabase(settings)

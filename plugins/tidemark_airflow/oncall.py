@@ -40,8 +40,8 @@ def plan(context: Context) -> str:
         return kept_plan(context)
     with _restoring(context, "plan") as (call, at):
         planned = call.plan()
-        at.say(f"a {planned.kind}, about {planned.eta_s:.0f} s")
-        return planned.told
+        at.report(f"a {planned.kind}, about {planned.eta_s:.0f} s")
+        return planned.summary
 
 
 def restore(context: Context) -> None:
@@ -83,18 +83,18 @@ def roll_back(context: Context) -> None:
         raise AirflowSkipException(over)
     with _restoring(context, "roll_back") as (call, at):
         case, var_dir = opened.case, opened.settings.var_dir
-        stop_under_hold(var_dir, case.application_id, case.case_id, f"rolling back: {case.reason}", at.say)
-        at.say(call.roll_back())
+        stop_under_hold(var_dir, case.application_id, case.case_id, f"rolling back: {case.reason}", at.report)
+        at.report(call.roll_back())
         approval.close()
 
 
 @contextmanager
 def _restoring(context: Context, name: str) -> Iterator[tuple[OnCall, Step]]:
     with step(context, name) as at:
-        yield _call_of(at.opened, at.probe, at.say), at
+        yield _call_of(at.opened, at.probe, at.report), at
 
 
-def _call_of(opened: OpenCase, probe: Probe, say: Callable[[str], None]) -> OnCall:
+def _call_of(opened: OpenCase, probe: Probe, report: Callable[[str], None]) -> OnCall:
     topology, settings = opened.topology, opened.settings
     return OnCall(
         RestoreKit.of(topology, settings, copy_sources(topology, settings), wall_clock_ms, Command.RESTORE),
@@ -102,5 +102,5 @@ def _call_of(opened: OpenCase, probe: Probe, say: Callable[[str], None]) -> OnCa
         opened.folder,
         LoggingRestoreListener(),
         probe,
-        say,
+        report,
     )

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.audit import truth
 from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
-from spark_jobs.audit.views import Road
+from spark_jobs.audit.views import PipelineView
 from spark_jobs.compile import literal, quoted
 from tidemark.audit.contracts import Contract
 from tidemark.audit.derivable import Derivable
@@ -32,52 +32,52 @@ _COUNTED = ("records", "rows", "filtered_rows", "bad_rows")
 class Accounts:
     """Creates the tables. `compacted_before_ms`: per changelog, records committed earlier may have been compacted away."""
 
-    road: Road
+    path: PipelineView
     plan: TopologyPlan
     found: Derivable
     compacted_before_ms: dict[str, int]
 
     def commits(self) -> DataFrame:
         """Return one row per commit record and source."""
-        rows = [row for run in self.road.cut.ranges.values() for row in commit_rows(run)]
+        rows = [row for run in self.path.cut.ranges.values() for row in commit_rows(run)]
         names = [column.split()[0] for column in _COMMITS.split(", ")]
         return self._table("commit_rows", ((*(row[name] for name in names),) for row in rows), _COMMITS)
 
     def ends(self) -> DataFrame:
         """Return one row per partition of sinks, changelogs, dead letters and commit records."""
-        ends = self.road.cut.ends
+        ends = self.path.cut.ends
         rows = ((e.partition.topic, e.partition.partition, e.committed_end, e.end, e.waited_ms) for e in ends)
         return self._table("end_rows", rows, _ENDS)
 
     def placement(self) -> DataFrame:
         """Return one row per record whose partition depends on its key."""
         return self._sql(
-            f"SELECT role, topic, partition, offset, CAST(key AS STRING) AS k, home FROM {self.road.records} "
+            f"SELECT role, topic, partition, offset, CAST(key AS STRING) AS k, home FROM {self.path.records} "
             "WHERE home IS NOT NULL AND key IS NOT NULL"
         )
 
     def counts(self) -> DataFrame:
         """Return one row per batch and topic to which it writes: the commit record's count, and the count in the topic."""
         claims = []
-        for run in self.road.cut.ranges.values():
+        for run in self.path.cut.ranges.values():
             for record in run.computed:
                 stated = {**record.sinks, **record.changelogs}
-                for topic, role in self.road.reading.roles.items():
+                for topic, role in self.path.reading.roles.items():
                     if role.sub != record.task.subtopology or role.role not in (SINK, CHANGELOG):
                         continue
                     old = record.commit_time_ms < self.compacted_before_ms.get(topic, 0)
                     row = (str(record.task), record.task.partition, record.batch, topic, role.role)
                     claims.append((*row, stated.get(topic, 0), old))
-        claimed = self.road.views.rows("claims", claims, _CLAIMS)
+        claimed = self.path.views.rows("claims", claims, _CLAIMS)
         return self._sql(
             f"SELECT c.task, c.batch, c.topic, c.role, c.claimed, coalesce(f.found, 0) AS found, "
             # The task of a record without a key is unknown.
             "c.is_compacted OR n.topic IS NOT NULL AS is_compacted, "
             f"f.first_partition, f.first_offset FROM {claimed} c LEFT JOIN (SELECT topic, p, batch, count(1) AS found, "
-            f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.road.records} "
+            f"min_by(partition, offset) AS first_partition, min(offset) AS first_offset FROM {self.path.records} "
             f"WHERE role IN ('{SINK}', '{CHANGELOG}') GROUP BY topic, p, batch) f "
             "ON f.topic = c.topic AND f.p = c.p AND f.batch = c.batch "
-            f"LEFT JOIN (SELECT DISTINCT topic FROM {self.road.records} WHERE role = '{SINK}' AND key IS NULL) n "
+            f"LEFT JOIN (SELECT DISTINCT topic FROM {self.path.records} WHERE role = '{SINK}' AND key IS NULL) n "
             "ON n.topic = c.topic"
         )
 
@@ -89,33 +89,33 @@ class Accounts:
             late, late_joins = self._late(subtopology)
             parts.append(
                 "SELECT concat(b.sub, '_', b.p) AS task, b.batch, b.rows, b.filtered_rows, b.bad_rows, b.late_rows, "
-                f"b.stream_time_ms, {columns}, {late} FROM {self.road.batches_of(subtopology)} b {joins} {late_joins}"
+                f"b.stream_time_ms, {columns}, {late} FROM {self.path.batches_of(subtopology)} b {joins} {late_joins}"
             )
         return self._sql(" UNION ALL ".join(parts))
 
     def _truth(self, subtopology: SubTopology) -> tuple[str, str]:
         """Return the columns and the join of the computed figures. They are null if a source is not complete."""
-        if not all(self.road.is_whole(source.topic) for source in subtopology.sources):
+        if not all(self.path.is_whole(source.topic) for source in subtopology.sources):
             return ", ".join(f"CAST(NULL AS BIGINT) AS truth_{name}" for name in (*_COUNTED, "stream_time_ms")), ""
-        roads = []
+        paths = []
         seen: set[int] = set()
-        for number, branch in enumerate(subtopology.branches):
-            account = truth.account_sql(branch, self.road.reaching(subtopology, number))
+        for number, pipeline in enumerate(subtopology.pipelines):
+            account = truth.account_sql(pipeline, self.path.reaching(subtopology, number))
             # Every branch of a source gets all of its bad records, which must count once.
-            once = "0 * " if branch.source in seen else ""
-            seen.add(branch.source)
-            roads.append(
+            once = "0 * " if pipeline.source in seen else ""
+            seen.add(pipeline.source)
+            paths.append(
                 f"SELECT p, batch, {once}records AS records, rows, filtered_rows, {once}bad_rows AS bad_rows, newest_ms "
                 f"FROM ({account})"
             )
-        roads += [
+        paths += [
             f"SELECT __p AS p, __batch AS batch, 0 AS records, 0 AS rows, 0 AS filtered_rows, count(1) AS bad_rows, "
             f"CAST(NULL AS BIGINT) AS newest_ms FROM ({self._keyless(subtopology, number)}) GROUP BY __p, __batch"
             for number in range(len(subtopology.sources))
         ]
         sums = ", ".join(f"sum({name}) AS {name}" for name in _COUNTED)
-        sql = f"SELECT p, batch, {sums}, max(newest_ms) AS newest_ms FROM ({_union(roads)}) GROUP BY p, batch"
-        view = self.road.views.add(f"accounts_{subtopology.index}", sql)
+        sql = f"SELECT p, batch, {sums}, max(newest_ms) AS newest_ms FROM ({_union(paths)}) GROUP BY p, batch"
+        view = self.path.views.add(f"accounts_{subtopology.index}", sql)
         columns = [f"coalesce(t.{name}, 0) AS truth_{name}" for name in _COUNTED]
         columns.append("greatest(b.before_ms, coalesce(t.newest_ms, -1)) AS truth_stream_time_ms")
         return ", ".join(columns), f"LEFT JOIN {view} t ON t.p = b.p AND t.batch = b.batch"
@@ -123,17 +123,17 @@ class Accounts:
     def _keyless(self, subtopology: SubTopology, source: int) -> str:
         """Return the SQL of the records of a source that are dead letters because they have no key, each once."""
         return " UNION ".join(
-            f"SELECT __p, __offset, __batch FROM {self.road.reaching(subtopology, number)} WHERE __keyless"
-            for number, branch in enumerate(subtopology.branches)
-            if branch.source == source
+            f"SELECT __p, __offset, __batch FROM {self.path.reaching(subtopology, number)} WHERE __keyless"
+            for number, pipeline in enumerate(subtopology.pipelines)
+            if pipeline.source == source
         )
 
     def _late(self, subtopology: SubTopology) -> tuple[str, str]:
         mine = [d for d in self.found.derived if d.subtopology.index == subtopology.index]
-        whole = all(self.road.is_whole(source.topic) for source in subtopology.sources)
+        whole = all(self.path.is_whole(source.topic) for source in subtopology.sources)
         if not mine or not whole or subtopology.index not in self.found.late_rows:
             return "CAST(NULL AS BIGINT) AS truth_late_rows", ""
-        rows = _union(f"SELECT p, batch, IF(is_late, rows, 0) AS late_rows FROM {self.road.in_time(d)}" for d in mine)
+        rows = _union(f"SELECT p, batch, IF(is_late, rows, 0) AS late_rows FROM {self.path.in_time(d)}" for d in mine)
         joins = (
             f"LEFT JOIN (SELECT p, batch, sum(late_rows) AS late_rows FROM ({rows}) GROUP BY p, batch) l "
             "ON l.p = b.p AND l.batch = b.batch"
@@ -146,13 +146,13 @@ class Accounts:
             (subtopology, number, source.topic)
             for subtopology in self.plan.subtopologies
             for number, source in enumerate(subtopology.sources)
-            if self.road.is_whole(source.topic)
+            if self.path.is_whole(source.topic)
         ]
         bad = _union(
             f"SELECT {literal(topic)} AS topic, __p AS partition, __offset AS offset, __batch AS batch FROM ({found})"
             for subtopology, number, topic in sources
             for found in (
-                f"SELECT __p, __offset, __batch FROM {self.road.judged(subtopology, topic)} WHERE __bad",
+                f"SELECT __p, __offset, __batch FROM {self.path.judged(subtopology, topic)} WHERE __bad",
                 self._keyless(subtopology, number),
             )
         )
@@ -164,7 +164,7 @@ class Accounts:
         letters = (
             f"SELECT l.*, row_number() OVER (PARTITION BY l.topic, l.partition, l.offset ORDER BY letter_offset) AS copies "
             f"FROM (SELECT topic AS letter_topic, partition AS letter_partition, offset AS letter_offset, "
-            f"of_topic AS topic, of_partition AS partition, of_offset AS offset FROM {self.road.records} "
+            f"of_topic AS topic, of_partition AS partition, of_offset AS offset FROM {self.path.records} "
             f"WHERE role = '{DLQ}' AND coalesce(of_reason, '') NOT IN ({besides})) l "
             f"LEFT JOIN {self._source_spans()} s ON s.topic = l.topic AND s.partition = l.partition "
             f"WHERE l.topic IS NULL OR (l.topic IN ({known}) AND l.offset >= s.start_offset AND l.offset < s.end_offset)"
@@ -183,7 +183,7 @@ class Accounts:
         """
         if contract.is_source:
             columns = ", ".join(quoted(column.name) for column in contract.columns)
-            judged = self.road.judged(contract.subtopology, contract.topic)
+            judged = self.path.judged(contract.subtopology, contract.topic)
             return self._sql(
                 f"SELECT _topic AS __topic, _partition AS __partition, __offset, {columns} FROM {judged} "
                 "WHERE NOT __bad AND NOT __deletes"
@@ -191,20 +191,20 @@ class Accounts:
         schema = literal(", ".join(f"{quoted(column.name)} {column.type}" for column in contract.columns))
         return self._sql(
             "SELECT topic AS __topic, partition AS __partition, offset AS __offset, __r.* FROM (SELECT *, "
-            f"from_json(CAST(value AS STRING), {schema}) AS __r FROM {self.road.records} WHERE role = '{SINK}' AND "
+            f"from_json(CAST(value AS STRING), {schema}) AS __r FROM {self.path.records} WHERE role = '{SINK}' AND "
             f"topic = {literal(contract.topic)} AND value IS NOT NULL)"
         )
 
     def _source_spans(self) -> str:
-        reading = self.road.reading
+        reading = self.path.reading
         rows = [(p.topic, p.partition, *span) for p, span in reading.spans.items()]
-        return self.road.views.rows("spans", (r for r in rows if reading.roles[str(r[0])].role == SOURCE), _SPANS)
+        return self.path.views.rows("spans", (r for r in rows if reading.roles[str(r[0])].role == SOURCE), _SPANS)
 
     def _table(self, name: str, rows: object, schema: str) -> DataFrame:
-        return self.road.views.spark.table(self.road.views.rows(name, rows, schema))  # type: ignore[arg-type]
+        return self.path.views.spark.table(self.path.views.rows(name, rows, schema))  # type: ignore[arg-type]
 
     def _sql(self, text: str) -> DataFrame:
-        return self.road.views.spark.sql(text)
+        return self.path.views.spark.sql(text)
 
 
 def _union(parts: object) -> str:

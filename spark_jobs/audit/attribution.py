@@ -26,7 +26,7 @@ _Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class TopicRole:
+class AuditedTopicRole:
     """The role of a topic in the audit, and how the task of its records is found.
 
     If `own`, the task of a record is the number of its partition. Otherwise it is murmur2 of the record's key, without the
@@ -45,7 +45,7 @@ class TopicRole:
 class Attribution:
     """Adds role, task, batch and home to Arrow batches of Kafka records. `audit_reading` describes the columns."""
 
-    def __init__(self, roles: Mapping[str, TopicRole], batches: Batches) -> None:
+    def __init__(self, roles: Mapping[str, AuditedTopicRole], batches: Batches) -> None:
         self._roles = dict(roles)
         self._batches = dict(batches)
 

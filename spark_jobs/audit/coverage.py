@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from spark_jobs.audit.reading import DLQ, SINK, SOURCE, Reading
+from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
 from tidemark.audit.contracts import Contract
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import NotDerived
@@ -42,7 +42,7 @@ def thinned(
 
 
 def untold(
-    reading: Reading,
+    reading: AuditRange,
     thin: Collection[str],
     not_derived: Sequence[NotDerived],
     without_base: Mapping[str, str],
@@ -66,7 +66,7 @@ def untold(
     found += [_not_computed(topic, f"{why_thin}; {_SHORTER}", is_counted=True) for topic in sorted(thin)]
     found += [_not_computed(topic, f"because {why}", is_counted=True) for topic, why in without_base.items()]
     found += [
-        _told(
+        _format(
             topic,
             f"missing dead letters are not checked, because the topic's beginning has been deleted; {_SHORTER}",
         )
@@ -74,20 +74,20 @@ def untold(
         if roles[topic].role == DLQ
     ]
     found += [
-        _told(one.asset, "its contract is not checked, because its records are not read as those of a sink")
+        _format(one.asset, "its contract is not checked, because its records are not read as those of a sink")
         for one in ruled
         if not is_read(one, reading)
     ]
     return found
 
 
-def is_read(contract: Contract, reading: Reading) -> bool:
+def is_read(contract: Contract, reading: AuditRange) -> bool:
     """Return whether the audit reads the records of a contract's topic."""
     role = reading.roles.get(contract.topic)
     return role is not None and role.role == (SOURCE if contract.is_source else SINK)
 
 
-def has_all_letters(reading: Reading) -> bool:
+def has_all_letters(reading: AuditRange) -> bool:
     """Return whether no dead letter of the cut can have expired."""
     return not any(reading.roles[topic].role == DLQ for topic in reading.lost)
 
@@ -108,8 +108,8 @@ def passed(left_out: Sequence[PassedOver]) -> list[Finding]:
 
 def _not_computed(topic: str, reason: str, *, is_counted: bool) -> Finding:
     rest = "its records are only counted" if is_counted else "its records are not counted either"
-    return _told(topic, f"its values are not computed again, {reason}; {rest}")
+    return _format(topic, f"its values are not computed again, {reason}; {rest}")
 
 
-def _told(subject: str, message: str) -> Finding:
+def _format(subject: str, message: str) -> Finding:
     return Finding(subject, Verdict.NOT_ENOUGH_EVIDENCE, message, {NOT_COMPUTED: True})

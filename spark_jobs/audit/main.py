@@ -81,7 +81,9 @@ def _run(name: str, batches: int | None, whole: bool) -> dict[str, object]:
     try:
         folder = settings.var_dir / "audit" / plan.application_id
         most = batches or settings.audit_batches
-        audit = Audit(spark, settings, facts, most, folder / "data_docs", lambda told: print(told.line(), flush=True))
+        audit = Audit(
+            spark, settings, facts, most, folder / "data_docs", lambda summary: print(summary.line(), flush=True)
+        )
         report = audit.run(plan, whole=whole)
         quarantine = _quarantine(report, folder / "quarantine")
         past = past_audits(facts, plan.application_id, _SHOWN_AUDITS)

@@ -11,7 +11,7 @@ from tidemark.processes import cpu_seconds
 
 
 @dataclass(frozen=True)
-class Pace:
+class Throttle:
     """Limits work to the share `share` of one core's time, counted over each turn and the pause after it.
 
     Only the time in which a turn had a core counts, not how long it took: time spent waiting for a busy core is a pause, too.

@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.accounts import Accounts
 from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
-from spark_jobs.audit.pace import Pace
-from spark_jobs.audit.reading import DLQ, SOURCE, Reader, Reading, reading_of
-from spark_jobs.audit.results import Results
+from spark_jobs.audit.pace import Throttle
+from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
+from spark_jobs.audit.results import AuditResults
 from spark_jobs.audit.savepoints import Saved
 from spark_jobs.audit.session import sized
 from spark_jobs.audit.state import Bases, Carried
 from spark_jobs.audit.validate import Validator
-from spark_jobs.audit.views import Road, Rows, Views
+from spark_jobs.audit.views import PipelineView, Rows, Views
 from tidemark.audit.contracts import Contract, contracts
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import derivable
@@ -73,8 +73,8 @@ class OneAudit:
     audit_id: str
     folder: Path
     tell: Tell
-    reading: Reading = field(init=False)
-    _results: Results | None = None
+    reading: AuditRange = field(init=False)
+    _results: AuditResults | None = None
     _bases: Bases | None = None
     _views: Views | None = None
 
@@ -107,20 +107,20 @@ class OneAudit:
     def findings(self) -> tuple[list[Finding], dict[str, Sequence[Mapping[str, Any]]], dict[str, TopicRead]]:
         """Return the verdict of every expectation, the unexpected rows, and what was read from each topic."""
         spark, settings, reading = self.spark, self.settings, self.reading
-        reader = Reader(spark, settings, settings.audit_records_at_once, Pace(settings.audit_time_share))
+        reader = Reader(spark, settings, settings.audit_records_at_once, Throttle(settings.audit_time_share))
         self._work.mkdir(parents=True, exist_ok=True)
         records = reader.read(reading, self._work / "records", self.tell)
         views = self._views = Views(spark)
         found = derivable(self.plan)
         compacted = self._compacted_before(reading)
         thin = thinned(self.plan, self.cut, compacted, self._kept_from(reading, compacted))
-        road = Road(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin)
-        accounts = Accounts(road, self.plan, found, compacted)
+        path = PipelineView(views, self.cut, reading, records, settings.max_timestamp_ahead_ms, thin)
+        accounts = Accounts(path, self.plan, found, compacted)
         started = time.monotonic()
         before = {task: audited.audit_id for task, audited in self.before.items()}
-        bases = self._bases = Bases(road, reader, self._carried, before, self._work, compacted, self.tell)
+        bases = self._bases = Bases(path, reader, self._carried, before, self._work, compacted, self.tell)
         known = {d.name: base for d in found.derived if (base := bases.of(d)) is not None}
-        results = self._results = Results(road, found, known, compacted)
+        results = self._results = AuditResults(path, found, known, compacted)
         log.info("found the results from which the runs continue in %.1f s", time.monotonic() - started)
         validator = Validator(self.audit_id, self.docs)
         validating = time.monotonic()
@@ -141,10 +141,10 @@ class OneAudit:
         read = {row["topic"]: row["count"] for row in records.groupBy("topic").count().collect()}
         return findings, quarantined, {t: TopicRead(role.role, read.get(t, 0)) for t, role in reading.roles.items()}
 
-    def _assets(self, accounts: Accounts, results: Results) -> Iterator[_Asset]:
+    def _assets(self, accounts: Accounts, results: AuditResults) -> Iterator[_Asset]:
         """Yield every asset in order. Its table is created only then, because some tables use previous ones."""
         if self.cut.ranges:
-            whole = any(accounts.road.is_whole(topic) for topic in accounts.road.reading.roles)
+            whole = any(accounts.path.is_whole(topic) for topic in accounts.path.reading.roles)
             yield self._asset("commits", accounts.commits())
             yield self._asset("accounts", accounts.accounts())
             yield self._asset("counts", accounts.counts())
@@ -157,8 +157,8 @@ class OneAudit:
                 results.release_partials()
                 yield self._asset("lasts", results.lasts(), Rows.SCANNED, may_be_empty=True)
                 yield self._asset("updates", results.updates(), Rows.SCANNED, may_be_empty=True)
-            accounts.road.release_judged()
-            saved = Saved(accounts.road, self.plan, self._savepoints, self._work / "savepoints")
+            accounts.path.release_judged()
+            saved = Saved(accounts.path, self.plan, self._savepoints, self._work / "savepoints")
             if (frame := saved.table()) is not None:
                 yield self._asset("savepoints", frame, may_be_empty=True)
             yield self._asset("placement", accounts.placement(), Rows.SCANNED, may_be_empty=True)
@@ -173,7 +173,7 @@ class OneAudit:
         for contract in chosen:
             yield _Asset(contract.asset, accounts.contract(contract), contract.checks, may_be_empty=True, rows=rows)
 
-    def _compacted_before(self, reading: Reading) -> dict[str, int]:
+    def _compacted_before(self, reading: AuditRange) -> dict[str, int]:
         """Return, by topic, the time before which committed records may have been compacted or deleted."""
         settings = self.settings
         admin = AdminClient(librdkafka_config(settings))
@@ -187,7 +187,7 @@ class OneAudit:
                 found[topic] = wall_clock_ms() - lag_ms + _COMPACTION_MARGIN_MS
         return found
 
-    def _kept_from(self, reading: Reading, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:
+    def _kept_from(self, reading: AuditRange, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:
         """Return, per partition of compacted sources, the first offset that is too young to have been compacted."""
         ends = EndOffsets(AdminClient(librdkafka_config(self.settings)), self.settings.broker_timeout_ms / 1000)
         found = {}

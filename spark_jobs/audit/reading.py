@@ -28,8 +28,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.audit.attribution import Attribution, Batches, Recorder, TopicRole
-from spark_jobs.audit.pace import Pace
+from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
+from spark_jobs.audit.pace import Throttle
 from spark_jobs.kafka_reading import read_between
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again
@@ -62,10 +62,10 @@ _READ_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class AuditRange:
     """What an audit reads: the offset `spans` by partition, and the batches in them."""
 
-    roles: Mapping[str, TopicRole]
+    roles: Mapping[str, AuditedTopicRole]
     spans: Mapping[TopicPartition, Span]
     batches: Batches = field(repr=False)
     lost: frozenset[str]
@@ -77,7 +77,7 @@ class Reading:
         return sum(end - start for start, end in self.spans.values())
 
 
-def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
+def reading_of(plan: TopologyPlan, cut: Cut) -> AuditRange:
     """Return what must be read for a cut. Repartition topics are left out, because they are purged."""
     roles = {
         topic: role
@@ -86,7 +86,7 @@ def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
     }
     writers = [t for s in plan.subtopologies for t in s.sink_topics]
     roles = {t: r for t, r in roles.items() if r.role != SINK or writers.count(t) == 1}
-    roles[dlq_topic(plan.application_id)] = TopicRole(DLQ, -1, own=False, tasks=1, placed=None)
+    roles[dlq_topic(plan.application_id)] = AuditedTopicRole(DLQ, -1, own=False, tasks=1, placed=None)
     spans: dict[TopicPartition, Span] = {}
     batches: dict[tuple[str, int, int], tuple[list[int], list[int], list[int]]] = {}
     for task, run in cut.ranges.items():
@@ -112,14 +112,14 @@ def reading_of(plan: TopologyPlan, cut: Cut) -> Reading:
                 column.append(value)
     lost = {p.topic for p, (start, end) in spans.items() if start < min(cut.lows.get(p, 0), end)}
     spans = {p: (max(start, cut.lows.get(p, 0)), end) for p, (start, end) in spans.items()}
-    return Reading(roles, {p: span for p, span in spans.items() if span[0] < span[1]}, batches, frozenset(lost))
+    return AuditRange(roles, {p: span for p, span in spans.items() if span[0] < span[1]}, batches, frozenset(lost))
 
 
-def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str, int]) -> dict[str, TopicRole]:
+def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str, int]) -> dict[str, AuditedTopicRole]:
     purged = plan.repartition_topics
     tasks = partitions[subtopology.lead.topic]
     found = {
-        topic: TopicRole(SOURCE, subtopology.index, own=True, tasks=tasks, placed=tasks)
+        topic: AuditedTopicRole(SOURCE, subtopology.index, own=True, tasks=tasks, placed=tasks)
         for topic in subtopology.source_topics
         if topic not in purged
     }
@@ -128,7 +128,7 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
     for topic in keyed_sinks(subtopology) - read_again(plan):
         placed = None if topic in by_hand else partitions[topic]
         suffix_bytes = windows[topic].value if topic in windows else 0
-        found[topic] = TopicRole(
+        found[topic] = AuditedTopicRole(
             SINK, subtopology.index, own=False, tasks=tasks, placed=placed, suffix_bytes=suffix_bytes
         )
     plain = {aggregation.store.name for aggregation in subtopology.aggregations}
@@ -137,7 +137,7 @@ def _roles(plan: TopologyPlan, subtopology: SubTopology, partitions: Mapping[str
         if store.has_changelog:
             topic = changelog_of(plan.application_id, store)
             placed = tasks if store.name in plain else None
-            found[topic] = TopicRole(
+            found[topic] = AuditedTopicRole(
                 CHANGELOG, subtopology.index, own=True, tasks=tasks, placed=placed, suffix_bytes=suffixes[store.kind]
             )
     return found
@@ -165,9 +165,9 @@ class Reader:
     spark: SparkSession
     settings: Settings
     most_offsets: int
-    pace: Pace
+    pace: Throttle
 
-    def read(self, reading: Reading, folder: Path, tell: Tell) -> DataFrame:
+    def read(self, reading: AuditRange, folder: Path, tell: Tell) -> DataFrame:
         """Read everything into `folder`, to which Spark's workers need access, and report the progress. Blocks."""
         attribution = Attribution(reading.roles, reading.batches)
         folder.mkdir(parents=True)

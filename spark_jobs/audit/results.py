@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from spark_jobs.audit import truth
-from spark_jobs.audit.views import Road
+from spark_jobs.audit.views import PipelineView
 from spark_jobs.compile import quoted
 from tidemark.audit.derivable import Derivable, Derived
 from tidemark.topology.plan import Number, Window
@@ -24,13 +24,13 @@ _RELATIVE = "1e-9D"
 
 
 @dataclass
-class Results:
+class AuditResults:
     """Creates the tables. `bases` has, by the name of a `Derived`, the results from which its run continues: p, k, ws, s0, …
 
     `compacted_before_ms`: per changelog, records committed earlier may have been compacted away.
     """
 
-    road: Road
+    path: PipelineView
     found: Derivable
     bases: Mapping[str, DataFrame]
     compacted_before_ms: Mapping[str, int]
@@ -44,7 +44,7 @@ class Results:
     def results(self) -> DataFrame:
         """Return one row per result: the value expected from a batch, and the value in the topic."""
         parts = [part for d in self.derived for part in self._compared(d)]
-        spark = self.road.views.spark
+        spark = self.path.views.spark
         return spark.sql(" UNION ALL ".join(parts)) if parts else spark.createDataFrame([], _RESULTS)
 
     def lasts(self) -> DataFrame:
@@ -52,52 +52,52 @@ class Results:
 
         Uses the view `results`. Usually the last record is that of the last batch with the key; otherwise both are looked up.
         """
-        return self.road.views.spark.sql(lasts_sql(self.road.views.name("results")))
+        return self.path.views.spark.sql(lasts_sql(self.path.views.name("results")))
 
     def updates(self) -> DataFrame:
         """Return one row per record of a topic of updates, with whether it reverts the previous record of its key.
 
         Uses the view `results`.
         """
-        return self.road.views.spark.sql(
+        return self.path.views.spark.sql(
             "SELECT topic, partition, offset, k, window_start, batch, is_back "
-            f"FROM {self.road.views.name('results')} WHERE role = '{UPDATE}' AND offset IS NOT NULL"
+            f"FROM {self.path.views.name('results')} WHERE role = '{UPDATE}' AND offset IS NOT NULL"
         )
 
     def release_partials(self) -> None:
         """Free the partial results, once the results are computed."""
-        self.road.views.release(self.road.in_time(d) for d in self.derived)
+        self.path.views.release(self.path.in_time(d) for d in self.derived)
 
     def state(self, d: Derived) -> DataFrame:
         """Return the results from which the next audit continues. Call this after `results`."""
         last = [
             (run.task.partition, run.records[-1].stream_times.of(d.aggregation.store.name))
-            for run in self.road.cut.ranges.values()
+            for run in self.path.cut.ranges.values()
             if run.task.subtopology == d.subtopology.index
         ]
-        ends = self.road.views.rows(f"state_ends_{d.name}", last, "p INT, stream_time_ms BIGINT")
-        return self.road.views.spark.sql(truth.state_sql(d.aggregation, self._truths[d.name], ends))
+        ends = self.path.views.rows(f"state_ends_{d.name}", last, "p INT, stream_time_ms BIGINT")
+        return self.path.views.spark.sql(truth.state_sql(d.aggregation, self._truths[d.name], ends))
 
     def _compared(self, d: Derived) -> list[str]:
-        base = self.road.views.add(f"base_{d.name}", self.bases[d.name])
-        sql = truth.results_sql(d.aggregation, self.road.in_time(d), base)
-        own = self._truths[d.name] = self.road.views.add(f"truth_{d.name}", sql, keep=True)
+        base = self.path.views.add(f"base_{d.name}", self.bases[d.name])
+        sql = truth.results_sql(d.aggregation, self.path.in_time(d), base)
+        own = self._truths[d.name] = self.path.views.add(f"truth_{d.name}", sql, keep=True)
         updates = f"(SELECT * FROM {own} WHERE batch >= 0)"
         parts = [self._against(d, topic, view, updates, UPDATE) for topic, view in self._there(d, UPDATE)]
         if d.final_sinks and d.final_store is not None and isinstance(d.aggregation.window, Window):
-            batches = self.road.batches_at(d.subtopology, d.final_store)
+            batches = self.path.batches_at(d.subtopology, d.final_store)
             finals = f"({truth.finals_sql(d.aggregation, own, batches)})"
             parts += [self._against(d, topic, view, finals, FINAL) for topic, view in self._there(d, FINAL)]
         return parts
 
     def _there(self, d: Derived, role: str) -> list[tuple[str, str]]:
         """Return topic and view of the emitted and logged results."""
-        add = self.road.views.add
+        add = self.path.views.add
         if role == FINAL:
-            return [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.road.records))) for t in d.final_sinks]
-        found = [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.road.records))) for t in d.update_sinks]
+            return [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.path.records))) for t in d.final_sinks]
+        found = [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.path.records))) for t in d.update_sinks]
         if d.changelog is not None:
-            sql = truth.changelog_results_sql(d, self.road.records)
+            sql = truth.changelog_results_sql(d, self.path.records)
             found.append((d.changelog, add(f"log_{d.changelog}", sql)))
         return found
 
@@ -117,7 +117,7 @@ class Results:
         names = [aggregate.name for aggregate in d.aggregation.aggregates]
         structs = {side: ", ".join(f"'{name}', {side}.{_result(name)}" for name in names) for side in ("f", "e")}
         old_ms = self.compacted_before_ms.get(topic, 0)
-        batches = self.road.batches_of(d.subtopology)
+        batches = self.path.batches_of(d.subtopology)
         # Equal values are not converted to text, because that takes longer than comparing them.
         return f"""
 SELECT topic, role, task, partition, offset, k, window_start, batch, is_copy, is_expected, is_newest_found,

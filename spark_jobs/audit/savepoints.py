@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
-from spark_jobs.audit.views import Road
+from spark_jobs.audit.views import PipelineView
 from tidemark.errors import CopyUnusable, TaskCorrupted
 from tidemark.names import TaskId
 from tidemark.recovery.evidence import StateCopy
@@ -35,7 +35,7 @@ _TIME_AT = {StoreKind.WINDOW: 8, StoreKind.SESSION: 16}
 class Saved:
     """The stores of the newest savepoint whose batch is in the cut, copied to `folder` for Spark."""
 
-    road: Road
+    path: PipelineView
     plan: TopologyPlan
     copies: SavepointCopies
     folder: Path
@@ -45,8 +45,8 @@ class Saved:
 
         A savepoint that cannot be read is left out, with a line in the log; `tidemark savepoint verify` shows the cause.
         """
-        markers = []
-        for task in self.road.cut.ranges:
+        checkpoints = []
+        for task in self.path.cut.ranges:
             for spec in self.plan.subtopologies[task.subtopology].stores:
                 if spec.has_changelog and (copy := self._copy(task, spec)) is not None:
                     try:
@@ -54,16 +54,16 @@ class Saved:
                     except (CopyUnusable, TaskCorrupted) as error:
                         log.warning("the savepoint of %s/%s is left out: %s", task, spec.name, error)
                         continue
-                    markers.append(self._marker(task, spec, copy))
-        if not markers:
+                    checkpoints.append(self._marker(task, spec, copy))
+        if not checkpoints:
             return None
-        spark, add = self.road.views.spark, self.road.views.add
-        marked = self.road.views.rows("markers", markers, _MARKERS)
+        spark, add = self.path.views.spark, self.path.views.add
+        marked = self.path.views.rows("checkpoints", checkpoints, _MARKERS)
         saved = add("saved", spark.read.parquet((self.folder / "rows").as_uri()))
         time_ms = "CAST(conv(hex(substring(r.key, length(r.key) - m.time_at + 1, 8)), 16, -10) AS BIGINT)"
         folded = (
             f"SELECT r.topic, r.p, r.key, max_by(struct(r.value, r.partition, r.offset), r.offset) AS last "
-            f"FROM {self.road.records} r JOIN {marked} m ON m.topic = r.topic AND m.p = r.p AND r.batch <= m.batch "
+            f"FROM {self.path.records} r JOIN {marked} m ON m.topic = r.topic AND m.p = r.p AND r.batch <= m.batch "
             f"WHERE r.role = 'changelog' AND (m.time_at = 0 OR {time_ms} >= m.live_from_ms) GROUP BY r.topic, r.p, r.key"
         )
         return spark.sql(
@@ -73,10 +73,10 @@ class Saved:
         )
 
     def _copy(self, task: TaskId, spec: StoreSpec) -> StateCopy | None:
-        run = self.road.cut.ranges[task]
+        run = self.path.cut.ranges[task]
         found = self.copies.find([task])[task].get(spec.name, [])
         first, last = run.records[0].batch, run.records[-1].batch
-        return next((copy for copy in found if first <= copy.marker.batch <= last), None)
+        return next((copy for copy in found if first <= copy.checkpoint.batch <= last), None)
 
     def _write(self, task: TaskId, spec: StoreSpec, copy: StateCopy) -> None:
         store = self.folder / "stores" / f"{task}-{spec.name}"
@@ -90,11 +90,11 @@ class Saved:
                 file.write_table(pa.table(columns, schema=_SCHEMA))
 
     def _marker(self, task: TaskId, spec: StoreSpec, copy: StateCopy) -> tuple[str, int, int, int, int]:
-        segment = first_live_segment(spec, copy.marker.stream_time_ms)
+        segment = first_live_segment(spec, copy.checkpoint.stream_time_ms)
         # Windows that have expired in the store may still be in its changelog.
         live_from_ms = 0 if segment is None or spec.segment_ms is None else segment * spec.segment_ms
         topic = changelog_of(self.plan.application_id, spec)
-        return topic, task.partition, copy.marker.batch, live_from_ms, _TIME_AT.get(spec.kind, 0)
+        return topic, task.partition, copy.checkpoint.batch, live_from_ms, _TIME_AT.get(spec.kind, 0)
 
 
 def _items(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:

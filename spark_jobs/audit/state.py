@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit import truth
-from spark_jobs.audit.reading import Reader, Reading, Span
-from spark_jobs.audit.views import Road
+from spark_jobs.audit.reading import AuditRange, Reader, Span
+from spark_jobs.audit.views import PipelineView
 from tidemark.audit.derivable import Derived
 from tidemark.audit.progress import Tell
 from tidemark.audit.ranges import Base, TaskRange
@@ -70,7 +70,7 @@ class Bases:
     and changelog, why there are no results to continue from.
     """
 
-    road: Road
+    path: PipelineView
     reader: Reader
     carried: Carried
     before: Mapping[TaskId, str]
@@ -82,7 +82,7 @@ class Bases:
     def of(self, d: Derived) -> DataFrame | None:
         """Return rows of `state_schema`, or None if there is no new batch or it cannot be computed again. Blocks."""
         runs = self._runs(d)
-        if not runs or not self.road.is_whole(d.subtopology.sources[d.branch.source].topic):
+        if not runs or not self.path.is_whole(d.subtopology.sources[d.pipeline.source].topic):
             return None
         base = self.carried.spark.createDataFrame([], state_schema(d))
         logged: dict[TopicPartition, Span] = {}
@@ -118,20 +118,20 @@ class Bases:
         return self._folded(d, d.changelog, logged, "ahead")
 
     def _runs(self, d: Derived) -> dict[TaskId, TaskRange]:
-        return {task: run for task, run in self.road.cut.ranges.items() if task.subtopology == d.subtopology.index}
+        return {task: run for task, run in self.path.cut.ranges.items() if task.subtopology == d.subtopology.index}
 
     def _span(self, changelog: str, task: TaskId, end: int) -> dict[TopicPartition, Span]:
         place = TopicPartition(changelog, task.partition)
-        start = self.road.cut.lows.get(place, 0)
+        start = self.path.cut.lows.get(place, 0)
         return {place: (start, end)} if start < end else {}
 
     def _folded(self, d: Derived, changelog: str, spans: Mapping[TopicPartition, Span], name: str) -> DataFrame:
         """Return the last value per key of a changelog, without deleted keys."""
-        roles = {changelog: self.road.reading.roles[changelog]}
-        records = self.reader.read(Reading(roles, spans, {}, frozenset()), self.work / f"{name}_{d.name}", self.tell)
-        view = self.road.views.add(f"whole_{name}_{d.name}", records)
+        roles = {changelog: self.path.reading.roles[changelog]}
+        records = self.reader.read(AuditRange(roles, spans, {}, frozenset()), self.work / f"{name}_{d.name}", self.tell)
+        view = self.path.views.add(f"whole_{name}_{d.name}", records)
         names = ", ".join(column.split()[0] for column in truth.kept_columns(d.aggregation))
-        return self.road.views.spark.sql(
+        return self.path.views.spark.sql(
             f"SELECT p, k, ws, {names} FROM (SELECT *, row_number() OVER (PARTITION BY p, k, ws ORDER BY offset DESC) "
             f"AS __n FROM ({truth.changelog_results_sql(d, view)})) WHERE __n = 1 AND NOT is_deleted"
         )

@@ -22,10 +22,10 @@ from tidemark.topology.keyless import needs_key, takes_keyless
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
-    Branch,
     Filter,
     Fold,
     Number,
+    Pipeline,
     Select,
     SessionWindow,
     SlidingWindow,
@@ -80,16 +80,16 @@ def placed_sql(source: Source, judged: str) -> str:
     return f"SELECT *, {literal(source.topic)} AS _topic, __p AS _partition, __offset AS _offset FROM {judged}"
 
 
-def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) -> str:
+def pipeline_records_sql(subtopology: SubTopology, pipeline: Pipeline, judged: str) -> str:
     """Return the SQL of the records of a branch, with `__in` for those that reach its end.
 
     Bad and filtered records stay as rows, so that they can be counted. `__keyless` marks a dead letter that has no key
     although a node downstream needs one.
     """
-    source = subtopology.sources[branch.source]
+    source = subtopology.sources[pipeline.source]
     columns = [*map(quoted, (c.name for c in source.schema)), *_RESERVED]
     sql = f"SELECT *, NOT __bad AS __in FROM {judged}"
-    for step in branch.steps:
+    for step in pipeline.steps:
         if isinstance(step, Select):
             named = ", ".join(
                 f"CASE WHEN __deletes THEN NULL ELSE ({text}) END AS {quoted(name)}" for name, text in step.columns
@@ -101,19 +101,19 @@ def branch_records_sql(subtopology: SubTopology, branch: Branch, judged: str) ->
         kept = ", ".join([*(c for c in _KEPT if c != "__in"), *columns])
         sql = f"SELECT {kept}, __in AND {condition} AS __in FROM ({sql})"
     # Kafka Streams' aggregates without windows, and those of sliding windows, skip records without a value.
-    skips = branch.aggregation is not None and not isinstance(branch.aggregation.window, Window | SessionWindow)
+    skips = pipeline.aggregation is not None and not isinstance(pipeline.aggregation.window, Window | SessionWindow)
     reaches = "__in AND NOT __deletes" if skips else "__in"
     keyless, stays = "false", reaches
-    if needs_key(subtopology, branch):
+    if needs_key(subtopology, pipeline):
         keyless = f"{reaches} AND __k IS NULL"
-        stays = reaches if takes_keyless(subtopology, branch) else f"{reaches} AND __k IS NOT NULL"
+        stays = reaches if takes_keyless(subtopology, pipeline) else f"{reaches} AND __k IS NOT NULL"
     return f"SELECT * EXCEPT (__in), {stays} AS __in, {keyless} AS __keyless FROM ({sql})"
 
 
-def account_sql(branch: Branch, records: str) -> str:
+def account_sql(pipeline: Pipeline, records: str) -> str:
     """Return the SQL of the counts per task and batch: records at the end, filtered and bad ones, and the newest timestamp."""
     times = "1"
-    window = branch.aggregation.window if branch.aggregation else None
+    window = pipeline.aggregation.window if pipeline.aggregation else None
     if isinstance(window, Window) and window.advance_ms < window.size_ms:
         # In hopping windows a record counts once for each of its windows, none of which begins before 0.
         first = f"greatest(0, __ts - {window.size_ms} + 1)"

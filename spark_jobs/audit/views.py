@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from spark_jobs.audit import truth
-from spark_jobs.audit.reading import SOURCE, Reading
+from spark_jobs.audit.reading import SOURCE, AuditRange
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import Derived
 from tidemark.audit.ranges import COMPUTING
@@ -91,7 +91,7 @@ class Views:
         self._made.clear()
 
 
-class Road:
+class PipelineView:
     """The audit's own path from records to partial results. `records` is the view of the records that were read.
 
     `thinned` are the sources from which compaction may have removed records.
@@ -101,7 +101,7 @@ class Road:
         self,
         views: Views,
         cut: Cut,
-        reading: Reading,
+        reading: AuditRange,
         records: DataFrame,
         max_timestamp_ahead_ms: int,
         thinned: frozenset[str] = frozenset(),
@@ -166,9 +166,9 @@ class Road:
 
     def reaching(self, subtopology: SubTopology, number: int) -> str:
         """Return a view of the records that reach the end of a branch."""
-        branch = subtopology.branches[number]
-        judged = self.judged(subtopology, subtopology.sources[branch.source].topic)
-        sql = truth.branch_records_sql(subtopology, branch, judged)
+        pipeline = subtopology.pipelines[number]
+        judged = self.judged(subtopology, subtopology.sources[pipeline.source].topic)
+        sql = truth.pipeline_records_sql(subtopology, pipeline, judged)
         return self.views.add(f"reaching_{subtopology.index}_{number}", sql)
 
     def in_time(self, d: Derived) -> str:

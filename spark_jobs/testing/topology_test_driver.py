@@ -224,8 +224,8 @@ class TopologyTestDriver:
         frame = self._spark.createDataFrame(pa.Table.from_pylist(rows, schema=_KAFKA))
         view = f"test_driver_{subtopology.index}"
         frame.createOrReplaceTempView(view)
-        found = self._statements[subtopology.index].tables(frame, range(len(subtopology.branches)))
-        tables = [found[number] for number in range(len(subtopology.branches))]
+        found = self._statements[subtopology.index].tables(frame, range(len(subtopology.pipelines)))
+        tables = [found[number] for number in range(len(subtopology.pipelines))]
         letters: list[DeadLetter] = []
         if bad_records(tables):
             letters = self._dead_letters(subtopology, view)
@@ -257,9 +257,9 @@ class TopologyTestDriver:
                 headers = tuple(message.get("headers", ()))
                 self._emit(output.topic, message["key"], message["value"], message["timestamp"], headers)
         for letter in update.dead_letters:
-            told = {"reason": letter.reason, "topic": letter.topic, "offset": letter.offset}
+            summary = {"reason": letter.reason, "topic": letter.topic, "offset": letter.offset}
             dlq = dlq_topic(self._plan.application_id)
-            self._emit(dlq, letter.key, json.dumps(told).encode(), self._now_ms, letter.headers)
+            self._emit(dlq, letter.key, json.dumps(summary).encode(), self._now_ms, letter.headers)
 
     def _emit(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers) -> None:
         read = None if value is None else json.loads(value)

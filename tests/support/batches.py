@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.operator import BatchTime, Emitted, Operator
 from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.topology.plan import StoreSpec
 
-MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 
 
 class Batches:

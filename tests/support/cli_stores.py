@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 HOUR_MS = 3_600_000
 
 
-MARKER = Marker("app", "1", "n", "1:", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "n", "1:", 1, 1, {}, 1, 1)
 
 
 def store_at(folder) -> RocksStore:

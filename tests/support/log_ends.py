@@ -17,6 +17,6 @@ def ends_of_logs(console: Console, folder: Path, pattern: str = "*.log", lines: 
     except BaseException:
         for log in sorted(folder.glob(pattern)):
             console.print(f"--- the end of {log.name}")
-            told = log.read_text(errors="replace").splitlines()[-lines:]
-            console.print("\n".join(told), markup=False, soft_wrap=True)
+            summary = log.read_text(errors="replace").splitlines()[-lines:]
+            console.print("\n".join(summary), markup=False, soft_wrap=True)
         raise

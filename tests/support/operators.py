@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.operator import BatchTime, Operator
 from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, rows_schema
 from tidemark.topology.plan import Column, StoreSpec
 
 Row = dict[str, Any]
-MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 _NAMES = {KEY: "k", TIMESTAMP: "ts", SEQUENCE: "seq", DELETED: "deleted"}
 
 

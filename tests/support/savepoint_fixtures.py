@@ -45,12 +45,12 @@ def local(tmp_path):
 @pytest.fixture
 def stuck(monkeypatch):
     """Copying waits until the event is set."""
-    go_on, real = threading.Event(), SavepointRepository.put_file
+    should_continue, real = threading.Event(), SavepointRepository.put_file
 
     def wait(self, source, tick):
-        assert go_on.wait(20)
+        assert should_continue.wait(20)
         return real(self, source, tick)
 
     monkeypatch.setattr(SavepointRepository, "put_file", wait)
-    yield go_on
-    go_on.set()
+    yield should_continue
+    should_continue.set()

@@ -10,7 +10,7 @@ from tidemark.savepoints.repository import SavepointRepository
 from tidemark.savepoints.upload import CopyCount, LinkedSavepoint, copy_linked, link_task
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 APP = "app"
@@ -18,8 +18,8 @@ SPEC = StoreSpec("counts", StoreKind.WINDOW, 60_000, 10_000)
 TASKS = (TaskId(0, 0), TaskId(0, 1))
 
 
-def a_marker(batch: int, app: str = APP) -> Marker:
-    return Marker(app, "1", "counts", "3:n=count<i8", batch, batch * 10, {"t": batch * 100}, 7, batch * 3)
+def a_marker(batch: int, app: str = APP) -> StoreCheckpoint:
+    return StoreCheckpoint(app, "1", "counts", "3:n=count<i8", batch, batch * 10, {"t": batch * 100}, 7, batch * 3)
 
 
 def open_store(folder: Path) -> RocksStore:

@@ -155,17 +155,17 @@ class Issuer:
 
 @dataclass(frozen=True)
 class Secured:
-    """The running broker. `ways` are the settings by which the user `app` may come in, by name."""
+    """The running broker. `candidates` are the settings by which the user `app` may come in, by name."""
 
     broker: EmbeddedBroker
     admin: AdminClient
     issuer: Issuer
     authority: Authority
-    ways: dict[str, dict[str, object]] = field(default_factory=dict)
+    candidates: dict[str, dict[str, object]] = field(default_factory=dict)
 
-    def settings(self, way: str, **more: object) -> Settings:
+    def settings(self, candidate: str, **more: object) -> Settings:
         """Settings of the user `app`, or of what `more` makes of it."""
-        return Settings.load(**{**self.ways[way], **more})
+        return Settings.load(**{**self.candidates[candidate], **more})
 
 
 @contextmanager

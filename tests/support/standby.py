@@ -22,7 +22,7 @@ from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic
 from tidemark.processes import wait_until
 from tidemark.recovery.facts import Witnesses
-from tidemark.registry.reader import describe_settled
+from tidemark.registry.reader import describe_resolved
 from tidemark.registry.topic_identities import topics_in_use
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.standby.copies import standby_name
@@ -97,7 +97,7 @@ class Application:
         # As every first commit does.
         if not self.batches:
             ids = topic_ids(self.admin, list(topics_in_use(self.plan)), self.settings)
-            found = describe_settled(self.plan, None, partition_counts(self.admin, self.settings), ids)
+            found = describe_resolved(self.plan, None, partition_counts(self.admin, self.settings), ids)
             self._producer.produce(topology_topic(self.id), key=DESCRIPTION_KEY, value=found.to_bytes(), partition=0)
         for partition in touched:
             self.batches[partition] += 1

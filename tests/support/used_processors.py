@@ -16,7 +16,7 @@ class CountPerKey(Processor):
     def init(self, context):
         self.context = context
         self.counts = context.store("s")
-        context.schedule(10, Punctuate.STREAM_TIME, self.say)
+        context.schedule(10, Punctuate.STREAM_TIME, self.report)
 
     def process(self, record):
         if record.row is None:
@@ -27,7 +27,7 @@ class CountPerKey(Processor):
         self.counts.put(record.key, row)
         return self.context.forward(record.key, row)
 
-    def say(self, time_ms):
+    def report(self, time_ms):
         for key, row in self.counts.range():
             self.context.forward(f"held:{key}", row)
 

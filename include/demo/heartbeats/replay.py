@@ -1,7 +1,7 @@
 """Replays patients into a topic: how fast, from which event time, until when.
 
 Event time advances with the clock, multiplied by a speed. The broker stamps each record with its own clock, and an event's
-time must never be ahead of that: a replay that is faster than the hearts beat starts in the past (`Pace.of`).
+time must never be ahead of that: a replay that is faster than the hearts beat starts in the past (`ReplayRate.of`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ReplayOptions:
 
 
 @dataclass(frozen=True)
-class Pace:
+class ReplayRate:
     """The number of patients, the first event time, and how much faster than the clock; `speed` None is without limit."""
 
     patients: int
@@ -53,7 +53,7 @@ class Pace:
     beats_per_second: float
 
     @classmethod
-    def of(cls, options: ReplayOptions, now_ms: int) -> Pace:
+    def of(cls, options: ReplayOptions, now_ms: int) -> ReplayRate:
         """Fill in what the options leave open. Raises `InvalidSettings` if events would be ahead of the clock."""
         for name, value in (("patients", options.patients), ("rate", options.rate), ("events", options.events)):
             if value is not None and value <= 0:
@@ -116,7 +116,7 @@ class Replay:
         `PreflightFailed` if topic or broker is missing, `OutcomeUnknown` if records could not be delivered.
         """
         now_ms = wall_clock_ms()
-        pace = Pace.of(self._options, now_ms)
+        pace = ReplayRate.of(self._options, now_ms)
         disorder = self._options.disorder
         patients = Patients(recordings(), pace.patients, disorder.seed)
         timeline, encoder = Timeline(patients, disorder, pace.start_ms), Encoder(patients, disorder)

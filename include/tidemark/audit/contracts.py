@@ -47,8 +47,8 @@ def contracts(plan: TopologyPlan) -> list[Contract]:
 
 
 def _sinks(subtopology: SubTopology) -> Iterator[tuple[Sink, tuple[Column, ...]]]:
-    for branch in subtopology.branches:
-        yield from ((sink, branch.columns) for sink in branch.sinks)
+    for pipeline in subtopology.pipelines:
+        yield from ((sink, pipeline.columns) for sink in pipeline.sinks)
     for node in subtopology.nodes:
         if isinstance(node, RowSink):
             yield node.sink, node.columns

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import (
     Aggregation,
-    Branch,
     Fold,
     Map,
+    Pipeline,
     Process,
     RowSink,
     SubTopology,
@@ -36,7 +36,7 @@ class Derived:
 
     subtopology: SubTopology
     number: int
-    branch: Branch
+    pipeline: Pipeline
     aggregation: Aggregation
     changelog: str | None
     update_sinks: tuple[str, ...]
@@ -97,7 +97,9 @@ def derivable(plan: TopologyPlan) -> Derivable:
         for topic in (*subtopology.sink_topics, *logged):
             if topic not in known:
                 reasons.setdefault(topic, why if purged else _why(subtopology, topic, writers, read) or why)
-        only_aggregates = all(branch.aggregation is not None or not branch.enters for branch in subtopology.branches)
+        only_aggregates = all(
+            pipeline.aggregation is not None or not pipeline.enters for pipeline in subtopology.pipelines
+        )
         if not purged and only_aggregates and len(found) == len(subtopology.aggregations):
             late_rows.add(subtopology.index)
     not_derived = tuple(NotDerived(topic, reason) for topic, reason in reasons.items())
@@ -129,8 +131,8 @@ def _node(subtopology: SubTopology, name: str) -> TaskNode | Aggregation | None:
 
 def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> Iterator[Derived]:
     compared = frozenset(topic for topic, count in writers.items() if count == 1) - read_again(plan)
-    for number, branch in enumerate(subtopology.branches):
-        aggregation = branch.aggregation
+    for number, pipeline in enumerate(subtopology.pipelines):
+        aggregation = pipeline.aggregation
         if aggregation is None or not isinstance(aggregation.window, Window | None):
             continue
         if any(aggregate.fold not in _FOLDS for aggregate in aggregation.aggregates):
@@ -146,7 +148,7 @@ def _of(plan: TopologyPlan, subtopology: SubTopology, writers: Counter[str]) -> 
         yield Derived(
             subtopology,
             number,
-            branch,
+            pipeline,
             aggregation,
             changelog_of(plan.application_id, aggregation.store) if logged else None,
             _sinks_behind(subtopology, {aggregation.node}, compared),

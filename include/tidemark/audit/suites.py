@@ -23,7 +23,7 @@ _NO_ANALYTICS = "GX_ANALYTICS_ENABLED"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExpectationOutcome:
     """The result of validating one expectation. `rows` is how many rows were checked.
 
     `broken` is the exception's text if the expectation could not be evaluated.
@@ -60,7 +60,7 @@ def _expectation(check: Check) -> Expectation:
     )
 
 
-def outcomes(result: Mapping[str, Any]) -> list[Outcome]:
+def outcomes(result: Mapping[str, Any]) -> list[ExpectationOutcome]:
     """Read an `ExpectationSuiteValidationResult` as JSON; unexpected rows and a check that failed to run are kept apart."""
     found = []
     for one in result["results"]:
@@ -69,7 +69,9 @@ def outcomes(result: Mapping[str, Any]) -> list[Outcome]:
         observed = said.get("observed_value")
         unexpected = observed if isinstance(observed, int) else said.get("unexpected_count") or 0
         name, rows = one["expectation_config"]["meta"]["check"], said.get("element_count") or 0
-        found.append(Outcome(name, bool(one["success"]) and broken is None, int(unexpected), int(rows), broken))
+        found.append(
+            ExpectationOutcome(name, bool(one["success"]) and broken is None, int(unexpected), int(rows), broken)
+        )
     return found
 
 
@@ -85,7 +87,7 @@ def _exception(info: Mapping[str, Any]) -> str | None:
 
 def finding(
     check: Check,
-    outcome: Outcome,
+    outcome: ExpectationOutcome,
     examples: Sequence[Mapping[str, Any]],
     *,
     may_be_empty: bool = False,

@@ -282,10 +282,13 @@ def _remedy(found: CompactionSettings, changes: Mapping[str, str], topology: str
             f"No setting delays the cleaner: `tidemark check compaction {topology} --log-dir FOLDER`, with the log folder of a "
             "broker, shows its position, and the broker's log shows whether it runs"
         )
-    told = ", ".join(f"{name}={value}" for name, value in changes.items())
+    summary = ", ".join(f"{name}={value}" for name, value in changes.items())
     if all(found.wanted.get(name) == value for name, value in changes.items()):
-        return f"The topology asks for {told}: `tidemark topics apply {topology}`"
-    return f"Give the store topic_config or profile='aggressive_compaction' ({told}), then `tidemark topics apply {topology}`"
+        return f"The topology asks for {summary}: `tidemark topics apply {topology}`"
+    return (
+        f"Give the store topic_config or profile='aggressive_compaction' ({summary}), then `tidemark topics apply "
+        f"{topology}`"
+    )
 
 
 def restore_now_s(sample: CompactionSample, rules: CompactionRules) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tidemark.checks.broker_loss import first_named, of_all_brokers, of_one_broker
 from tidemark.checks.replicas import ClusterDurability, Replicas, TopicDurability, TopicRole
-from tidemark.kafka.topics import needed_to_survive, survived
+from tidemark.kafka.topics import replication_for, tolerated_failures
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.topology.plan import Acks
 from tidemark.verdict import Finding, Verdict
@@ -39,8 +39,8 @@ def _of_topic(topic: TopicDurability, found: ClusterDurability) -> Finding:
         "replication": topic.replication,
         "min_in_sync": topic.min_in_sync,
         "acks": found.acks_of(topic).value,
-        "survives": survived(topic.replication, topic.min_in_sync),
-        "asked_to_survive": found.survives,
+        "survives": tolerated_failures(topic.replication, topic.min_in_sync),
+        "asked_to_survive": found.tolerated_broker_failures,
         "unclean_election": topic.unclean_election,
         "deleted_above_bytes": topic.deleted_above_bytes,
         "offline": [_number(p) for p in topic.partitions if p.leader is None],
@@ -107,7 +107,7 @@ def _offline(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict,
     unknown = "" if all(p.eligible is not None for p in offline) else "; the eligible leaders are not known"
     return (
         Verdict.FAILED,
-        f"partitions {_told(offline)} have no leader, nothing is read or written: start broker {_listed(needed)}, which "
+        f"partitions {_format(offline)} have no leader, nothing is read or written: start broker {_listed(needed)}, which "
         f"{'have' if len(needed) > 1 else 'has'} all that was acknowledged{unknown}; any other leader would lose records",
     )
 
@@ -127,7 +127,7 @@ def _not_writable(topic: TopicDurability, found: ClusterDurability) -> tuple[Ver
     away = sorted(frozenset().union(*(p.replicas - p.in_sync for p in short)))
     return (
         Verdict.FAILED,
-        f"partitions {_told(short)} have fewer than min.insync.replicas={topic.min_in_sync} in sync: writes are refused; "
+        f"partitions {_format(short)} have fewer than min.insync.replicas={topic.min_in_sync} in sync: writes are refused; "
         f"start broker {_listed(away)}, or see in its log why it does not follow",
     )
 
@@ -156,15 +156,15 @@ def _deleted_by_size(topic: TopicDurability, found: ClusterDurability) -> tuple[
 
 
 def _less_than_asked(topic: TopicDurability, found: ClusterDurability) -> tuple[Verdict, str] | None:
-    stands = survived(topic.replication, topic.min_in_sync)
-    if stands >= found.survives:
+    stands = tolerated_failures(topic.replication, topic.min_in_sync)
+    if stands >= found.tolerated_broker_failures:
         return None
-    replicas, in_sync = needed_to_survive(found.survives)
+    replicas, in_sync = replication_for(found.tolerated_broker_failures)
     return (
         Verdict.FAILED,
         f"{topic.replication} replicas and min.insync.replicas={topic.min_in_sync} survive the loss of {stands} brokers, the "
-        f"topology asks for {found.survives}: that takes {replicas} replicas (`tidemark kafka reassign-partitions`) and "
-        f"min.insync.replicas={in_sync}",
+        f"topology asks for {found.tolerated_broker_failures}: that takes {replicas} replicas (`tidemark kafka "
+        f"reassign-partitions`) and min.insync.replicas={in_sync}",
     )
 
 
@@ -191,7 +191,7 @@ def _lagging_replicas(topic: TopicDurability, found: ClusterDurability) -> tuple
     rest = f"{spare} more may fail" if spare > 0 else "if one more fails, writes are refused"
     return (
         Verdict.WARNING,
-        f"partitions {_told(behind)} are under-replicated, {rest}: start broker {_listed(away)}, or see in its log why it "
+        f"partitions {_format(behind)} are under-replicated, {rest}: start broker {_listed(away)}, or see in its log why it "
         "does not follow",
     )
 
@@ -219,28 +219,31 @@ def _thin_acknowledgement(topic: TopicDurability, found: ClusterDurability) -> t
 def _of_transaction_log(found: ClusterDurability) -> Finding:
     replication, in_sync = found.transaction_replication, found.transaction_min_in_sync
     evidence = {"replication": replication, "min_in_sync": in_sync, "brokers": len(found.known_brokers)}
-    told = f"transaction.state.log.replication.factor={replication}, min.isr={in_sync}"
+    summary = f"transaction.state.log.replication.factor={replication}, min.isr={in_sync}"
     if replication < in_sync:
-        verdict, message = Verdict.FAILED, f"{told}: no transaction can begin; raise the factor on the brokers"
-    elif survived(replication, in_sync) < found.survives:
+        verdict, message = Verdict.FAILED, f"{summary}: no transaction can begin; raise the factor on the brokers"
+    elif tolerated_failures(replication, in_sync) < found.tolerated_broker_failures:
         verdict, message = (
             Verdict.FAILED,
-            f"{told}: the topology asks to survive the loss of {found.survives} brokers; that takes "
-            f"{' and '.join(map(str, needed_to_survive(found.survives)))}",
+            f"{summary}: the topology asks to survive the loss of {found.tolerated_broker_failures} brokers; that takes "
+            f"{' and '.join(map(str, replication_for(found.tolerated_broker_failures)))}",
         )
     elif found.is_single:
-        verdict, message = Verdict.WARNING, f"{told}, on the only broker there is"
+        verdict, message = Verdict.WARNING, f"{summary}, on the only broker there is"
     elif replication < min(3, len(found.known_brokers)):
         verdict, message = (
             Verdict.FAILED,
-            f"{told}: the outcomes of transactions are lost with {'a' if replication == 1 else 'two'} disk"
+            f"{summary}: the outcomes of transactions are lost with {'a' if replication == 1 else 'two'} disk"
             f"{'' if replication == 1 else 's'}; set 3 and 2 on the brokers before `__transaction_state` is created, or later "
             "use `tidemark kafka reassign-partitions`",
         )
     elif in_sync < 2:
-        verdict, message = Verdict.WARNING, f"{told}: an outcome is acknowledged that only one disk has; set min.isr=2"
+        verdict, message = (
+            Verdict.WARNING,
+            f"{summary}: an outcome is acknowledged that only one disk has; set min.isr=2",
+        )
     else:
-        verdict, message = Verdict.OK, told
+        verdict, message = Verdict.OK, summary
     return Finding("transaction.state.log", verdict, message, evidence)
 
 
@@ -294,7 +297,7 @@ def _number(partition: Replicas) -> int:
     return partition.partition.partition
 
 
-def _told(partitions: Sequence[Replicas]) -> str:
+def _format(partitions: Sequence[Replicas]) -> str:
     return _listed([_number(partition) for partition in partitions])
 
 

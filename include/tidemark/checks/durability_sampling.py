@@ -82,7 +82,7 @@ def sample_durability(
         transaction_replication=int(broker["transaction.state.log.replication.factor"]),
         transaction_min_in_sync=int(broker["transaction.state.log.min.isr"]),
         flush_messages=int(broker["log.flush.interval.messages"]),
-        survives=plan.survives,
+        tolerated_broker_failures=plan.tolerated_broker_failures,
         known_topics=len(identities.known),
         lost=tuple(identities.lost(plan).values()),
         stated_acks=plan.acks,

@@ -83,8 +83,8 @@ def _of_partition(topology: str, seen: Sequence[LagSample], rules: LagRules) -> 
 
 def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple[Verdict, str]:
     newest = seen[-1]
-    standing, lag = newest.standing_offset, newest.lag_offsets
-    if standing is None:
+    committed, lag = newest.standing_offset, newest.lag_offsets
+    if committed is None:
         known = next((s.committed_offset for s in reversed(seen) if s.committed_offset is not None), None)
         if known is not None:
             return (
@@ -99,29 +99,29 @@ def _verdict(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tuple
             Verdict.NOT_ENOUGH_EVIDENCE,
             f"{lag} offsets wait and the group has never committed here: unpause stream__{topology}, or start an instance",
         )
-    if standing < newest.low_offset:
+    if committed < newest.low_offset:
         return (
             Verdict.FAILED,
-            f"{_named(newest)} {standing} is below the low watermark {newest.low_offset}: {newest.low_offset - standing} "
+            f"{_named(newest)} {committed} is below the low watermark {newest.low_offset}: {newest.low_offset - committed} "
             f"offsets are deleted unread; raise retention.ms of {newest.partition.topic}; to continue without them: `tidemark "
             f"offsets reset {topology} --to offsets --state keep --offset {_given(newest)}`, with the committed offsets of the "
             "other partitions",
         )
-    if standing > newest.end_offset:
+    if committed > newest.end_offset:
         return (
             Verdict.FAILED,
-            f"{_named(newest)} {standing} is beyond the end {newest.end_offset}: the topic was deleted or created again; "
+            f"{_named(newest)} {committed} is beyond the end {newest.end_offset}: the topic was deleted or created again; "
             "restore it, or give the topology another application id",
         )
     if newest.committed_offset is None:
         return (
             Verdict.FAILED,
             f"the committed offset is lost: the group was deleted, or was empty for offsets.retention.minutes; {lag} offsets "
-            f"wait after {standing}, the offset in the last commit record: unpause "
+            f"wait after {committed}, the offset in the last commit record: unpause "
             f"stream__{topology}, or start an instance, which continues from there",
         )
     if lag == 0:
-        return Verdict.OK, f"nothing left to read at {standing}"
+        return Verdict.OK, f"nothing left to read at {committed}"
     if not _is_evidence(seen, rules):
         return (
             Verdict.NOT_ENOUGH_EVIDENCE,
@@ -136,14 +136,14 @@ def _movement(topology: str, seen: Sequence[LagSample], rules: LagRules) -> tupl
     newest, lag = seen[-1], seen[-1].lag_offsets
     still = _last_run(seen, lambda earlier, later: earlier.committed_offset == later.committed_offset)
     if _is_evidence(still, rules):
-        told = f"nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait"
+        summary = f"nothing committed for {_span_ms(still) / 1000:.0f} s or more while {lag} offsets wait"
         if not newest.is_owned:
             return (
                 Verdict.FAILED,
-                f"stopped: {told}, and no member of the group reads this partition; unpause stream__{topology}, or start an "
+                f"stopped: {summary}, and no member of the group reads this partition; unpause stream__{topology}, or start an "
                 "instance",
             )
-        return Verdict.FAILED, f"stalled: {told}; look at `tidemark status` and the instance's log"
+        return Verdict.FAILED, f"stalled: {summary}; look at `tidemark status` and the instance's log"
     for earlier, later in pairwise(seen):
         before, after = earlier.committed_offset, later.committed_offset
         if before is not None and (after is None or after < before):

@@ -72,8 +72,8 @@ def check_lag(
         forget_lag_samples(facts, app, now_ms - _KEPT_MS)
         earlier = [sample for sample in known if sample.partition in asked]
     except FactsUnavailable as error:
-        told = f"{error}; judged by this sample alone, without earlier ones"
-        alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, told)]
+        summary = f"{error}; judged by this sample alone, without earlier ones"
+        alone = [Finding("samples", Verdict.NOT_ENOUGH_EVIDENCE, summary)]
     finally:
         facts.close()
     findings = lag_findings(topology, earlier + seen.samples, now_ms, used) + offline_findings(seen.offline)

@@ -96,11 +96,11 @@ def judged(name: str, standstill: Standstill | None, now_ms: int, rto_s: int) ->
         return Finding(name, Verdict.OK, "it makes progress, or nothing waits", {"rto_s": rto_s})
     stood_s = (now_ms - standstill.since_ms) / 1000
     evidence = {"since_ms": standstill.since_ms, "stood_s": round(stood_s, 3), "rto_s": rto_s, "why": standstill.why}
-    told = f"has made no progress for {stood_s:.0f} s: {standstill.why}"
+    summary = f"has made no progress for {stood_s:.0f} s: {standstill.why}"
     if stood_s > rto_s:
         remedy = "see `tidemark status` and its log; to restore its state, use the DAG restore_oncall"
-        return Finding(name, Verdict.FAILED, f"{told}; the limit is {rto_s} s (rto_s); {remedy}", evidence)
-    return Finding(name, Verdict.WARNING, f"{told}; the limit is {rto_s} s", evidence)
+        return Finding(name, Verdict.FAILED, f"{summary}; the limit is {rto_s} s (rto_s); {remedy}", evidence)
+    return Finding(name, Verdict.WARNING, f"{summary}; the limit is {rto_s} s", evidence)
 
 
 def ended(name: str, standstill: Standstill, now_ms: int, rto_s: int) -> Finding:

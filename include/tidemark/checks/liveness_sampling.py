@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.checks.liveness import Input
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.offsets import EndOffsets, committed_offsets, settled
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, retry_until_stable
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -33,7 +33,9 @@ def waiting_input(plan: TopologyPlan, settings: Settings, leads: Collection[Topi
     ends = EndOffsets(AdminClient(librdkafka_config(settings)), timeout_s)
     low, stable = ends.beginnings(places), ends.stable(places)
     group = plan.application_id
-    found = settled(lambda: committed_offsets(librdkafka_config(settings), group, places, timeout_s), group, timeout_s)
+    found = retry_until_stable(
+        lambda: committed_offsets(librdkafka_config(settings), group, places, timeout_s), group, timeout_s
+    )
     committed = {place: found[place].offset if place in found else low[place] for place in places}
     waiting = sum(max(0, stable[place] - committed[place]) for place in places)
     return Input(waiting, sum(committed.values()))

@@ -63,8 +63,9 @@ class TopicDurability:
 class ClusterDurability:
     """A sample of the cluster. `brokers` are those that answer. `stated_acks` is the topology's setting for outputs, `acks`
     that of each running instance, None if its run file has none. `transaction_replication` and `transaction_min_in_sync` are
-    the settings `transaction.state.log…`; `flush_messages` is `log.flush.interval.messages`. `survives`: what the topology
-    asks for. `known_topics` counts the topics with an id in the last commit; `lost` are those of them that hold state and
+    the settings `transaction.state.log…`; `flush_messages` is `log.flush.interval.messages`. `tolerated_broker_failures`: what
+    the topology asks for. `known_topics` counts the topics with an id in the last commit; `lost` are those of them that hold
+    state and
     that were deleted or created again since."""
 
     brokers: frozenset[int]
@@ -73,7 +74,7 @@ class ClusterDurability:
     transaction_replication: int
     transaction_min_in_sync: int
     flush_messages: int
-    survives: int = 0
+    tolerated_broker_failures: int = 0
     known_topics: int = 0
     lost: tuple[LostTopic, ...] = ()
     stated_acks: Acks = Acks.ALL

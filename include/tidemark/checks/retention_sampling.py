@@ -147,11 +147,11 @@ class RetentionSampler:
             if holder is not None:
                 folder = self.settings.state_dir / holder / app / str(task) / STORES_FOLDER / spec.name
                 try:
-                    segments, marker = segments_on_disk(folder)
+                    segments, checkpoint = segments_on_disk(folder)
                 except TidemarkError as error:
                     found.append(DiskCopy(str(task), holder, (), NO_STREAM_TIME, str(error)))
                     continue
-                stream_time_ms = marker.stream_time_ms if marker else NO_STREAM_TIME
+                stream_time_ms = checkpoint.stream_time_ms if checkpoint else NO_STREAM_TIME
                 found.append(DiskCopy(str(task), holder, tuple(segments), stream_time_ms))
         return found
 

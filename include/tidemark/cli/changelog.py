@@ -74,7 +74,9 @@ def _show(made: RepairPlan) -> None:
     for store in made.stores:
         for task in store.tasks:
             differing = "" if task.differing is None else str(task.differing)
-            table.add_row(task.task, store.store, task.location if task.is_judge else "nothing", differing, store.told)
+            table.add_row(
+                task.task, store.store, task.location if task.is_judge else "nothing", differing, store.summary
+            )
     console.print(table)
     for warning in made.warnings:
         console.print(warning, highlight=False)

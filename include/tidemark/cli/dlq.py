@@ -16,9 +16,9 @@ from tidemark.failpoint import probe_from_environment
 from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.operator_acls import Command
 from tidemark.names import TopicPartition
-from tidemark.operations.dead_letters.reader import Letter, LetterFilter, Letters
-from tidemark.operations.dead_letters.replay import Replay, purge
-from tidemark.operations.times import parse_time, told_time
+from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader, StoredDeadLetter
+from tidemark.operations.dead_letters.replay import DeadLetterReplay, purge
+from tidemark.operations.times import format_time, parse_time
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
@@ -53,18 +53,18 @@ def list_(
     found = list(_letters(topology, Command.LIST_LETTERS).read(_filter(reason, topic, partition, since, until), limit))
     if as_json:
         for letter in found:
-            print(json.dumps(_told(letter)), flush=True)
+            print(json.dumps(_format(letter)), flush=True)
         return
     table = Table("letter", "written", "reason", "record", "key", "bytes", "what")
     for letter in found:
         table.add_row(
             f"{letter.place.partition}:{letter.offset}",
-            told_time(letter.written_ms),
+            format_time(letter.written_ms),
             letter.reason + (" (replayed)" if letter.is_replayed else ""),
             _coordinates(letter),
             (letter.key or b"").decode(errors="replace")[:40],
             str(len(letter.value or b"")),
-            letter.told.get("tidemark.error", letter.told.get("tidemark.sink", ""))[:80],
+            letter.summary.get("tidemark.error", letter.summary.get("tidemark.sink", ""))[:80],
         )
     Console(highlight=False, markup=False).print(table)
     if len(found) == limit:
@@ -83,11 +83,11 @@ def show(topology: Name, letter: Annotated[str, typer.Argument(help="PARTITION:O
             f"there is no dead letter {letter}; `tidemark dlq list {topology}` lists the existing ones", err=True
         )
         raise typer.Exit(1)
-    for name, text in found.told.items():
+    for name, text in found.summary.items():
         print(f"{name}: {text}")
     for header, content in found.headers:
         print(f"header {header}: {_text(content)}")
-    print(f"written: {told_time(found.written_ms)}{', replayed' if found.is_replayed else ''}")
+    print(f"written: {format_time(found.written_ms)}{', replayed' if found.is_replayed else ''}")
     print(f"key: {_text(found.key)}")
     print(f"value: {_text(found.value)}")
 
@@ -104,7 +104,7 @@ def replay(
 ) -> None:
     """Send dead letters back to where they came from, each once, except those replayed before. The application may run."""
     settings = Settings.load()
-    work = Replay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
+    work = DeadLetterReplay(_letters(topology, Command.REPLAY_LETTERS), settings, probe_from_environment())
     done = work.run(
         _filter(reason, topic, partition, since, until),
         limit,
@@ -129,7 +129,8 @@ def purge_(
     """Delete all dead letters that were written before a time, whatever their reason: Kafka deletes only from the beginning."""
     letters, until_ms = _letters(topology, Command.PURGE_LETTERS), _time(until, "--until")
     if not (
-        yes or typer.confirm(f"delete all dead letters of {letters.application_id} before {told_time(until_ms or 0)}?")
+        yes
+        or typer.confirm(f"delete all dead letters of {letters.application_id} before {format_time(until_ms or 0)}?")
     ):
         raise typer.Exit(1)
     done = purge(letters, until_ms or 0, partition)
@@ -139,16 +140,16 @@ def purge_(
         print("there was nothing to delete")
 
 
-def _letters(topology: str, command: Command) -> Letters:
+def _letters(topology: str, command: Command) -> DeadLetterReader:
     plan, settings = load(topology).plan(), Settings.load()
     verify_operator(command, plan, settings, AdminClient(librdkafka_config(settings)))
-    return Letters(plan.application_id, settings)
+    return DeadLetterReader(plan.application_id, settings)
 
 
 def _filter(
     reason: str | None, topic: str | None, partition: int | None, since: str | None, until: str | None
-) -> LetterFilter:
-    return LetterFilter(reason, topic, partition, _time(since, "--since"), _time(until, "--until"))
+) -> DeadLetterFilter:
+    return DeadLetterFilter(reason, topic, partition, _time(since, "--since"), _time(until, "--until"))
 
 
 def _time(text: str | None, option: str) -> int | None:
@@ -158,19 +159,19 @@ def _time(text: str | None, option: str) -> int | None:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _coordinates(letter: Letter) -> str:
+def _coordinates(letter: StoredDeadLetter) -> str:
     source: TopicPartition | None = letter.source
     return "" if source is None else f"{source} {'' if letter.source_offset is None else letter.source_offset}".rstrip()
 
 
-def _told(letter: Letter) -> dict[str, object]:
+def _format(letter: StoredDeadLetter) -> dict[str, object]:
     return {
         "letter": f"{letter.place.partition}:{letter.offset}",
         "written": datetime.fromtimestamp(letter.written_ms / 1000, UTC).isoformat(),
         "replayed": letter.is_replayed,
         "key": _text(letter.key),
         "value_bytes": len(letter.value or b""),
-        **{name.removeprefix("tidemark."): text for name, text in letter.told.items()},
+        **{name.removeprefix("tidemark."): text for name, text in letter.summary.items()},
     }
 
 

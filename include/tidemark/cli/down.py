@@ -11,5 +11,5 @@ from tidemark.settings import Settings
 def down() -> None:
     """Stop everything that `tidemark up` started, and all processes that these started. Data stays in `var/`."""
     console = Console()
-    ended = stack.down(Settings.load(), say=console.print)
+    ended = stack.down(Settings.load(), report=console.print)
     console.print(f"stopped {ended} processes" if ended else "nothing was running")

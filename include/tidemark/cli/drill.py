@@ -19,9 +19,9 @@ from tidemark.errors import ExitCode, FactsUnavailable
 from tidemark.events.progress import RichRestoreListener
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.drill_history.rates import newest_rates
-from tidemark.operations.drill_history.report import DrillReport, Way
+from tidemark.operations.drill_history.report import DrillReport, RebuildMethod
 from tidemark.operations.drill_history.table import past_drills, write_drill
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.topology.durations import duration_ms
 from tidemark.topology_loader import load
@@ -81,13 +81,13 @@ def _show(report: DrillReport) -> None:
     console.print(table)
     for way in report.ways:
         console.print(
-            f"{way.way}: {report.figures(way.way).told}, RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, "
+            f"{way.way}: {report.figures(way.way).summary}, RTO {way.rto_s:.2f} s, RPO {way.rpo_offsets} source offsets, "
             f"{way.rpo_s:.1f} s of commits (all of it in Kafka)"
         )
     if report.rates:
-        console.print(f"rates for restore plans: {newest_rates([report.to_dict()]).told}")
-    for told in report.not_compared:
-        console.print(f"not compared: {told}")
+        console.print(f"rates for restore plans: {newest_rates([report.to_dict()]).summary}")
+    for summary in report.not_compared:
+        console.print(f"not compared: {summary}")
     for finding in report.findings:
         if finding.verdict is not Verdict.OK:
             console.print(f"{finding.verdict}: {finding.subject}: {finding.message}")
@@ -108,8 +108,8 @@ def _show_history(facts: FactsDatabase, application_id: str, as_json: bool) -> N
     for past in found:
         rto = "" if past.rto_s is None else f"{past.rto_s:,.1f}"
         rpo = "" if past.rpo_offsets is None else f"{past.rpo_offsets:,} offsets, {past.rpo_s:,.1f} s"
-        ended = told_time(past.ended_ms)
-        whole = past.report["figures"][Way.CHANGELOG]
+        ended = format_time(past.ended_ms)
+        whole = past.report["figures"][RebuildMethod.CHANGELOG]
         compared = "\n".join(f"{whole[figure]:,}" for figure in ("compared", "left_out", "differing"))
         table.add_row(past.drill_id, ended, past.verdict, rto, rpo, f"{past.keys:,}", decimal(past.bytes), compared)
     Console().print(table if found else f"no drill of {application_id} has been run; `tidemark drill` runs one")

@@ -21,7 +21,7 @@ from tidemark.names import TaskId
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import Past, PastBuilder
-from tidemark.operations.times import parse_time, told_time
+from tidemark.operations.times import format_time, parse_time
 from tidemark.settings import Settings
 from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.directory import folder_of
@@ -124,7 +124,7 @@ def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: F
         "committed",
         "source offsets",
         "stream time",
-        title=f"{plan.application_id} at {told_time(at_ms)}",
+        title=f"{plan.application_id} at {format_time(at_ms)}",
     )
     for task, past in built.items():
         record = past.moment.record
@@ -132,7 +132,7 @@ def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: F
         stood.add_row(
             str(task),
             str(record.batch),
-            told_time(record.commit_time_ms),
+            format_time(record.commit_time_ms),
             offsets,
             _told_stream_time(record.stream_times.task_ms),
         )
@@ -146,10 +146,10 @@ def _show(plan: TopologyPlan, at_ms: int, built: Mapping[TaskId, Past], found: F
         headings = ["key", *["window start"] * has_start, *["window end"] * has_end, *fields]
         table = Table(*headings, title=f"{task}/{name}")
         for row in rows:
-            times = [told_time(ms) for ms in (row.window_start, row.window_end) if ms is not None]
+            times = [format_time(ms) for ms in (row.window_start, row.window_end) if ms is not None]
             table.add_row(row.key, *times, *("" if v is None else str(v) for v in map(row.value.get, fields)))
         console.print(table)
 
 
 def _told_stream_time(stream_time_ms: int) -> str:
-    return "—" if stream_time_ms == NO_STREAM_TIME else told_time(stream_time_ms)
+    return "—" if stream_time_ms == NO_STREAM_TIME else format_time(stream_time_ms)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.clock import wall_clock_ms
-from tidemark.topology.optimisation import Difference, difference
+from tidemark.topology.optimisation import PlanDifference, difference
 from tidemark.topology_loader import load
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ def optimise(
     typer.echo("\n".join(lines(topology, found, already=load(topology).is_optimised)))
     if not measure or found.is_empty:
         return
-    from tidemark.devstack.measure import Load
+    from tidemark.devstack.measure import MeasuredLoad
     from tidemark.devstack.measure import measure as run
 
     # Event time ends now: an event ahead of the clock is a bad record.
-    made = Load(records, seed, wall_clock_ms())
+    made = MeasuredLoad(records, seed, wall_clock_ms())
     results = []
     for plan, wanted in ((plain, False), (optimised, True)):
         typer.echo(f"measuring {'with' if wanted else 'without'} optimised=True …")
@@ -45,23 +45,23 @@ def optimise(
     typer.echo("\n".join(report(*results)))
 
 
-def lines(name: str, found: Difference, *, already: bool) -> list[str]:
+def lines(name: str, found: PlanDifference, *, already: bool) -> list[str]:
     """Return the difference as lines of text."""
     if found.is_empty:
         return [
             f"{name}: optimised=True changes nothing: no repartition exists twice, and no table's topic can be its changelog"
         ]
-    told = [f"{name}: optimised=True{', which it has,' if already else ''}"]
-    told += [f"  merges   {topic} into {into}" for topic, into in found.merged]
-    told += [
+    summary = [f"{name}: optimised=True{', which it has,' if already else ''}"]
+    summary += [f"  merges   {topic} into {into}" for topic, into in found.merged]
+    summary += [
         f"  saves    {changelog}: {topic} itself is the changelog, and must be compacted"
         for changelog, topic in found.saved
     ]
-    told += [
+    summary += [
         f"  renames  {old} to {new}: name that store or repartition, or its state starts empty"
         for old, new in found.renamed
     ]
-    return told
+    return summary
 
 
 def report(before: Measured, after: Measured) -> list[str]:
@@ -71,8 +71,8 @@ def report(before: Measured, after: Measured) -> list[str]:
         ("bytes to repartition topics", before.repartition_bytes, after.repartition_bytes),
         ("bytes to changelog topics", before.changelog_bytes, after.changelog_bytes),
     ]
-    told = [f"{'':<28}{'before':>14}{'after':>14}{'change':>9}"]
+    summary = [f"{'':<28}{'before':>14}{'after':>14}{'change':>9}"]
     for label, was, now in rows:
         change = f"{(now - was) / was:+.0%}" if was else ""
-        told.append(f"{label:<28}{was:>14,.0f}{now:>14,.0f}{change:>9}")
-    return told
+        summary.append(f"{label:<28}{was:>14,.0f}{now:>14,.0f}{change:>9}")
+    return summary

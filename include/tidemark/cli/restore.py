@@ -20,8 +20,8 @@ from tidemark.operations.context import RestoreKit
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.operations.disk_space import require_room
 from tidemark.operations.restore.run import RestoreRun, make_plan
-from tidemark.operations.times import told_time
-from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, new_id, workspaces
+from tidemark.operations.times import format_time
+from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id, workspaces
 from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
@@ -128,13 +128,13 @@ def status(topology: _Topology, as_json: Annotated[bool, typer.Option("--json")]
         figures = total(_figures(progress))
         verified = f"{len(progress.verdicts or {})} of {len(made.stores)}"
         table.add_row(
-            name, told_time(made.created_ms), str(progress.state), verified, _verdict(progress), str(figures.compared),
+            name, format_time(made.created_ms), str(progress.state), verified, _verdict(progress), str(figures.compared),
             str(figures.left_out), str(figures.differing), progress.message,
         )  # fmt: skip
     Console().print(table if states else "no restore has been run here")
 
 
-def _listed(name: str, made: RestorePlan, progress: RestoreProgress) -> dict[str, object]:
+def _listed(name: str, made: RestorePlan, progress: WorkspaceProgress) -> dict[str, object]:
     """Return one restore as JSON types, for a program; the figures are per store."""
     return {
         "id": name,
@@ -152,11 +152,11 @@ def _listed(name: str, made: RestorePlan, progress: RestoreProgress) -> dict[str
     }
 
 
-def _figures(progress: RestoreProgress) -> list[Figures]:
+def _figures(progress: WorkspaceProgress) -> list[Figures]:
     return [verdict.figures for verdict in (progress.verdicts or {}).values()]
 
 
-def _verdict(progress: RestoreProgress) -> str:
+def _verdict(progress: WorkspaceProgress) -> str:
     """Return the verdict of all stores together; empty before the first one is verified."""
     return str(overall(_figures(progress))) if progress.verdicts else ""
 
@@ -224,8 +224,8 @@ def _show(made: RestorePlan) -> None:
     for store in made.stores:
         for fault in store.passed_over:
             console.print(f"not used for {store.task}/{store.store}: {fault}")
-    for told in made.not_rebuilt:
-        console.print(f"not rebuilt: {told}")
+    for summary in made.not_rebuilt:
+        console.print(f"not rebuilt: {summary}")
     console.print(f"rates: {made.rates_from}")
     console.print(
         f"The application must be stopped, for about {made.eta_s(Settings.load().restore_threads):.0f} s (estimate; every "
@@ -234,7 +234,7 @@ def _show(made: RestorePlan) -> None:
     )
 
 
-def _show_progress(made: RestorePlan, done: RestoreProgress) -> None:
+def _show_progress(made: RestorePlan, done: WorkspaceProgress) -> None:
     console = Console()
     table = Table("task", "store", "verdict", "keys", "checksum", "compared", "left out", "differing")
     for verdict in (done.verdicts or {}).values():
@@ -245,11 +245,11 @@ def _show_progress(made: RestorePlan, done: RestoreProgress) -> None:
     console.print(table)
     for verdict in (done.verdicts or {}).values():
         if not verdict.is_proven:
-            console.print(verdict.told)
+            console.print(verdict.summary)
     seconds = (done.ended_ms - done.started_ms) / 1000
     figures = _figures(done)
     console.print(
-        f"restore {made.restore_id}: {done.state}, {overall(figures)}: {total(figures).told}, {seconds:.1f} s; start the "
+        f"restore {made.restore_id}: {done.state}, {overall(figures)}: {total(figures).summary}, {seconds:.1f} s; start the "
         "application"
     )
     if overall(figures) is not Verdict.OK:

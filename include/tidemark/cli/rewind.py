@@ -18,7 +18,7 @@ from tidemark.operations.copy_sources import past_sources
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.plan import RewindPlan
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER, Rewind
-from tidemark.operations.times import parse_time, told_time
+from tidemark.operations.times import format_time, parse_time
 from tidemark.operations.workspace import Workspace, new_id
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
@@ -65,12 +65,12 @@ def rewind(
 def _show(made: RewindPlan) -> None:
     """Print the plan and its effects on other programs."""
     console = Console()
-    table = Table(title=f"rewind of {made.application_id} to {told_time(made.at_ms)}")
+    table = Table(title=f"rewind of {made.application_id} to {format_time(made.at_ms)}")
     for heading in ("task", "batch", "committed", "source offsets, from → to", "offsets read again"):
         table.add_column(heading, justify="right" if heading in ("batch", "offsets read again") else "left")
     for task in made.tasks:
         offsets = ", ".join(f"{t} {offset} → {task.to_offsets[t]}" for t, offset in task.from_offsets.items())
-        table.add_row(task.task, str(task.to_batch), told_time(task.to_ms), offsets, str(task.offsets_again))
+        table.add_row(task.task, str(task.to_batch), format_time(task.to_ms), offsets, str(task.offsets_again))
     console.print(table)
     stores = Table("task", "store", "keys written", "keys deleted")
     for store in made.stores:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from tidemark.settings import Settings
 from tidemark.standby.process import run_standby
-from tidemark.standby.progress import Pace
+from tidemark.standby.progress import CatchUpRate
 from tidemark.topology_loader import load
 
 log = logging.getLogger("tidemark.standby")
@@ -55,7 +55,7 @@ class LogLines:
     def __init__(self) -> None:
         self._told_s = 0.0
 
-    def __call__(self, paces: Sequence[Pace]) -> None:
+    def __call__(self, paces: Sequence[CatchUpRate]) -> None:
         if time.monotonic() - self._told_s < _LOG_EVERY_S:
             return
         self._told_s = time.monotonic()
@@ -67,7 +67,7 @@ class LogLines:
             )  # fmt: skip
 
 
-def table_of(paces: Sequence[Pace]) -> Table:
+def table_of(paces: Sequence[CatchUpRate]) -> Table:
     """Return a table with one row per copy."""
     table = Table("task", "store")
     for heading in ("offset", "end", "lag", "records/s", "time left"):
@@ -85,7 +85,7 @@ def table_of(paces: Sequence[Pace]) -> Table:
     return table
 
 
-def _left(pace: Pace) -> str:
+def _left(pace: CatchUpRate) -> str:
     if pace.fault is not None:
         return "never: not followed"
     if pace.lag_offsets == 0:

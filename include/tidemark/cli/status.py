@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tidemark.devstack import record
 from tidemark.devstack.stack import instance_files
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.processes import Identity
 from tidemark.settings import Settings
 from tidemark.supervision.hold import HOLD_SUFFIX, read_hold, stale_because
@@ -149,7 +149,7 @@ def show_outages(outages: list[dict[str, Any]]) -> None:
     """Print which instance waits for its brokers, and why."""
     table = Table("instance", "since", "why", title="waiting for brokers", title_justify="left")
     for row in outages:
-        table.add_row(row["instance"], told_time(row["since_ms"]), row["why"])
+        table.add_row(row["instance"], format_time(row["since_ms"]), row["why"])
     if outages:
         Console(markup=False).print(table)
 
@@ -161,7 +161,7 @@ def show_holds(holds: list[dict[str, Any]]) -> None:
     )
     for row in holds:
         stale = "" if row["stale"] is None else f"[red]stale[/red]: {row['stale']}; `tidemark clean` removes it"
-        table.add_row(row["application"], row["by"], told_time(row["since_ms"]), row["reason"], stale)
+        table.add_row(row["application"], row["by"], format_time(row["since_ms"]), row["reason"], stale)
     if holds:
         Console().print(table)
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tidemark.checks.store_growth import MEASURES, StoreGrowth, growth, history_path, read, sample_stores
 from tidemark.settings import Settings
-from tidemark.store_sizes import Known, StoreSize
+from tidemark.store_sizes import KnownSizes, StoreSize
 from tidemark.topology_loader import load
 
 _HEADINGS = {
@@ -51,7 +51,7 @@ def stores(
 
 def whys(row: StoreSize) -> dict[str, str]:
     """Return the numbers of a row that are not known, with the reasons."""
-    numbers: dict[str, Known] = {name: getattr(row, name) for name in MEASURES}
+    numbers: dict[str, KnownSizes] = {name: getattr(row, name) for name in MEASURES}
     return {name: number.why for name, number in numbers.items() if number.value is None}
 
 

@@ -15,7 +15,7 @@ from tidemark.errors import ExitCode
 from tidemark.failpoint import probe_from_environment
 from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.change.upgrade_plan import UpgradePlan
-from tidemark.registry.compatibility import Fate
+from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import Settings
 from tidemark.topology_loader import load
@@ -74,13 +74,13 @@ def _show(made: UpgradePlan) -> None:
     for change in made.changes:
         keys = str(made.keys[change.was]) if change.was in made.keys else "—"
         why = f"{change.why}; {change.remedy}" if change.remedy else change.why
-        table.add_row(change.name, change.fate, keys, why)
+        table.add_row(change.name, change.change_kind, keys, why)
     console.print(table)
     for store, lost in made.lost.items():
         console.print(f"lost: {lost} keys of {store}", highlight=False)
     for topic, offsets in made.waiting.items():
         console.print(f"{topic}: up to {offsets} records wait for the new version", highlight=False)
-    copied = [c for c in made.changes if c.fate is Fate.COPIED]
+    copied = [c for c in made.changes if c.change_kind is StoreChangeKind.COPIED]
     if copied and not made.refused:
         console.print("the next start reads the copied stores from their new changelogs")
     for topic in made.left:

@@ -25,19 +25,19 @@ Record = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
 def dead_letter_record(letter: DeadLetter, limit_bytes: int) -> Record:
     """Return the record for a topic that accepts `limit_bytes`, which must be enough without value and own headers."""
-    told = _told(letter)
-    whole = [*letter.headers, *told]
+    summary = _format(letter)
+    whole = [*letter.headers, *summary]
     if record_bytes(letter.key, letter.value, whole) <= limit_bytes:
         return letter.key, letter.value, whole
-    told += [(VALUE_BYTES, _text(len(letter.value or b"")))]
+    summary += [(VALUE_BYTES, _text(len(letter.value or b"")))]
     counted = (HEADERS_COUNT, _text(len(letter.headers)))
     shorter_key = letter.key and letter.key[:_KEPT_KEY_BYTES]
     for key, headers in (
-        (letter.key, [*letter.headers, *told, (SHORTENED, b"value")]),
-        (letter.key, [*told, counted, (SHORTENED, b"value,headers")]),
+        (letter.key, [*letter.headers, *summary, (SHORTENED, b"value")]),
+        (letter.key, [*summary, counted, (SHORTENED, b"value,headers")]),
         (
             shorter_key,
-            [*told, counted, (KEY_BYTES, _text(len(letter.key or b""))), (SHORTENED, b"value,headers,key")],
+            [*summary, counted, (KEY_BYTES, _text(len(letter.key or b""))), (SHORTENED, b"value,headers,key")],
         ),
     ):
         room = limit_bytes - record_bytes(key, None, headers)
@@ -46,17 +46,17 @@ def dead_letter_record(letter: DeadLetter, limit_bytes: int) -> Record:
     return key, letter.value and letter.value[: max(0, room)], headers
 
 
-def _told(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
-    told: list[tuple[str, bytes | None]] = [
+def _format(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
+    summary: list[tuple[str, bytes | None]] = [
         (REASON, letter.reason.encode()),
         (TOPIC, letter.topic.encode()),
         (PARTITION, _text(letter.partition)),
     ]
     if letter.offset is not None:
-        told.append((OFFSET, _text(letter.offset)))
+        summary.append((OFFSET, _text(letter.offset)))
     if letter.timestamp_ms is not None:
-        told.append((TIMESTAMP, _text(letter.timestamp_ms)))
-    return [*told, *letter.details]
+        summary.append((TIMESTAMP, _text(letter.timestamp_ms)))
+    return [*summary, *letter.details]
 
 
 def _text(number: int) -> bytes:

@@ -36,7 +36,7 @@ def last_commit_records(
         while True:
             start = max(low, end - span)
             batches = read_committed_until(
-                client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
+                client_config, partition, start, end, stalled_after_s=stalled_after_s, should_continue=lambda: True
             )
             newest = {
                 key.decode(): value for batch in batches for key, value in zip(batch.keys, batch.values, strict=True)
@@ -79,7 +79,7 @@ def commit_history(
             max(low_of[partition], (from_offsets or {}).get(partition, 0)),
             end_of[partition],
             stalled_after_s=stalled_after_s,
-            go_on=lambda: True,
+            should_continue=lambda: True,
         )
         for batch in batches:
             for key, value in zip(batch.keys, batch.values, strict=True):

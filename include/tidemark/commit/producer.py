@@ -185,8 +185,8 @@ class BatchProducer(ABC):
             # The client raises a fatal error while it serves a call. A later delivery report then fails because of it, or
             # replaces it with a SystemError, which has the error as its cause or has no cause.
             found = raised if isinstance(raised, KafkaException) else raised.__cause__
-            told = isinstance(found, KafkaException)
-            error: KafkaError = found.args[0] if found and told else KafkaError(KafkaError._FATAL)
+            summary = isinstance(found, KafkaException)
+            error: KafkaError = found.args[0] if found and summary else KafkaError(KafkaError._FATAL)
             if error.code() == KafkaError._FATAL:
                 error = self._fatal_reason(error)
             if error.code() == KafkaError.FENCED_INSTANCE_ID:
@@ -289,8 +289,8 @@ class TransactionalProducer(BatchProducer):
         # `produce` reports only that there is a fatal error; calls of the transaction report which.
         try:
             self._producer.abort_transaction(self._timeout_s)
-        except KafkaException as told:
-            reason: KafkaError = told.args[0]
+        except KafkaException as summary:
+            reason: KafkaError = summary.args[0]
             return reason
         return error
 

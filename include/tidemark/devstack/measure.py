@@ -41,7 +41,7 @@ _DRAIN_TIMEOUT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Load:
+class MeasuredLoad:
     """`records` records for each source, generated from the seed, the last of them at `end_ms` of event time."""
 
     records: int
@@ -64,7 +64,7 @@ class Measured:
         return self.records / self.seconds
 
 
-def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: Load, folder: Path) -> Measured:
+def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: MeasuredLoad, folder: Path) -> Measured:
     """Run the topology over the load. Blocks; leaves no process running.
 
     Raises `OutcomeUnknown` with the instance's last output if it ends or takes too long.
@@ -109,7 +109,7 @@ def measure(name: str, plan: TopologyPlan, *, optimised: bool, load: Load, folde
 _Records = dict[str, list[Record]]
 
 
-def _parts(plan: TopologyPlan, load: Load) -> tuple[_Records, _Records]:
+def _parts(plan: TopologyPlan, load: MeasuredLoad) -> tuple[_Records, _Records]:
     made = {
         topic: list(made_records(source, load.records, load.seed, load.end_ms))
         for topic, source in made_sources(plan).items()

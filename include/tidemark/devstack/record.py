@@ -41,7 +41,7 @@ class AirflowAccess:
 
 
 @dataclass
-class Record:
+class StackRecord:
     """The record of a stack. Every later command reads `settings` through `Settings.load`."""
 
     stack_id: str
@@ -51,12 +51,12 @@ class Record:
     airflow: AirflowAccess | None = None
 
 
-def load(var_dir: Path) -> Record | None:
+def load(var_dir: Path) -> StackRecord | None:
     """Return the recorded stack; None if there is none. Raises `PreflightFailed` if the file is not such a record."""
     file = stack_file(var_dir)
     try:
         read = json.loads(file.read_text())
-        return Record(
+        return StackRecord(
             stack_id=read["stack_id"],
             started_at=read["started_at"],
             settings=read.get("settings", {}),
@@ -72,7 +72,7 @@ def load(var_dir: Path) -> Record | None:
         ) from error
 
 
-def save(record: Record, var_dir: Path) -> None:
+def save(record: StackRecord, var_dir: Path) -> None:
     """Write the record atomically."""
     write_atomically(stack_file(var_dir), json.dumps(asdict(record), indent=2) + "\n")
 

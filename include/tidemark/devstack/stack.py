@@ -22,7 +22,7 @@ from tidemark import processes
 from tidemark.devstack import airflow_parts, ports, record
 from tidemark.devstack.airflow import AirflowApi
 from tidemark.devstack.broker import EmbeddedBroker, answers
-from tidemark.devstack.record import AirflowAccess, Record, Service
+from tidemark.devstack.record import AirflowAccess, Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.kafka import jars, java
 from tidemark.kafka.clients import librdkafka_config
@@ -42,7 +42,7 @@ SWEEP_S = 5.0
 class Up:
     """The result of `up`: the record, and the names of the parts it started; the others ran already."""
 
-    record: Record
+    record: StackRecord
     started: tuple[str, ...]
 
 
@@ -54,13 +54,13 @@ def up(settings: Settings, *, with_airflow: bool = True) -> Up:
     """
     java.find()
     with record.locked(settings.var_dir):
-        known = record.load(settings.var_dir) or Record(stack_id=str(uuid.uuid4()), started_at=time.time())
+        known = record.load(settings.var_dir) or StackRecord(stack_id=str(uuid.uuid4()), started_at=time.time())
         # Saved before anything starts, so that `down` knows the mark whatever happens from here on.
         record.save(known, settings.var_dir)
         return _Starter(settings, known).run(with_airflow)
 
 
-def down(settings: Settings, say: Callable[[str], None] = print) -> int:
+def down(settings: Settings, report: Callable[[str], None] = print) -> int:
     """End the stack; return how many processes were ended, 0 if there is no stack. Blocks (up to 45 s)."""
     with record.locked(settings.var_dir):
         known = record.load(settings.var_dir)
@@ -69,13 +69,13 @@ def down(settings: Settings, say: Callable[[str], None] = print) -> int:
         before = {process.pid for process in processes.carrying(known.stack_id)}
         airflow = [service.identity for name, service in known.services.items() if name != BROKER]
         # First the parts that could start something, then the streams, which need the broker for their last commit.
-        _end_together("Airflow", airflow, 15.0, say)
-        _end_together("streams", _instances(settings, before), INSTANCE_STOP_S, say)
+        _end_together("Airflow", airflow, 15.0, report)
+        _end_together("streams", _instances(settings, before), INSTANCE_STOP_S, report)
         broker = known.services.get(BROKER)
         spared = {broker.pid} if broker else set()
         processes.sweep(known.stack_id, SWEEP_S, spare=spared)
         if broker:
-            _end_together("broker", [broker.identity], 20.0, say)
+            _end_together("broker", [broker.identity], 20.0, report)
         processes.sweep(known.stack_id, SWEEP_S)
         stack_file(settings.var_dir).unlink(missing_ok=True)
         return len(before)
@@ -100,12 +100,12 @@ def _instances(settings: Settings, marked: set[int]) -> list[processes.Identity]
 
 
 def _end_together(
-    name: str, identities: list[processes.Identity], timeout_s: float, say: Callable[[str], None]
+    name: str, identities: list[processes.Identity], timeout_s: float, report: Callable[[str], None]
 ) -> None:
     alive = [identity for identity in identities if identity.is_alive()]
     if not alive:
         return
-    say(f"stopping {name}")
+    report(f"stopping {name}")
     with ThreadPoolExecutor(len(alive)) as pool:
         list(pool.map(lambda identity: processes.stop(identity, timeout_s), alive))
 
@@ -113,7 +113,7 @@ def _end_together(
 class _Starter:
     """One run of `up`."""
 
-    def __init__(self, settings: Settings, known: Record) -> None:
+    def __init__(self, settings: Settings, known: StackRecord) -> None:
         self._settings = settings
         self._record = known
         self._saving = Lock()

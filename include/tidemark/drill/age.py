@@ -15,17 +15,17 @@ def drill_age(last_passed_ms: int | None, max_age_ms: int, now_ms: int) -> Findi
     age_ms = max(0, now_ms - last_passed_ms)
     evidence = {"age_ms": age_ms, "max_age_ms": max_age_ms, "last_passed_ms": last_passed_ms}
     if age_ms <= max_age_ms:
-        return Finding(SUBJECT, Verdict.OK, f"passed {_told(age_ms)} ago", evidence)
+        return Finding(SUBJECT, Verdict.OK, f"passed {_format(age_ms)} ago", evidence)
     return Finding(
         SUBJECT,
         Verdict.FAILED,
-        f"the last one passed {_told(age_ms)} ago, but {format_ms(max_age_ms)} are allowed: trigger restore_drill, and see why "
-        "the drills since did not pass",
+        f"the last one passed {_format(age_ms)} ago, but {format_ms(max_age_ms)} are allowed: trigger restore_drill, and see "
+        "why the drills since did not pass",
         evidence,
     )
 
 
-def _told(age_ms: int) -> str:
+def _format(age_ms: int) -> str:
     """Format in whole minutes, hours or days, whichever is precise enough."""
     for unit_ms in (86_400_000, 3_600_000, 60_000):
         if age_ms >= 2 * unit_ms:

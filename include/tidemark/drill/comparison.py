@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState
-from tidemark.drill.store_diff import compare, told
+from tidemark.drill.store_diff import compare, summary
 from tidemark.drill.verdicts import judge
 from tidemark.errors import CopyUnusable
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.drill_history.report import StoreDrill, Way
+from tidemark.operations.drill_history.report import RebuildMethod, StoreDrill
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
 from tidemark.restore.restorer import RestoreSuspended
@@ -18,13 +18,13 @@ from tidemark.stores.rocksdb import opened
 
 
 @dataclass(frozen=True)
-class Scales:
+class StoreComparator:
     """Compares built stores; `keepings` by changelog topic. Safe to use from several threads, one per store."""
 
     rebuilder: Rebuilder
     keepings: Mapping[str, Keeping]
 
-    def weigh(self, way: Way, kind: str, state: SavedState, built: Built) -> StoreDrill:
+    def weigh(self, way: RebuildMethod, kind: str, state: SavedState, built: Built) -> StoreDrill:
         """Compare the store that was built as `kind` with that of the savepoint. Blocks.
 
         Raises `SavepointFailed`, `OutcomeUnknown`.
@@ -46,22 +46,24 @@ class Scales:
             if compared.aged or compared.deleted:
                 compared = compare(saved, rebuilt, bounds, self._tombstoned(changelog, low, built.end_offset))
         subtopology = kit.plan.subtopologies[state.task.subtopology]
-        first = [told(subtopology, state.spec, difference) for difference in compared.first]
+        first = [summary(subtopology, state.spec, difference) for difference in compared.first]
         return judge(state, way, built, compared, first, keeping)
 
-    def _bounds(self, way: Way, state: SavedState, built: Built, low: int, keeping: Keeping) -> EvidenceBounds:
+    def _bounds(
+        self, way: RebuildMethod, state: SavedState, built: Built, low: int, keeping: Keeping
+    ) -> EvidenceBounds:
         """Return the bounds as a restore's verification has them.
 
         If the store was built from a savepoint, that provides what the changelog has lost, and the tail is whole.
         """
-        kit, marker = self.rebuilder.kit, state.copy.marker
+        kit, checkpoint = self.rebuilder.kit, state.copy.checkpoint
         beginning = Beginning(0)
-        if way is not Way.SAVEPOINT:
+        if way is not RebuildMethod.SAVEPOINT:
             changelog = kit.witnesses.changelog_of(state.task, state.spec)
-            beginning = kit.beginning(state.spec, changelog, low, built.end_offset, self.rebuilder.go_on)
+            beginning = kit.beginning(state.spec, changelog, low, built.end_offset, self.rebuilder.should_continue)
         return bounds_of(
             state.spec,
-            marker.stream_time_ms,
+            checkpoint.stream_time_ms,
             keeping.retention_ms,
             beginning,
             kit.settings.max_timestamp_ahead_ms,
@@ -72,7 +74,7 @@ class Scales:
         """Return the keys whose last record is a tombstone."""
         deleted: set[bytes] = set()
         reached = low
-        for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.go_on):
+        for batch in self.rebuilder.kit.read(changelog, low, end, self.rebuilder.should_continue):
             reached = batch.next_offset
             for key, value in zip(batch.keys, batch.values, strict=True):
                 deleted.add(key) if value is None else deleted.discard(key)
@@ -84,10 +86,10 @@ class Scales:
 def distance(states: Sequence[SavedState], facts: Mapping[TaskId, TaskFacts]) -> tuple[int, float]:
     """Return how far the application is ahead of these states: source offsets over all tasks, and seconds of commit time."""
     offsets, seconds = 0, 0.0
-    for task, marker in {state.task: state.copy.marker for state in states}.items():
+    for task, checkpoint in {state.task: state.copy.checkpoint for state in states}.items():
         found = facts[task]
         for partition, committed in found.committed.items():
-            offsets += max(0, committed.offset - marker.source_offsets.get(partition.topic, committed.offset))
-        if found.record is not None and found.record.batch > marker.batch:
-            seconds = max(seconds, (found.record.commit_time_ms - marker.commit_time_ms) / 1000)
+            offsets += max(0, committed.offset - checkpoint.source_offsets.get(partition.topic, committed.offset))
+        if found.record is not None and found.record.batch > checkpoint.batch:
+            seconds = max(seconds, (found.record.commit_time_ms - checkpoint.commit_time_ms) / 1000)
     return offsets, seconds

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tidemark.drill.comparison import Scales, distance
-from tidemark.drill.follow import Follower
+from tidemark.drill.comparison import StoreComparator, distance
+from tidemark.drill.follow import DrillFollower
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState, saved_states
 from tidemark.errors import CopyUnusable, PreflightFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
@@ -25,15 +25,15 @@ from tidemark.operations.context import RestoreKit
 from tidemark.operations.drill_history.rates import rates_of
 from tidemark.operations.drill_history.report import (
     DrillReport,
+    MethodDrill,
+    RebuildMethod,
     StoreDrill,
-    Way,
-    WayDrill,
     is_drillable,
     not_compared,
 )
 from tidemark.operations.savepoint import SavepointCommand
 from tidemark.operations.workspace import new_id
-from tidemark.recovery.candidates import Way as StoreWay
+from tidemark.recovery.candidates import RecoveryCandidate as StoreWay
 from tidemark.restore.bounds import Keeping
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.parallel import side_by_side
@@ -57,12 +57,12 @@ class DrillOptions:
 
 @dataclass(frozen=True)
 class Drill:
-    """One drill of a running application. `say` is called with a line for each step."""
+    """One drill of a running application. `report` is called with a line for each step."""
 
     kit: RestoreKit
     options: DrillOptions
     listener: RestoreListener
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> DrillReport:
@@ -136,7 +136,7 @@ class _Course:
         self._rebuilder = rebuilder
         self.savepoints: list[str] = []
         self.stores: list[StoreDrill] = []
-        self.ways: list[WayDrill] = []
+        self.ways: list[MethodDrill] = []
         self.followed_batches = 0
 
     def go(self) -> None:
@@ -146,17 +146,17 @@ class _Course:
         older = self._newest_savepoint()
         first = self._take_savepoint()
         if not first:
-            self._drill.say("the savepoint contains no store yet: there is nothing to rebuild")
+            self._drill.report("the savepoint contains no store yet: there is nothing to rebuild")
             return
         self._require_room(first)
-        scales = Scales(self._rebuilder, self._keepings(first))
+        scales = StoreComparator(self._rebuilder, self._keepings(first))
         built = self._whole(first, scales)
         tails = self._tails(older, first)
         if tails:
             self._by_savepoint(first, tails, scales)
         followed = self._follow(first, built, scales)
         if not tails:
-            self._drill.say("there is no older savepoint that can be used: the drill's first one takes its place")
+            self._drill.report("there is no older savepoint that can be used: the drill's first one takes its place")
             self._by_savepoint(followed, self._tails(first, followed), scales)
 
     def _newest_savepoint(self) -> list[SavedState]:
@@ -165,17 +165,17 @@ class _Course:
             try:
                 return saved_states(self._kit, self._repository, savepoint_id)
             except CopyUnusable as error:
-                self._drill.say(f"a savepoint is passed over: {error}")
+                self._drill.report(f"a savepoint is passed over: {error}")
         return []
 
     def _take_savepoint(self) -> list[SavedState]:
         kit = self._kit
         taken = SavepointCommand(kit.plan, kit.settings, kit.tasks(), lambda _copied: None, kit.clock).take()
         savepoint_id = taken.manifest.savepoint_id
-        self._drill.say(f"savepoint {savepoint_id} taken, the stream was paused for {taken.held_ms} ms")
+        self._drill.report(f"savepoint {savepoint_id} taken, the stream was paused for {taken.held_ms} ms")
         self.savepoints.append(savepoint_id)
         states = saved_states(kit, self._repository, savepoint_id)
-        running = {state.copy.marker.topology_version for state in states} - {kit.plan.version}
+        running = {state.copy.checkpoint.topology_version for state in states} - {kit.plan.version}
         if running:
             raise PreflightFailed(
                 f"{kit.plan.application_id} runs version {running.pop()} of the topology, but this is version "
@@ -198,15 +198,15 @@ class _Course:
         configs = topic_configs(self._kit.admin, topics, self._kit.settings)
         return {topic: Keeping.of(topic, configs[topic]) for topic in topics}
 
-    def _whole(self, states: Sequence[SavedState], scales: Scales) -> dict[tuple[TaskId, str], Built]:
-        self._drill.say(f"rebuilding {len(states)} stores from their changelogs")
+    def _whole(self, states: Sequence[SavedState], scales: StoreComparator) -> dict[tuple[TaskId, str], Built]:
+        self._drill.report(f"rebuilding {len(states)} stores from their changelogs")
         rebuilder, facts = self._rebuilder, self._kit.facts()
         started_ms = self._kit.clock()
         built = self._drill.each(
-            lambda s: rebuilder.whole(Way.CHANGELOG.name, s, facts[s.task].changelogs[s.spec.name]), states
+            lambda s: rebuilder.whole(RebuildMethod.CHANGELOG.name, s, facts[s.task].changelogs[s.spec.name]), states
         )
-        self._reached(Way.CHANGELOG, states, started_ms)
-        self._compare(Way.CHANGELOG, list(zip(states, built, strict=True)), scales)
+        self._reached(RebuildMethod.CHANGELOG, states, started_ms)
+        self._compare(RebuildMethod.CHANGELOG, list(zip(states, built, strict=True)), scales)
         return {state.name: one for state, one in zip(states, built, strict=True)}
 
     def _tails(self, older: Sequence[SavedState], states: Sequence[SavedState]) -> list[tuple[SavedState, StoreWay]]:
@@ -220,55 +220,59 @@ class _Course:
                 return []
             way = self._rebuilder.tail_of(base, state, facts[state.task])
             if way.fault is not None:
-                self._drill.say(f"store {state.task}/{state.spec.name}: {way.fault}")
+                self._drill.report(f"store {state.task}/{state.spec.name}: {way.fault}")
                 return []
             found.append((state, way))
         return found
 
     def _by_savepoint(
-        self, states: Sequence[SavedState], tails: Sequence[tuple[SavedState, StoreWay]], scales: Scales
+        self, states: Sequence[SavedState], tails: Sequence[tuple[SavedState, StoreWay]], scales: StoreComparator
     ) -> None:
-        self._drill.say(f"rebuilding {len(tails)} stores from a savepoint and the changelog's tail")
+        self._drill.report(f"rebuilding {len(tails)} stores from a savepoint and the changelog's tail")
         rebuilder, facts = self._rebuilder, self._kit.facts()
         started_ms = self._kit.clock()
         built = self._drill.each(
             lambda tail: rebuilder.from_savepoint(
-                Way.SAVEPOINT.name, tail[0], tail[1], facts[tail[0].task].changelogs[tail[0].spec.name]
+                RebuildMethod.SAVEPOINT.name, tail[0], tail[1], facts[tail[0].task].changelogs[tail[0].spec.name]
             ),
             tails,
         )
-        self._reached(Way.SAVEPOINT, states, started_ms)
-        self._compare(Way.SAVEPOINT, [(tail[0], one) for tail, one in zip(tails, built, strict=True)], scales)
-        rebuilder.forget(Way.SAVEPOINT.name)
+        self._reached(RebuildMethod.SAVEPOINT, states, started_ms)
+        self._compare(RebuildMethod.SAVEPOINT, [(tail[0], one) for tail, one in zip(tails, built, strict=True)], scales)
+        rebuilder.forget(RebuildMethod.SAVEPOINT.name)
 
     def _follow(
-        self, states: Sequence[SavedState], built: Mapping[tuple[TaskId, str], Built], scales: Scales
+        self, states: Sequence[SavedState], built: Mapping[tuple[TaskId, str], Built], scales: StoreComparator
     ) -> list[SavedState]:
         """Let the rebuilt stores follow, take the second savepoint, and compare with it. Returns its states."""
         options = self._drill.options
-        standing = [state for state in states if built[state.name].fault is None]
-        self._drill.say(f"following the changelogs for {options.follow_batches} batches")
-        follower = Follower(self._rebuilder, Way.CHANGELOG.name, standing, self._drill.each)
+        committed = [state for state in states if built[state.name].fault is None]
+        self._drill.report(f"following the changelogs for {options.follow_batches} batches")
+        follower = DrillFollower(self._rebuilder, RebuildMethod.CHANGELOG.name, committed, self._drill.each)
         self.followed_batches = follower.run(options.follow_batches, options.follow_timeout_s)
         self._rebuilder.forget(states[0].savepoint_id)
         second = self._take_savepoint()
         ends = {state.name: state for state in second}
         started_ms = self._kit.clock()
-        followed = follower.finish([ends[state.name] for state in standing])
-        self._reached(Way.FOLLOWED, second, started_ms)
-        self._compare(Way.FOLLOWED, followed, scales, kind=Way.CHANGELOG.name)
+        followed = follower.finish([ends[state.name] for state in committed])
+        self._reached(RebuildMethod.FOLLOWED, second, started_ms)
+        self._compare(RebuildMethod.FOLLOWED, followed, scales, kind=RebuildMethod.CHANGELOG.name)
         return second
 
-    def _reached(self, way: Way, states: Sequence[SavedState], started_ms: int) -> None:
+    def _reached(self, way: RebuildMethod, states: Sequence[SavedState], started_ms: int) -> None:
         """Note that every store is rebuilt: how long that took, and how far the application is by now."""
         rto_s = (self._kit.clock() - started_ms) / 1000
         offsets, seconds = distance(states, self._kit.facts())
-        self.ways.append(WayDrill(way, rto_s, offsets, seconds))
+        self.ways.append(MethodDrill(way, rto_s, offsets, seconds))
 
     def _compare(
-        self, way: Way, built: Sequence[tuple[SavedState, Built]], scales: Scales, kind: str | None = None
+        self,
+        way: RebuildMethod,
+        built: Sequence[tuple[SavedState, Built]],
+        scales: StoreComparator,
+        kind: str | None = None,
     ) -> None:
         found = self._drill.each(lambda one: scales.weigh(way, kind or way.name, one[0], one[1]), built)
         for store in found:
-            self._drill.say(f"{store.task}/{store.store} by {way}: {store.verdict}: {store.message}")
+            self._drill.report(f"{store.task}/{store.store} by {way}: {store.verdict}: {store.message}")
         self.stores += found

@@ -15,7 +15,7 @@ Each = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 """The function that does something for every item, several at a time."""
 
 
-class Follower:
+class DrillFollower:
     """Follows the changelogs with the stores that were built as `kind` up to `states`."""
 
     def __init__(self, rebuilder: Rebuilder, kind: str, states: Sequence[SavedState], each: Each) -> None:
@@ -23,7 +23,7 @@ class Follower:
         self._kind = kind
         self._states = list(states)
         self._each = each
-        self._next = {state.name: state.copy.marker.changelog_offset for state in states}
+        self._next = {state.name: state.copy.checkpoint.changelog_offset for state in states}
         self._level_ms = {state.name: state.taken_ms for state in states}
         self._records = dict.fromkeys(self._next, 0)
         self._seconds = dict.fromkeys(self._next, 0.0)
@@ -53,7 +53,7 @@ class Follower:
             self._level_ms[state.name] = asked_ms
 
         self._each(read, moving)
-        stood = {state.task: state.copy.marker.batch for state in self._states}
+        stood = {state.task: state.copy.checkpoint.batch for state in self._states}
         records = {task: facts[task].record for task in stood}
         return sum(max(0, record.batch - stood[task]) for task, record in records.items() if record is not None)
 
@@ -61,10 +61,10 @@ class Follower:
         """Follow up to the offsets of `states`, which are of the second savepoint."""
         kit = self._rebuilder.kit
         facts = kit.facts()
-        begun = {state.name: state.copy.marker.changelog_offset for state in self._states}
+        begun = {state.name: state.copy.checkpoint.changelog_offset for state in self._states}
 
         def last(state: SavedState) -> tuple[SavedState, Built]:
-            end_offset = state.copy.marker.changelog_offset
+            end_offset = state.copy.checkpoint.changelog_offset
             self._read(state, facts[state.task].changelogs[state.spec.name].low, end_offset)
             built = Built(
                 begun[state.name], end_offset, self._records[state.name], self._seconds[state.name], kit.clock()

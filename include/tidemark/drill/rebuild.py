@@ -11,8 +11,8 @@ from pathlib import Path
 from tidemark.errors import CopyUnusable, StartRefused
 from tidemark.names import TaskId
 from tidemark.operations.context import RestoreKit
-from tidemark.recovery.candidates import MEASURED, Way, weigh
-from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, Watermarks
+from tidemark.recovery.candidates import MEASURED, RecoveryCandidate, rank_candidates
+from tidemark.recovery.evidence import CommittedProgress, SourceOfState, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.restorer import RestoreJob
@@ -51,13 +51,13 @@ def saved_states(kit: RestoreKit, repository: SavepointRepository, savepoint_id:
         for spec in kit.buildable(task).values():
             saved = manifest.store(spec.name)
             if saved is not None:
-                copy = StateCopy(SourceOfState.SAVEPOINT, saved.marker, location, saved.size_bytes)
+                copy = StateCopy(SourceOfState.SAVEPOINT, saved.checkpoint, location, saved.size_bytes)
                 found.append(SavedState(savepoint_id, task, spec, copy, manifest.taken_ms))
     return found
 
 
 @dataclass
-class Reading:
+class ReadingProgress:
     """A `RestoreListener` that counts what one store read, and passes the events to another listener."""
 
     listener: RestoreListener
@@ -95,7 +95,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Rebuilder:
-    """Builds below `folder`. If `go_on` returns False, the drill is to end, and `RestoreSuspended` is raised.
+    """Builds below `folder`. If `should_continue` returns False, the drill is to end, and `RestoreSuspended` is raised.
 
     `fetched` has the bytes of each store that was fetched from a savepoint, and the seconds taken. Safe to use from
     several threads, one per store. Every method blocks, and may raise `OutcomeUnknown`.
@@ -105,7 +105,7 @@ class Rebuilder:
     repository: SavepointRepository
     folder: Path
     listener: RestoreListener
-    go_on: Callable[[], bool] = field(compare=False)
+    should_continue: Callable[[], bool] = field(compare=False)
     fetched: list[tuple[int, float]] = field(default_factory=list, compare=False)
 
     def folder_of(self, kind: str, state: SavedState) -> Path:
@@ -117,22 +117,22 @@ class Rebuilder:
         job = self._job(state, changelog.low)
         return self._build(kind, state, job, whole_changelog(job))
 
-    def tail_of(self, older: SavedState, state: SavedState, facts: TaskFacts) -> Way:
+    def tail_of(self, older: SavedState, state: SavedState, facts: TaskFacts) -> RecoveryCandidate:
         """Return an older savepoint as a source for `state`; its `fault` says why it cannot be used. Reads nothing."""
         found = self.kit.witnesses.evidence(facts, {state.spec.name: [older.copy]})
         store = next(s for s in found.stores if s.store == state.spec.name)
-        marker = state.copy.marker
+        checkpoint = state.copy.checkpoint
         bounded = replace(
-            store, changelog_watermarks=Watermarks(store.changelog_watermarks.low, marker.changelog_offset)
+            store, changelog_watermarks=Watermarks(store.changelog_watermarks.low, checkpoint.changelog_offset)
         )
-        standing = Standing(
-            marker.source_offsets,
-            marker.batch,
-            StreamTimes(marker.stream_time_ms, {state.spec.name: marker.stream_time_ms}),
+        committed = CommittedProgress(
+            checkpoint.source_offsets,
+            checkpoint.batch,
+            StreamTimes(checkpoint.stream_time_ms, {state.spec.name: checkpoint.stream_time_ms}),
         )
-        return next(way for way in weigh(found, bounded, standing, MEASURED) if way.copy is not None)
+        return next(way for way in rank_candidates(found, bounded, committed, MEASURED) if way.copy is not None)
 
-    def from_savepoint(self, kind: str, state: SavedState, way: Way, changelog: Watermarks) -> Built:
+    def from_savepoint(self, kind: str, state: SavedState, way: RecoveryCandidate, changelog: Watermarks) -> Built:
         """Rebuild from the source that `tail_of` returned."""
         return self._build(kind, state, self._job(state, changelog.low), way)
 
@@ -144,10 +144,10 @@ class Rebuilder:
         """
         job = self._job(state, 0)
         job = replace(job, target=replace(job.target, changelog_offset=end_offset))
-        reading = Reading(self.listener)
+        reading = ReadingProgress(self.listener)
         restorer = self.kit.builder(reading, _pass, []).restorer
         with opened(self.folder_of(kind, state)) as store:
-            restorer.replay_tail(job, from_offset, store, self.go_on, since_ms=since_ms)
+            restorer.replay_tail(job, from_offset, store, self.should_continue, since_ms=since_ms)
         return reading.records
 
     def fetch(self, state: SavedState) -> Path:
@@ -164,13 +164,13 @@ class Rebuilder:
         """Delete what was built (or fetched) as `kind`."""
         shutil.rmtree(self.folder / kind, ignore_errors=True)
 
-    def _build(self, kind: str, state: SavedState, job: RestoreJob, way: Way) -> Built:
+    def _build(self, kind: str, state: SavedState, job: RestoreJob, way: RecoveryCandidate) -> Built:
         folder = self.folder_of(kind, state)
-        reading = Reading(self.listener)
+        reading = ReadingProgress(self.listener)
         builder = self.kit.builder(reading, _pass, [SavepointCopies(self.repository)])
         started, fault = time.monotonic(), None
         try:
-            builder.build(state.task, job, way, folder, self.go_on)
+            builder.build(state.task, job, way, folder, self.should_continue)
         except (StartRefused, CopyUnusable) as error:
             fault = str(error)
         seconds = time.monotonic() - started
@@ -181,7 +181,7 @@ class Rebuilder:
 
         See invariants: end of a restore, store checkpoint.
         """
-        return job_to(self.kit.plan, state.task, state.spec, low_offset, state.copy.marker)
+        return job_to(self.kit.plan, state.task, state.spec, low_offset, state.copy.checkpoint)
 
 
 def _pass(_point: str) -> None:

@@ -8,19 +8,19 @@ from enum import StrEnum
 
 from tidemark.errors import TaskCorrupted
 from tidemark.operations.rewind.store_diff import pairs
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.restore.bounds import Absence, EvidenceBounds, Figures
 from tidemark.store_rows import StoreRow, rows_of
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store, Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreSpec, SubTopology
 
 EXAMPLES = 5
 """The number of keys that are named, of each kind."""
 
 
-class Kind(StrEnum):
+class DifferenceKind(StrEnum):
     """How a key differs. MISSING and EXTRA refer to the rebuilt store."""
 
     ALTERED = "altered"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 class KeyDifference:
     """One key that differs; a value is None if that side does not hold the key."""
 
-    kind: Kind
+    kind: DifferenceKind
     segment: int
     key: bytes
     saved: bytes | None
@@ -84,7 +84,7 @@ def compare(
     A missing key in `tombstoned` is deleted by a record that still exists, so the broker has not deleted it.
     """
     keys = size = compared = expired = 0
-    counts = dict.fromkeys(Kind, 0)
+    counts = dict.fromkeys(DifferenceKind, 0)
     absent = dict.fromkeys(Absence, 0)
     first: list[KeyDifference] = []
     for segment in sorted({*saved.segments(), *rebuilt.segments()}):
@@ -102,7 +102,13 @@ def compare(
             compared += 1
             if before == after:
                 continue
-            kind = Kind.EXTRA if before is None else Kind.MISSING if after is None else Kind.ALTERED
+            kind = (
+                DifferenceKind.EXTRA
+                if before is None
+                else DifferenceKind.MISSING
+                if after is None
+                else DifferenceKind.ALTERED
+            )
             counts[kind] += 1
             if counts[kind] <= EXAMPLES:
                 first.append(KeyDifference(kind, segment, key, before, after))
@@ -110,9 +116,9 @@ def compare(
         keys=keys,
         size_bytes=size,
         compared=compared,
-        altered=counts[Kind.ALTERED],
-        missing=counts[Kind.MISSING],
-        extra=counts[Kind.EXTRA],
+        altered=counts[DifferenceKind.ALTERED],
+        missing=counts[DifferenceKind.MISSING],
+        extra=counts[DifferenceKind.EXTRA],
         expired=expired,
         aged=absent[Absence.AGED],
         deleted=absent[Absence.DELETED],
@@ -121,14 +127,14 @@ def compare(
     )
 
 
-def told(subtopology: SubTopology, spec: StoreSpec, difference: KeyDifference) -> str:
+def summary(subtopology: SubTopology, spec: StoreSpec, difference: KeyDifference) -> str:
     """Format one differing key: its key, its window, both values."""
     saved = _row(subtopology, spec, difference, difference.saved)
     rebuilt = _row(subtopology, spec, difference, difference.rebuilt)
     row = saved or rebuilt
     name = f"0x{difference.key.hex()}" if row is None else row.key
     if row is not None and row.window_start is not None:
-        name += f" of {told_time(row.window_start)}"
+        name += f" of {format_time(row.window_start)}"
     values = f"savepoint {_value(saved, difference.saved)}, rebuilt {_value(rebuilt, difference.rebuilt)}"
     return f"{difference.kind} {name}: {values}"
 
@@ -152,4 +158,4 @@ def _row(subtopology: SubTopology, spec: StoreSpec, difference: KeyDifference, v
         return None
 
 
-_NOWHERE = Marker("", "", "", "", -1, 0, {}, 0, 0)
+_NOWHERE = StoreCheckpoint("", "", "", "", -1, 0, {}, 0, 0)

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 
 from tidemark.drill.rebuild import Built, SavedState
 from tidemark.drill.store_diff import Compared
-from tidemark.operations.drill_history.report import StoreDrill, Way
+from tidemark.operations.drill_history.report import RebuildMethod, StoreDrill
 from tidemark.restore.bounds import Keeping
 from tidemark.topology.durations import format_ms
 from tidemark.verdict import Verdict
 
 
 def judge(
-    state: SavedState, way: Way, built: Built, compared: Compared | None, first: Sequence[str], keeping: Keeping
+    state: SavedState,
+    way: RebuildMethod,
+    built: Built,
+    compared: Compared | None,
+    first: Sequence[str],
+    keeping: Keeping,
 ) -> StoreDrill:
     """Return one store's result. `compared` is None if there was nothing to compare, `first` names differing keys."""
     verdict, message = _verdict(state, built, compared, first, keeping)
@@ -27,7 +32,7 @@ def judge(
         records=built.records, keys=found.keys, bytes=found.size_bytes, seconds=round(built.seconds, 3),
         compared=found.compared, left_out=found.left_out, differing=found.different, deleted=found.deleted,
         is_whole=found.is_whole, altered=found.altered, missing=found.missing, extra=found.extra, first=tuple(first),
-        value_layout=state.copy.marker.value_layout,
+        value_layout=state.copy.checkpoint.value_layout,
     )  # fmt: skip
 
 
@@ -36,13 +41,13 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     if built.fault is not None or compared is None:
         return Verdict.FAILED, f"it cannot be rebuilt: {built.fault}"
-    told = (
+    summary = (
         f"{compared.different} keys differ from savepoint {state.savepoint_id} ({compared.altered} altered, "
         f"{compared.missing} missing, {compared.extra} extra): {'; '.join(first)}"
     )
     took_ms = built.ended_ms - state.taken_ms
     if took_ms >= keeping.min_compaction_lag_ms:
-        seen = told if compared.different else "nothing differs"
+        seen = summary if compared.different else "nothing differs"
         return Verdict.NOT_ENOUGH_EVIDENCE, (
             f"its changelog was read until {format_ms(took_ms)} after the savepoint, but min.compaction.lag.ms of "
             f"{keeping.topic} is {format_ms(keeping.min_compaction_lag_ms)}: values of the savepoint may be compacted away; "
@@ -50,13 +55,13 @@ def _verdict(
         )
     if compared.different:
         return Verdict.FAILED, (
-            f"{told}; the store or its changelog is wrong, and a drill cannot tell which: take a savepoint and keep it, find "
-            f"the program that writes to {keeping.topic}, and do not restore from the changelog alone"
+            f"{summary}; the store or its changelog is wrong, and a drill cannot tell which: take a savepoint and keep it, "
+            f"find the program that writes to {keeping.topic}, and do not restore from the changelog alone"
         )
-    return compared.figures.verdict, _told(compared, keeping)
+    return compared.figures.verdict, _format(compared, keeping)
 
 
-def _told(compared: Compared, keeping: Keeping) -> str:
+def _format(compared: Compared, keeping: Keeping) -> str:
     """Return what was compared and left out, if nothing differs."""
     reasons = {
         "expired": compared.expired,

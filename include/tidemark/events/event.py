@@ -114,8 +114,8 @@ class Event:
         if self.kind is EventKind.FAILURE:
             return f"{body['error']}: {body['message']}"
         if self.kind is EventKind.REBALANCE:
-            told = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
-            return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *told])
+            summary = [f"{name} {', '.join(body[name])}" for name in ("gained", "lost") if body[name]]
+            return "; ".join([f"holds {len(body['held'])} in generation {body['generation']}", *summary])
         if self.kind is EventKind.WAITING:
             return f"waits: {body['why']}"
         if self.kind is EventKind.WAITING_END:

@@ -32,7 +32,7 @@ from tidemark.errors import (
 from tidemark.events.event import Waiting
 from tidemark.failpoint import Probe
 from tidemark.instance.listeners import instance_listeners
-from tidemark.instance.resolve_plan import Settled, await_session_end
+from tidemark.instance.resolve_plan import ResolvedPlan, await_session_end
 from tidemark.instance.source import BatchSource, SourceBatch
 from tidemark.instance.transaction_capacity import BatchSize, TransactionCapacity, split_by_capacity
 from tidemark.kafka.availability import external_topics, find_outage
@@ -47,7 +47,7 @@ from tidemark.kafka.record_sizes import size_limits
 from tidemark.kafka.record_timestamps import sink_timestamp_bounds
 from tidemark.kafka.second_copy import Holder, SecondCopyCheck
 from tidemark.kafka.topic_config import changelog_policies
-from tidemark.kafka.topics import task_ids, told_partitions
+from tidemark.kafka.topics import format_partitions, task_ids
 from tidemark.names import TaskId, TopicPartition, group_instance_id, transactional_id
 from tidemark.recovery.facts import Witnesses
 from tidemark.registry.topic_identities import Identities
@@ -114,7 +114,7 @@ class Instance:
         require_not_held(settings.var_dir, app)
         client = librdkafka_config(settings)
         self._admin = AdminClient(client)
-        settled = Settled.of(plan, settings, self._admin)
+        settled = ResolvedPlan.of(plan, settings, self._admin)
         plan = settled.plan
         partitions = preflight(plan, settings, self._admin, settled.committed)
         ids = settled.topic_ids(settings, self._admin)
@@ -159,7 +159,7 @@ class Instance:
             producer=self._producer,
             member=self._member,
             ends=ends,
-            sink_partitions=tuple(told_partitions(plan, partitions)),
+            sink_partitions=tuple(format_partitions(plan, partitions)),
             lock=self._lock,
             clock=clock,
             probe=probe,
@@ -266,10 +266,10 @@ class Instance:
         self._last_savepoint.take([task for p, task in self._tasks.items() if held.get(p) == task.epoch])
 
     def read_table(
-        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
         """Implement `TableReader` for the instance's own restores, with the source that it reads from."""
-        return self._source.read_table(spec, partition, start, end, go_on)
+        return self._source.read_table(spec, partition, start, end, should_continue)
 
     def _reconcile(self, stop: threading.Event) -> None:
         """Open and close tasks to match the group's assignment, then read again from explicit offsets."""
@@ -361,7 +361,7 @@ class Instance:
             if not self._commit_or_reconcile(CommitKind.BATCH, part):
                 return
         cached_bytes = sum(update.cached_bytes for _, update in prepared)
-        computed_bytes = sum(table.nbytes for table in batch.branches)
+        computed_bytes = sum(table.nbytes for table in batch.pipelines)
         cached, computed = (
             cached_bytes / self._settings.cache_max_bytes,
             computed_bytes / self._settings.max_batch_bytes,
@@ -553,7 +553,7 @@ def _input_of(task: Task, batch: SourceBatch) -> TaskInput:
     partition = task.id.partition
     return TaskInput(
         ends={topic: batch.ends[TopicPartition(topic, partition)] for topic in task.next_offsets},
-        branches=[_rows_of(table, partition) for table in batch.branches],
+        pipelines=[_rows_of(table, partition) for table in batch.pipelines],
         dead_letters=tuple(letter for letter in batch.dead_letters if letter.partition == partition),
     )
 

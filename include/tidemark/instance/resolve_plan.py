@@ -16,7 +16,7 @@ from tidemark.kafka.group import members
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import group_instance_id
 from tidemark.registry.description import Description
-from tidemark.registry.reader import describe_settled, named, recorded, require_topics, settled
+from tidemark.registry.reader import describe_resolved, named, recorded, require_topics, resolved
 from tidemark.registry.topic_identities import changed_topics, topics_in_use
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -27,7 +27,7 @@ _ASK_AGAIN_S = 0.2
 
 
 @dataclass(frozen=True)
-class Settled:
+class ResolvedPlan:
     """The plan of the topology module (`module`), the plan that runs (`plan`), and the committed description (`found`).
 
     `found` is None before the first commit.
@@ -38,7 +38,7 @@ class Settled:
     found: Description | None
 
     @classmethod
-    def of(cls, module: TopologyPlan, settings: Settings, admin: AdminClient) -> Settled:
+    def of(cls, module: TopologyPlan, settings: Settings, admin: AdminClient) -> ResolvedPlan:
         """Read the committed description and settle the plan to run. Blocks.
 
         Raises `StartRefused` if the state belongs to another topology, if a source has got more partitions, or if a topic
@@ -49,7 +49,7 @@ class Settled:
         if found is not None:
             # This check comes first: a topic that was created again may also have another number of partitions.
             require_topics(named(module, found), found, settings, admin)
-        return cls(module, settled(module, found, partitions), found)
+        return cls(module, resolved(module, found, partitions), found)
 
     @property
     def committed(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Settled:
 
     def description(self, partitions: Mapping[str, int], ids: Mapping[str, str]) -> bytes | None:
         """Return the description that the first commit must write, or None if it is already committed."""
-        own = describe_settled(self.module, self.found, partitions, ids)
+        own = describe_resolved(self.module, self.found, partitions, ids)
         return None if own == self.found else own.to_bytes()
 
     def has_grown(self, partitions: Mapping[str, int]) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.names import TopicPartition
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import SubTopology
 
 Integers = npt.NDArray[np.int64]
@@ -152,7 +152,7 @@ class Slices:
     """
 
     def __init__(self, subtopology: SubTopology, starts: Offsets, most_records: int, look_up: LookUp) -> None:
-        ranks = Roads(subtopology).source_ranks()
+        ranks = RecordPaths(subtopology).source_ranks()
         self._topics = [topic for _, topic in sorted(zip(ranks, subtopology.source_topics, strict=True))]
         self.most_records = most_records
         """Records of the next slice; may be changed before each."""

@@ -17,12 +17,12 @@ from tidemark.topology.plan import StoreSpec
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """One batch of one sub-topology. `ends` are next offsets by source partition; `branches` has a table per branch."""
+    """One batch of one sub-topology. `ends` are next offsets by source partition; `pipelines` has a table per branch."""
 
     subtopology: int
     starts: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
-    branches: Sequence[pa.Table]
+    pipelines: Sequence[pa.Table]
     dead_letters: Sequence[DeadLetter]
 
 
@@ -46,6 +46,6 @@ class BatchSource(Protocol):
         """
 
     def read_table(
-        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
         """Implement `TableReader`: an instance restores tables whose source topic is their changelog with its own source."""

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown, PreflightFailed
-from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.kafka.topics import user_topics
 from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_topic, topology_topic, transactional_id
 from tidemark.settings import Settings
@@ -49,7 +49,7 @@ def least_acls(plan: TopologyPlan, instances: int, *, audits: bool = False) -> l
     repartition = set(plan.repartition_topics)
     sources = {topic for s in plan.subtopologies for topic in s.source_topics} - repartition
     sinks = {topic for s in plan.subtopologies for topic in s.sink_topics} - repartition
-    configs = {topic for topic in user_topics(plan) if topic in sinks or plan.survives}
+    configs = {topic for topic in user_topics(plan) if topic in sinks or plan.tolerated_broker_failures}
     configs |= {store.source_topic for store in plan.stores if store.source_topic is not None}
     changelogs = [changelog_topic(app, s.name, s.generation) for s in plan.stores if s.has_changelog]
     found = [
@@ -129,7 +129,7 @@ def verify_granted(wanted: Collection[Acl], group: str, settings: Settings, admi
         return _allowed(lambda: describe_group(settings, admin, group, include_authorized_operations=True))
 
     if any(acl.resource == "group" for acl in needed):
-        allowed[("group", group)] = settled(of_group, group, timeout_s)
+        allowed[("group", group)] = retry_until_stable(of_group, group, timeout_s)
     lacking = [acl for acl in needed if not _holds(acl, allowed[(acl.resource, acl.name)])]
     if lacking:
         raise PreflightFailed(

@@ -74,15 +74,20 @@ def read_committed_until(
     end_offset: int,
     *,
     stalled_after_s: float,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> Iterator[ChangelogBatch]:
-    """Yield batches of a changelog until the next offset reaches `end_offset` or `go_on()` returns False. Blocks.
+    """Yield batches of a changelog until the next offset reaches `end_offset` or `should_continue()` returns False. Blocks.
 
     Records at or after `end_offset` are not returned. Raises `OutcomeUnknown` if nothing is read for `stalled_after_s`:
     a transaction is open and does not end, or the broker cannot be reached.
     """
     for records, next_offset in messages_until(
-        client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
+        client_config,
+        partition,
+        from_offset,
+        end_offset,
+        stalled_after_s=stalled_after_s,
+        should_continue=should_continue,
     ):
         # There are millions of records, so the loop over them is inside one call of C code.
         yield ChangelogBatch(list(map(_KEY, records)), list(map(_VALUE, records)), next_offset)
@@ -95,7 +100,7 @@ def messages_until(
     end_offset: int,
     *,
     stalled_after_s: float,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> Generator[tuple[list[Message], int], None, None]:
     """Yield the client's own messages and the next offset after them, as `read_committed_until` does."""
     if from_offset >= end_offset:
@@ -106,7 +111,7 @@ def messages_until(
         next_offset = from_offset
         moved_at = time.monotonic()
         while next_offset < end_offset:
-            if not go_on():
+            if not should_continue():
                 return
             # In two steps, because the client waits for the whole time-out unless it gets all the records that it was
             # asked for.
@@ -137,14 +142,19 @@ def first_record_ms(
     end_offset: int,
     *,
     stalled_after_s: float,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
 ) -> int | None:
     """Return the timestamp of the first committed record of [from_offset, end_offset), in epoch milliseconds.
 
-    Returns None if there is none or `go_on()` returns False. Blocks; raises as `read_committed_until`.
+    Returns None if there is none or `should_continue()` returns False. Blocks; raises as `read_committed_until`.
     """
     found = messages_until(
-        client_config, partition, from_offset, end_offset, stalled_after_s=stalled_after_s, go_on=go_on
+        client_config,
+        partition,
+        from_offset,
+        end_offset,
+        stalled_after_s=stalled_after_s,
+        should_continue=should_continue,
     )
     with closing(found):
         for records, _ in found:

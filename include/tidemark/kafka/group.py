@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient
 
-from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.settings import Settings
 
 
@@ -18,4 +18,4 @@ def members(settings: Settings, admin: AdminClient, application_id: str) -> list
         found = describe_group(settings, admin, application_id)
         return [f"{m.group_instance_id or m.member_id} at {m.host}" for m in found.members]
 
-    return settled(ask, application_id, settings.broker_timeout_ms / 1000)
+    return retry_until_stable(ask, application_id, settings.broker_timeout_ms / 1000)

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.clients import librdkafka_config
-from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, settled
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, describe_group, retry_until_stable
 from tidemark.names import TopicPartition
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -58,8 +58,8 @@ def lag_of(
     places = places if asked is None else list(asked)
     ends = EndOffsets(admin, settings.broker_timeout_ms / 1000).of(places)
     group, timeout_s = plan.application_id, settings.broker_timeout_ms / 1000
-    committed = settled(lambda: _committed(group, places, settings), group, timeout_s)
-    owners = settled(lambda: _owners(group, admin, settings), group, timeout_s)
+    committed = retry_until_stable(lambda: _committed(group, places, settings), group, timeout_s)
+    owners = retry_until_stable(lambda: _owners(group, admin, settings), group, timeout_s)
     return [PartitionLag(place, committed.get(place), ends[place], owners.get(place)) for place in places]
 
 

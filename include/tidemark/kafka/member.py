@@ -134,12 +134,12 @@ class Member:
             except (KafkaException, RuntimeError) as error:
                 self._fail(error)
                 return
-            told = None if message is None else message.error()
-            if told is not None:
-                if told.fatal() or told.code() in _FINAL:
-                    self._fail(KafkaException(told))
+            summary = None if message is None else message.error()
+            if summary is not None:
+                if summary.fatal() or summary.code() in _FINAL:
+                    self._fail(KafkaException(summary))
                     return
-                log.warning("group member: %s", told)
+                log.warning("group member: %s", summary)
 
     def _fail(self, error: Exception) -> None:
         self._failure = error

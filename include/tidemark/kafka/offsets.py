@@ -39,7 +39,7 @@ _ATTEMPTS, _ATTEMPT_S = 5, 1.0
 T = TypeVar("T")
 
 
-def settled(ask: Callable[[], T], group: str, timeout_s: float) -> T:
+def retry_until_stable(ask: Callable[[], T], group: str, timeout_s: float) -> T:
     """Return the result of `ask`, and ask again while the coordinator moves or a transaction with the offsets is open.
 
     Blocks. Raises `OutcomeUnknown` for any other `KafkaException`, and if this takes longer than `timeout_s`.

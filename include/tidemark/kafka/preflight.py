@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from tidemark.errors import PreflightFailed
 from tidemark.kafka.acls import verify_allowed
 from tidemark.kafka.cluster import describe_topics, topic_configs
-from tidemark.kafka.topics import ensure_internal_topics, partition_counts, verify_survives, verify_writable
+from tidemark.kafka.topics import ensure_internal_topics, partition_counts, verify_tolerated_failures, verify_writable
 from tidemark.settings import Settings
 from tidemark.topology.plan import Acks, TopologyPlan
 
@@ -37,14 +37,14 @@ def preflight(
                     f"{kind} topic {topic} of {plan.application_id} does not exist at {settings.bootstrap_servers}; "
                     "create it, or let `tidemark topics create NAME` do it"
                 )
-    asked = [*sources, *sinks] if plan.survives else sinks
+    asked = [*sources, *sinks] if plan.tolerated_broker_failures else sinks
     configs = topic_configs(admin, asked, settings)
     for topic in sinks:
         # Only a write that waits for all replicas in sync fails if there are too few.
         if plan.acks is Acks.ALL or topic not in plan.output_topics:
             verify_writable(topic, facts[topic], configs[topic])
     for topic in asked:
-        verify_survives(topic, facts[topic], configs[topic], plan.survives)
+        verify_tolerated_failures(topic, facts[topic], configs[topic], plan.tolerated_broker_failures)
     _check_tables(plan, settings, admin)
     existing = {name: found.partitions for name, found in facts.items()}
     ensure_internal_topics(plan, settings, admin, existing, committed)

@@ -35,8 +35,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
     """Return the largest size that a record can have, sent alone and uncompressed; topics' limits apply to this size."""
-    told = sum(_HEADER_BYTES + len(name.encode()) + len(content or b"") for name, content in headers)
-    return _BATCH_BYTES + _RECORD_BYTES + len(key or b"") + len(value or b"") + told
+    summary = sum(_HEADER_BYTES + len(name.encode()) + len(content or b"") for name, content in headers)
+    return _BATCH_BYTES + _RECORD_BYTES + len(key or b"") + len(value or b"") + summary
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from confluent_kafka import ConsumerGroupState
 from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import OutcomeUnknown
-from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.names import group_instance_id
 from tidemark.settings import Settings
 
@@ -113,7 +113,7 @@ class SecondCopyCheck:
         return Holder.UNDECIDED
 
     def _look(self) -> Sighting:
-        found = settled(
+        found = retry_until_stable(
             lambda: describe_group(self._settings, self._admin, self._group),
             self._group,
             self._settings.broker_timeout_ms / 1000,

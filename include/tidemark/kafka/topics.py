@@ -49,20 +49,20 @@ class TopicSpec:
     may_have_more: bool = False
     replicas: int = -1
 
-    def surviving(self, brokers: int) -> TopicSpec:
+    def tolerating(self, brokers: int) -> TopicSpec:
         """Return the same topic with the settings that survive the loss of `brokers` at once; 0 asks for nothing."""
         if not brokers:
             return self
-        replicas, in_sync = needed_to_survive(brokers)
+        replicas, in_sync = replication_for(brokers)
         return replace(self, config={**self.config, _IN_SYNC: str(in_sync)}, replicas=replicas)
 
 
-def needed_to_survive(brokers: int) -> tuple[int, int]:
+def replication_for(brokers: int) -> tuple[int, int]:
     """Return the number of replicas, and of those that must be in sync, that survive the loss of `brokers` at once."""
     return 2 * brokers + 1, brokers + 1
 
 
-def survived(replicas: int, min_in_sync: int) -> int:
+def tolerated_failures(replicas: int, min_in_sync: int) -> int:
     """Return how many brokers may be lost at once without loss of acknowledged records and with writes still accepted."""
     return max(0, min(replicas - min_in_sync, min_in_sync - 1))
 
@@ -97,7 +97,7 @@ def internal_topics(plan: TopologyPlan, settings: Settings, partitions: Mapping[
     # One partition, so that the events of several instances have one order.
     specs.append(TopicSpec(events_topic(app), 1, events_config()))
     specs.append(TopicSpec(topology_topic(app), 1, topology_config()))
-    return list({spec.name: spec.surviving(plan.survives) for spec in specs}.values())
+    return list({spec.name: spec.tolerating(plan.tolerated_broker_failures) for spec in specs}.values())
 
 
 def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -> dict[str, int]:
@@ -126,7 +126,7 @@ def with_repartition_topics(plan: TopologyPlan, partitions: Mapping[str, int]) -
     return counts
 
 
-def told_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
+def format_partitions(plan: TopologyPlan, partitions: Mapping[str, int]) -> list[TopicPartition]:
     """Return the partitions of sinks and dead letters, whose end offsets every commit record holds.
 
     `partitions` are the counts of all topics of the cluster.
@@ -142,9 +142,9 @@ def tasks_of(subtopology: SubTopology, partitions: Mapping[str, int]) -> int:
     """
     counts = {topic: partitions[topic] for topic in subtopology.source_topics}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+        summary = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
         raise PreflightFailed(
-            f"topics that are joined need the same number of partitions, so that a key is in the same one of each: {told}; "
+            f"topics that are joined need the same number of partitions, so that a key is in the same one of each: {summary}; "
             "send one of them through repartition(), or create its topic again with the other's number"
         )
     return counts[subtopology.lead.topic]
@@ -165,7 +165,9 @@ def ensure_user_topics(plan: TopologyPlan, settings: Settings, admin: AdminClien
     """Create missing sources and sinks with `num_partitions`, and return the names of those created. Blocks."""
     existing = partition_counts(admin, settings)
     missing = [topic for topic in user_topics(plan) if topic not in existing]
-    specs = [TopicSpec(topic, settings.num_partitions, {}).surviving(plan.survives) for topic in missing]
+    specs = [
+        TopicSpec(topic, settings.num_partitions, {}).tolerating(plan.tolerated_broker_failures) for topic in missing
+    ]
     create_topics(admin, specs, settings)
     return missing
 
@@ -206,7 +208,7 @@ def create_topics(
             if reason.code() == KafkaError.INVALID_REPLICATION_FACTOR:
                 failed = PreflightFailed(
                     f"{what}: {reason.str()}; set TIDEMARK_REPLICATION_FACTOR to at most the number of brokers, lower "
-                    "`survives` of the topology, or add brokers"
+                    "`tolerated_broker_failures` of the topology, or add brokers"
                 )
             else:
                 right = "create it by hand, or give this user the right to (`tidemark acls` prints the ACLs)"
@@ -274,7 +276,7 @@ def ensure_internal_topics(
     configs = topic_configs(admin, [spec.name for spec in specs], settings)
     for spec in specs:
         verify_topic(spec, facts[spec.name], configs[spec.name], settings.replication_factor)
-        verify_survives(spec.name, facts[spec.name], configs[spec.name], plan.survives)
+        verify_tolerated_failures(spec.name, facts[spec.name], configs[spec.name], plan.tolerated_broker_failures)
 
 
 def verify_topic(spec: TopicSpec, found: TopicFacts, config: Mapping[str, str], replication_factor: int) -> None:
@@ -318,17 +320,19 @@ def verify_writable(topic: str, found: TopicFacts, config: Mapping[str, str]) ->
         )
 
 
-def verify_survives(topic: str, found: TopicFacts, config: Mapping[str, str], survives: int) -> None:
-    """Verify that a topic survives the loss of `survives` brokers at once. Raises `PreflightFailed`."""
+def verify_tolerated_failures(
+    topic: str, found: TopicFacts, config: Mapping[str, str], tolerated_broker_failures: int
+) -> None:
+    """Verify that a topic survives the loss of `tolerated_broker_failures` brokers at once. Raises `PreflightFailed`."""
     in_sync = int(config.get(_IN_SYNC, "1"))
-    stands = survived(found.replicas, in_sync)
-    if stands < survives:
-        replicas, needed = needed_to_survive(survives)
+    stands = tolerated_failures(found.replicas, in_sync)
+    if stands < tolerated_broker_failures:
+        replicas, needed = replication_for(tolerated_broker_failures)
         raise PreflightFailed(
             f"topic {topic} has {found.replicas} replicas and {_IN_SYNC}={in_sync}, so it survives the loss of {stands} "
-            f"brokers, but the topology asks for {survives}: that takes {replicas} replicas (`tidemark kafka "
+            f"brokers, but the topology asks for {tolerated_broker_failures}: that takes {replicas} replicas (`tidemark kafka "
             f"reassign-partitions`) and {_IN_SYNC}={needed} (`tidemark kafka configs --alter --entity-type topics "
-            f"--entity-name {topic} --add-config {_IN_SYNC}={needed}`); or lower `survives` of the topology"
+            f"--entity-name {topic} --add-config {_IN_SYNC}={needed}`); or lower `tolerated_broker_failures` of the topology"
         )
 
 

@@ -74,8 +74,8 @@ def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, setting
         # A hanging transaction: the partition has it, no coordinator does. It is at least as old as its last record.
         open_ms = now_ms - int(first["LastTimestamp"])
         return OpenTransaction(place, stable, end, producer_id, None, max(0, open_ms))
-    (told,) = _rows(settings, "describe", "--transactional-id", names[0])
-    duration = told["TransactionDurationMs"]
+    (summary,) = _rows(settings, "describe", "--transactional-id", names[0])
+    duration = summary["TransactionDurationMs"]
     return OpenTransaction(
         place,
         stable,
@@ -83,8 +83,8 @@ def _describe(place: TopicPartition, stable: int, end: int, now_ms: int, setting
         producer_id,
         names[0],
         int(duration) if duration.isdigit() else None,
-        int(told["TransactionTimeoutMs"]),
-        "" if duration.isdigit() else f"its coordinator reports the state {told['TransactionState']}",
+        int(summary["TransactionTimeoutMs"]),
+        "" if duration.isdigit() else f"its coordinator reports the state {summary['TransactionState']}",
     )
 
 

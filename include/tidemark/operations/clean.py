@@ -25,7 +25,7 @@ from tidemark.names import DRILLS_FOLDER, TaskId, commits_topic
 from tidemark.operations.context import Found, RestoreKit
 from tidemark.operations.leftovers import (
     REMOVED_FOLDER,
-    Known,
+    KnownApplications,
     Leftover,
     LeftoverKind,
     find_leftovers,
@@ -37,7 +37,7 @@ from tidemark.operations.workspace import RESTORES_FOLDER, Workspace, new_id
 from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.recovery.start_plan import Resume, StartPlan, plan_start
 from tidemark.restore.fencing import fenced, holders
-from tidemark.restore.local_copies import read_marker
+from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.stores.directory import folder_of
 from tidemark.supervision.hold import holding
 from tidemark.topology.plan import StoreSpec
@@ -75,12 +75,12 @@ class CleanPlan:
 
 @dataclass(frozen=True)
 class Clean:
-    """Cleans up after one application. With `previous`, replaced state goes too. `say` gets a line for each step."""
+    """Cleans up after one application. With `previous`, replaced state goes too. `report` gets a line for each step."""
 
     kit: RestoreKit
     previous: bool
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def show(self) -> CleanPlan:
         """Plan what would be removed now; the application may run. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
@@ -102,7 +102,7 @@ class Clean:
         if not asked.removed:
             return CleanPlan(app, ())
         approved = {leftover.path for leftover in asked.removed}
-        with holding(settings.var_dir, app, self.say), self._fenced_if_stopped() as (runs, own):
+        with holding(settings.var_dir, app, self.report), self._fenced_if_stopped() as (runs, own):
             now = self._plan(runs, is_held=False, own=own)
             judged = tuple(each for each in now.judged if each.is_removed and each.leftover.path in approved)
             removed = tuple(each for each in judged if self._remove(each.leftover))
@@ -120,7 +120,7 @@ class Clean:
             own: Sequence[Path] = ()
             if runs is None:
                 try:
-                    own = locks.enter_context(fenced(kit.settings, kit.admin, kit.plan.application_id, self.say))
+                    own = locks.enter_context(fenced(kit.settings, kit.admin, kit.plan.application_id, self.report))
                 except (TaskLocked, PreflightFailed) as error:
                     runs = str(error)
             yield runs, own
@@ -138,7 +138,7 @@ class Clean:
     def _plan(self, runs: str | None, *, is_held: bool, own: Sequence[Path] = ()) -> CleanPlan:
         kit = self.kit
         judge = _Judge(kit, kit.evidence(), runs, own, self.previous)
-        known = Known(kit.plan.application_id, kit.plan, judge.found.keys())
+        known = KnownApplications(kit.plan.application_id, kit.plan, judge.found.keys())
         found = find_leftovers(kit.settings, known, judge.keeper, is_held=is_held, own=own)
         return CleanPlan(known.application_id, tuple(judge.judge(leftover) for leftover in found))
 
@@ -147,14 +147,14 @@ class Clean:
         try:
             self._remove_locked(leftover)
         except TaskLocked as error:
-            self.say(f"{leftover.path} is kept: {error}")
+            self.report(f"{leftover.path} is kept: {error}")
             return False
         except FileNotFoundError:
             if leftover.kind is not LeftoverKind.TEMPORARY:
                 raise
-            self.say(f"{leftover.path} is gone: a launch has removed it")
+            self.report(f"{leftover.path} is gone: a launch has removed it")
             return False
-        self.say(f"removed {leftover.path}")
+        self.report(f"removed {leftover.path}")
         return True
 
     def _remove_locked(self, leftover: Leftover) -> None:
@@ -326,14 +326,14 @@ class _Judge:
                     return f"store {task}/{name} is not logged, and {path} is its only remainder; remove it by hand"
             if not place.exists():
                 continue
-            told = f"store {task}/{name} is not logged, and {place} is its only copy; remove it by hand"
+            summary = f"store {task}/{name} is not logged, and {place} is its only copy; remove it by hand"
             if spec.custom is not None:
                 if not any(_store(other, name).exists() for other in others):
-                    return told
+                    return summary
                 continue
             here = _batch(folder, name, unreadable=_UNREADABLE)
             if here > max((_batch(other, name) for other in others), default=_NO_BATCH):
-                return told
+                return summary
         return None
 
     def _specs(self, task: TaskId) -> dict[str, StoreSpec]:
@@ -355,7 +355,8 @@ class _Judge:
         if not isinstance(plan, Resume):
             return None
         return {
-            store: (way.kind, way.from_offset, way.end_offset, way.bytes_to_copy) for store, way in plan.stores.items()
+            store: (candidate.kind, candidate.from_offset, candidate.end_offset, candidate.bytes_to_copy)
+            for store, candidate in plan.stores.items()
         }
 
     def _start_plan(self, task: TaskId, folders: tuple[Path, ...]) -> StartPlan:
@@ -410,7 +411,7 @@ def _batch(task_folder: Path, store: str, *, unreadable: int = _NO_BATCH) -> int
     if not (folder / "CURRENT").exists():
         return _NO_BATCH
     try:
-        marker = read_marker(folder)
+        checkpoint = read_store_checkpoint(folder)
     except TaskCorrupted:
         return unreadable
-    return _NO_BATCH if marker is None else marker.batch
+    return _NO_BATCH if checkpoint is None else checkpoint.batch

@@ -32,9 +32,9 @@ from tidemark.recovery.candidates import MEASURED, Rates
 from tidemark.recovery.copy_source import CopySource, find_copies
 from tidemark.recovery.evidence import SourceOfState, StateCopy, TaskEvidence
 from tidemark.recovery.facts import TaskFacts, Witnesses
-from tidemark.recovery.restore_plan import TaskWays, ways_of_task
+from tidemark.recovery.restore_plan import TaskCandidates, candidates_of_task
 from tidemark.registry.operator_rights import verify_operator
-from tidemark.registry.reader import settled_description
+from tidemark.registry.reader import resolved_description
 from tidemark.registry.topic_identities import Identities
 from tidemark.restore.bounds import Beginning, EvidenceBounds, Keeping, bounds_of
 from tidemark.restore.listener import RestoreListener
@@ -42,7 +42,7 @@ from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.restore.table_reader import NoTableReader
 from tidemark.restore.task_opener import restore_job
-from tidemark.restore.verify import Differing, Verdict, verify_folder
+from tidemark.restore.verify import Differing, StoreVerification, verify_folder
 from tidemark.settings import Settings
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -84,7 +84,7 @@ class RestoreKit:
         """
         if command is not None:
             verify_operator(command, plan, settings, AdminClient(librdkafka_config(settings)))
-        settled, found = settled_description(plan, settings, AdminClient(librdkafka_config(settings)))
+        settled, found = resolved_description(plan, settings, AdminClient(librdkafka_config(settings)))
         return cls.exactly(settled, settings, copies, clock, {} if found is None else found.topic_ids)
 
     @classmethod
@@ -129,24 +129,24 @@ class RestoreKit:
         task: TaskId,
         job: RestoreJob,
         folder: Path,
-        go_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
         differing: Differing | None = None,
-    ) -> Verdict:
+    ) -> StoreVerification:
         """Compare a built store with its changelog, see `verify_folder`. Blocks."""
         return verify_folder(
             self.client_config,
             str(task),
             job,
-            self._bounds(job, go_on),
+            self._bounds(job, should_continue),
             folder,
             stalled_after_s=stalled_after(self.settings),
             memory_bytes=self.settings.verify_memory_bytes,
-            go_on=go_on,
+            should_continue=should_continue,
             differing=differing,
         )
 
     def beginning(
-        self, spec: StoreSpec, changelog: TopicPartition, low: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, changelog: TopicPartition, low: int, end: int, should_continue: Callable[[], bool]
     ) -> Beginning:
         """Return where a store's changelog begins. The first record's time is read only if the store has windows. Blocks."""
         if low == 0 or spec.segment_ms is None:
@@ -154,10 +154,17 @@ class RestoreKit:
         stalled_after_s = stalled_after(self.settings)
         return Beginning(
             low,
-            first_record_ms(self.client_config, changelog, low, end, stalled_after_s=stalled_after_s, go_on=go_on),
+            first_record_ms(
+                self.client_config,
+                changelog,
+                low,
+                end,
+                stalled_after_s=stalled_after_s,
+                should_continue=should_continue,
+            ),
         )
 
-    def _bounds(self, job: RestoreJob, go_on: Callable[[], bool]) -> EvidenceBounds:
+    def _bounds(self, job: RestoreJob, should_continue: Callable[[], bool]) -> EvidenceBounds:
         """Return which keys of a built store can be compared with its changelog. Blocks."""
         topic, spec, target = job.changelog.topic, job.spec, job.target
         keeping = Keeping.of(topic, topic_configs(self.admin, [topic], self.settings)[topic])
@@ -165,25 +172,25 @@ class RestoreKit:
             spec,
             target.stream_time_ms,
             keeping.retention_ms,
-            self.beginning(spec, job.changelog, job.low_offset, target.changelog_offset, go_on),
+            self.beginning(spec, job.changelog, job.low_offset, target.changelog_offset, should_continue),
             self.settings.max_timestamp_ahead_ms,
             self.clock(),
         )
 
     def read(
-        self, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool] = lambda: True
+        self, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool] = lambda: True
     ) -> Iterator[ChangelogBatch]:
         """Yield the committed records of [start, end), see `read_committed_until`."""
         stalled_after_s = stalled_after(self.settings)
         return read_committed_until(
-            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=go_on
+            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, should_continue=should_continue
         )
 
     def messages(self, partition: TopicPartition, start: int, end: int) -> Iterator[list[Message]]:
         """Yield the same records with their timestamps and headers. Blocks."""
         stalled_after_s = stalled_after(self.settings)
         found = messages_until(
-            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True
+            self.client_config, partition, start, end, stalled_after_s=stalled_after_s, should_continue=lambda: True
         )
         return (messages for messages, _ in found)
 
@@ -195,36 +202,36 @@ class RestoreKit:
         self,
         builder: StoreBuilder,
         found: Found,
-        ways: TaskWays,
+        candidates: TaskCandidates,
         spec: StoreSpec,
         folder: Path,
-        go_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
         pass_over: Callable[[CopyUnusable], None],
         *,
         rates: Rates = MEASURED,
         may_be_gone: bool = False,
     ) -> RestoreJob:
-        """Build one store from the source in `ways`, or, if that copy proves unusable, from the best of the others. Blocks.
+        """Build one store from the source in `candidates`, or from the best of the others if that copy is unusable. Blocks.
 
         Returns the job that was done. `pass_over` is called with the error of an unusable copy, and may raise. `rates`
-        and `may_be_gone` are as in `ways`. Raises `StartRefused`, `RestoreSuspended`.
+        and `may_be_gone` are as in `candidates`. Raises `StartRefused`, `RestoreSuspended`.
         """
         task = found.facts.task
         spoiled: list[str] = []
         while True:
-            job = restore_job(self.plan, found.facts, spec, ways.standing, self.clock())
+            job = restore_job(self.plan, found.facts, spec, candidates.committed, self.clock())
             try:
-                builder.build(task, job, ways.ways[spec.name], folder, go_on)
+                builder.build(task, job, candidates.candidates[spec.name], folder, should_continue)
                 return job
             except CopyUnusable as error:
                 pass_over(error)
-                spoiled.append(ways.ways[spec.name].location)
-                others = self.ways(found, None, spoiled, stores=[spec.name], rates=rates, may_be_gone=may_be_gone)
+                spoiled.append(candidates.candidates[spec.name].location)
+                others = self.candidates(found, None, spoiled, stores=[spec.name], rates=rates, may_be_gone=may_be_gone)
                 if others is None:
                     raise StartRefused(
                         f"task {task} has lost its commit record and offsets during the restore; try again"
                     ) from error
-                ways = others
+                candidates = others
 
     def evidence(self) -> dict[TaskId, Found]:
         """Return all evidence of each task.
@@ -235,7 +242,7 @@ class RestoreKit:
         copies = find_copies(self.copies, tasks)
         return {task: Found(facts, copies[task]) for task, facts in self.witnesses.facts(tasks).items()}
 
-    def ways(
+    def candidates(
         self,
         found: Found,
         only: SourceOfState | None,
@@ -244,14 +251,14 @@ class RestoreKit:
         stores: Collection[str] | None = None,
         rates: Rates = MEASURED,
         may_be_gone: bool = False,
-    ) -> TaskWays | None:
+    ) -> TaskCandidates | None:
         """Return the best source of each of one task's `stores` (all if None), without copies whose location is in `spoiled`.
 
         Returns None for a task that has never run. `rates` decide which source is the fastest. With `may_be_gone`, the
         sources may have deleted the next record to read.
         """
         buildable = [name for name in self.buildable(found.facts.task) if stores is None or name in stores]
-        return ways_of_task(self.weighed(found, only, spoiled), buildable, only, rates, may_be_gone=may_be_gone)
+        return candidates_of_task(self.weighed(found, only, spoiled), buildable, only, rates, may_be_gone=may_be_gone)
 
     def weighed(self, found: Found, only: SourceOfState | None, spoiled: Sequence[str] = ()) -> TaskEvidence:
         """Return the evidence by which a task's sources of state are compared.

@@ -30,7 +30,7 @@ from tidemark.operations.context import RestoreKit
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
 from tidemark.operations.workspace import RESTORES_FOLDER, RestoreState, Workspace, is_id, workspaces
 from tidemark.restore.fencing import holders
-from tidemark.restore.local_copies import read_marker
+from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.settings import Settings
 from tidemark.store_sizes import folder_bytes
 from tidemark.stores.directory import STANDBY_PREFIX, STORES_FOLDER
@@ -89,7 +89,7 @@ Keeper = Callable[[TaskId, Sequence[Path]], Path | None]
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownApplications:
     """An application's topology and current tasks. `tasks` is None if Kafka was not asked."""
 
     application_id: str
@@ -105,7 +105,7 @@ def applications(state_dir: Path) -> list[str]:
 
 
 def find_leftovers(
-    settings: Settings, known: Known, keeper: Keeper, *, is_held: bool, own: Collection[Path] = ()
+    settings: Settings, known: KnownApplications, keeper: Keeper, *, is_held: bool, own: Collection[Path] = ()
 ) -> list[Leftover]:
     """Return everything that an application has left here, whether or not it can be removed.
 
@@ -158,7 +158,7 @@ def all_leftovers(settings: Settings) -> list[Leftover]:
     answers = any(app in here for app in deployed) and _answers(settings)
     found: list[Leftover] = []
     for app, plan in deployed.items():
-        known = Known(app, plan, _tasks_of(plan, settings) if answers and app in here else None)
+        known = KnownApplications(app, plan, _tasks_of(plan, settings) if answers and app in here else None)
         found += find_leftovers(settings, known, furthest, is_held=is_held(settings.var_dir, app))
     for app in here:
         if app not in deployed and is_whole:
@@ -213,10 +213,10 @@ def newest_batch(task_folder: Path) -> int:
     for folder in (task_folder / STORES_FOLDER).glob("*"):
         if (folder / "CURRENT").exists():
             try:
-                marker = read_marker(folder)
+                checkpoint = read_store_checkpoint(folder)
             except TaskCorrupted:
                 continue
-            batches += [marker.batch] if marker is not None else []
+            batches += [checkpoint.batch] if checkpoint is not None else []
     return max(batches)
 
 
@@ -251,7 +251,9 @@ def _hold(var_dir: Path, application_id: str) -> Iterator[Leftover]:
         yield _leftover(LeftoverKind.STALE_HOLD, application_id, hold_path(var_dir, application_id), stale)
 
 
-def _task_folders(state_dir: Path, known: Known, keeper: Keeper, own: Collection[Path]) -> Iterator[Leftover]:
+def _task_folders(
+    state_dir: Path, known: KnownApplications, keeper: Keeper, own: Collection[Path]
+) -> Iterator[Leftover]:
     """Yield gone tasks, tasks that another instance has taken, and leftovers of stores, for every instance and standby."""
     app, plan = known.application_id, known.plan
     instances = holders(state_dir, app)
@@ -295,7 +297,7 @@ def _tasks(holder: Path) -> Iterator[tuple[TaskId, Path]]:
             yield task, folder
 
 
-def _is_gone(task: TaskId, known: Known) -> bool:
+def _is_gone(task: TaskId, known: KnownApplications) -> bool:
     return task.subtopology >= len(known.plan.subtopologies) or (known.tasks is not None and task not in known.tasks)
 
 

@@ -15,7 +15,7 @@ def parse_time(text: str, now_ms: int) -> int:
     """
     at_ms = _parsed(text.strip(), now_ms)
     if at_ms > now_ms:
-        raise ValueError(f"{text} is {told_time(at_ms)}, which is in the future")
+        raise ValueError(f"{text} is {format_time(at_ms)}, which is in the future")
     return at_ms
 
 
@@ -36,7 +36,7 @@ def _parsed(text: str, now_ms: int) -> int:
     return int(zoned.timestamp() * 1000)
 
 
-def told_time(epoch_ms: int) -> str:
+def format_time(epoch_ms: int) -> str:
     """Format a time as `2026-08-01T12:00:00.250Z`."""
     seconds, milliseconds = divmod(epoch_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"

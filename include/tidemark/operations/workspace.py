@@ -25,7 +25,7 @@ from tidemark.errors import StartRefused, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import TaskId
 from tidemark.recovery.restore_plan import RestorePlan
-from tidemark.restore.verify import Difference, Verdict
+from tidemark.restore.verify import KeyMismatch, StoreVerification
 from tidemark.stores.directory import STORES_FOLDER
 
 RESTORES_FOLDER = ".restores"
@@ -60,7 +60,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class RestoreProgress:
+class WorkspaceProgress:
     """The progress of a restore. `verdicts`, by `<task>/<store>`, are those of the stores that are built and verified.
 
     `moves` is fixed before the first folder is moved, `aside` before a rollback moves one.
@@ -70,7 +70,7 @@ class RestoreProgress:
     message: str = ""
     started_ms: int = 0
     ended_ms: int = 0
-    verdicts: Mapping[str, Verdict] | None = None
+    verdicts: Mapping[str, StoreVerification] | None = None
     moves: tuple[Move, ...] = ()
     aside: tuple[Move, ...] = ()
 
@@ -126,7 +126,7 @@ class Workspace:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self.write(RestoreProgress(RestoreState.PLANNED))
+            self.write(WorkspaceProgress(RestoreState.PLANNED))
             # Written last, because a folder without a plan is no workspace.
             replace_file(self.folder / "plan.json", plan.to_json(), synced=True)
         except OSError as error:
@@ -144,20 +144,20 @@ class Workspace:
                 f"there is no restore {self.folder.name}; `tidemark restore status` lists them"
             ) from error
 
-    def progress(self) -> RestoreProgress:
+    def progress(self) -> WorkspaceProgress:
         """Return the stored progress."""
         try:
             body = json.loads((self.folder / "progress.json").read_text())
         except FileNotFoundError:
-            return RestoreProgress(RestoreState.PLANNED)
+            return WorkspaceProgress(RestoreState.PLANNED)
         body["state"] = RestoreState(body["state"])
         body["moves"] = tuple(Move(**move) for move in body["moves"])
         body["aside"] = tuple(Move(**move) for move in body["aside"])
         if body["verdicts"] is not None:
             body["verdicts"] = {name: _verdict(found) for name, found in body["verdicts"].items()}
-        return RestoreProgress(**body)
+        return WorkspaceProgress(**body)
 
-    def write(self, progress: RestoreProgress) -> None:
+    def write(self, progress: WorkspaceProgress) -> None:
         """Replace the progress. Raises `OSError`, with the earlier one in place."""
         replace_file(self.folder / "progress.json", json.dumps(asdict(progress), indent=1), synced=True)
 
@@ -315,7 +315,7 @@ class Workspace:
         shutil.rmtree(self.built, ignore_errors=True)
         shutil.rmtree(self.set_aside, ignore_errors=True)
 
-    def finish(self, progress: RestoreProgress, state: RestoreState, message: str = "") -> RestoreProgress:
+    def finish(self, progress: WorkspaceProgress, state: RestoreState, message: str = "") -> WorkspaceProgress:
         """Write a final state. Returns the progress."""
         done = replace(progress, state=state, message=message, ended_ms=wall_clock_ms())
         self.write(done)
@@ -345,9 +345,9 @@ def workspaces(state_dir: Path, application_id: str) -> list[Workspace]:
     return [Workspace(state_dir, application_id, name) for name in sorted(known, reverse=True)]
 
 
-def _verdict(body: dict[str, object]) -> Verdict:
-    examples = tuple(Difference(**one) for one in body.pop("examples"))  # type: ignore[attr-defined]
-    return Verdict(**body, examples=examples)  # type: ignore[arg-type]
+def _verdict(body: dict[str, object]) -> StoreVerification:
+    examples = tuple(KeyMismatch(**one) for one in body.pop("examples"))  # type: ignore[attr-defined]
+    return StoreVerification(**body, examples=examples)  # type: ignore[arg-type]
 
 
 def _move(source: Path, target: Path) -> None:

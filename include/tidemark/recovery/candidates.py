@@ -10,8 +10,15 @@ from dataclasses import dataclass
 
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TopicPartition
-from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.recovery.evidence import (
+    CommittedProgress,
+    SourceOfState,
+    StateCopy,
+    StoreEvidence,
+    TaskEvidence,
+    Watermarks,
+)
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import generation_of
 
@@ -33,7 +40,7 @@ MEASURED = Rates(changelog_offsets_per_s=250_000, copied_bytes_per_s=200_000_000
 
 
 @dataclass(frozen=True)
-class Way:
+class RecoveryCandidate:
     """One source that a store can be brought up to date from. `copy` is None for the whole changelog and the source topics.
 
     The changelog is read from `from_offset` to `end_offset`; for SOURCE, the source topics are, and their offsets are
@@ -66,24 +73,36 @@ class Way:
         return "the source topics" if self.kind is SourceOfState.SOURCE else "the whole changelog"
 
 
-def weigh(
-    found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None = None
-) -> list[Way]:
+def rank_candidates(
+    found: TaskEvidence,
+    store: StoreEvidence,
+    committed: CommittedProgress,
+    rates: Rates,
+    only: SourceOfState | None = None,
+) -> list[RecoveryCandidate]:
     """Return all sources of one store, or only those of one kind: the fastest first, those with a fault last. Reads nothing."""
     if only is SourceOfState.SOURCE:
-        return [_by_source_topics(found, store, standing, rates)]
-    ways = [_by_copy(found, store, standing, rates, copy) for copy in store.copies]
-    ways.append(_by_whole_changelog(found, store, standing, rates))
-    ways = [way for way in ways if only in (None, way.kind)]
-    return sorted(ways, key=lambda way: (way.fault is not None, way.eta_s, way.kind.rank, -way.from_offset))
+        return [_by_source_topics(found, store, committed, rates)]
+    candidates = [_by_copy(found, store, committed, rates, copy) for copy in store.copies]
+    candidates.append(_by_whole_changelog(found, store, committed, rates))
+    candidates = [candidate for candidate in candidates if only in (None, candidate.kind)]
+    return sorted(
+        candidates,
+        key=lambda candidate: (
+            candidate.fault is not None,
+            candidate.eta_s,
+            candidate.kind.rank,
+            -candidate.from_offset,
+        ),
+    )
 
 
-def is_ahead(marker: Marker, standing: Standing) -> bool:
+def is_ahead(checkpoint: StoreCheckpoint, committed: CommittedProgress) -> bool:
     """Whether a copy holds more than what was committed."""
-    return any(marker.source_offsets.get(topic, 0) > offset for topic, offset in standing.next_offsets.items())
+    return any(checkpoint.source_offsets.get(topic, 0) > offset for topic, offset in committed.next_offsets.items())
 
 
-def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
+def level_batches(record: CommitRecord | None, committed: CommittedProgress) -> set[int]:
     """Return the batches that a store in an instance's folder may have and still be up to date.
 
     `record` is the task's last one.
@@ -91,65 +110,69 @@ def level_batches(record: CommitRecord | None, standing: Standing) -> set[int]:
     The commit of an upgrade or a repair is a batch that changes no store, so the batch before it will do. A copy that
     is not in an instance's folder must have the changelog records that such a commit wrote.
     """
-    changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == standing.batch
-    return {standing.batch, standing.batch - 1} if changes_none else {standing.batch}
+    changes_none = record is not None and record.kind in _CHANGE_NO_STORE and record.batch == committed.batch
+    return {committed.batch, committed.batch - 1} if changes_none else {committed.batch}
 
 
-def told(offsets: Mapping[str, int]) -> str:
+def format_offsets(offsets: Mapping[str, int]) -> str:
     """Format offsets for a message."""
     return ", ".join(f"{offset} of {topic}" for topic, offset in offsets.items())
 
 
-def _by_copy(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, copy: StateCopy) -> Way:
+def _by_copy(
+    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, rates: Rates, copy: StateCopy
+) -> RecoveryCandidate:
     end = store.changelog_watermarks.end
     # Equal offsets can belong to two histories, before and after a rewind; the batch distinguishes them.
     record = found.last_record
     is_held = copy.kind is not SourceOfState.LOCAL and record is not None and store.changelog.topic in record.changelogs
-    level = copy.marker.batch in level_batches(None if is_held else record, standing) and all(
-        copy.marker.source_offsets.get(topic) == offset for topic, offset in standing.next_offsets.items()
+    level = copy.checkpoint.batch in level_batches(None if is_held else record, committed) and all(
+        copy.checkpoint.source_offsets.get(topic) == offset for topic, offset in committed.next_offsets.items()
     )
-    start = end if level else copy.marker.changelog_offset
+    start = end if level else copy.checkpoint.changelog_offset
     seconds = copy.bytes_to_copy / rates.copied_bytes_per_s + max(0, end - start) / rates.changelog_offsets_per_s
-    return Way(copy.kind, copy, start, end, _fault_of(found, store, standing, copy, level), seconds)
+    return RecoveryCandidate(copy.kind, copy, start, end, _fault_of(found, store, committed, copy, level), seconds)
 
 
 def _fault_of(
-    found: TaskEvidence, store: StoreEvidence, standing: Standing, copy: StateCopy, is_level: bool
+    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, copy: StateCopy, is_level: bool
 ) -> str | None:
-    marker = copy.marker
-    if marker.application_id != found.application_id or marker.store != store.store:
-        return f"{copy.location} belongs to {marker.application_id}/{marker.store}"
-    if marker.value_layout != store.value_layout:
-        return (
-            f"{copy.location} holds values of layout {marker.value_layout}, but the topology needs {store.value_layout}"
-        )
+    checkpoint = copy.checkpoint
+    if checkpoint.application_id != found.application_id or checkpoint.store != store.store:
+        return f"{copy.location} belongs to {checkpoint.application_id}/{checkpoint.store}"
+    if checkpoint.value_layout != store.value_layout:
+        return f"{copy.location} holds values of layout {checkpoint.value_layout}, but the topology needs {store.value_layout}"
     if copy.suspected is not None:
         return f"{copy.location} {copy.suspected}"
-    if is_ahead(marker, standing):
+    if is_ahead(checkpoint, committed):
         return f"{copy.location} is ahead of the committed offset"
     if is_level:
         return None
     if store.lost is not None:
         return f"{copy.location} needs the tail of {store.changelog}, and {store.lost.reason}"
-    if store.store_retention_ms is not None and marker.stream_time_ms > standing.stream_times.of(store.store):
+    if store.store_retention_ms is not None and checkpoint.stream_time_ms > committed.stream_times.of(store.store):
         # Windows that a rewind has made live again may have expired in the copy.
         return f"{copy.location} is ahead of the committed stream time"
-    gap = gap_after(marker, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
+    gap = gap_after(checkpoint, store.changelog, store.changelog_watermarks, store.delete_retention_ms, found.now_ms)
     return None if gap is None else f"{copy.location} {gap}"
 
 
 def gap_after(
-    marker: Marker, changelog: TopicPartition, watermarks: Watermarks, delete_retention_ms: int, now_ms: int
+    checkpoint: StoreCheckpoint,
+    changelog: TopicPartition,
+    watermarks: Watermarks,
+    delete_retention_ms: int,
+    now_ms: int,
 ) -> str | None:
     """Return what reading the changelog from a marker on would miss; None if nothing.
 
     The result is a clause that follows the name of the copy.
     """
-    if marker.changelog_offset < watermarks.low:
+    if checkpoint.changelog_offset < watermarks.low:
         return f"is older than the beginning of {changelog}"
-    if marker.changelog_offset > watermarks.end:
+    if checkpoint.changelog_offset > watermarks.end:
         return f"is beyond the end of {changelog}: the topic was created again"
-    if now_ms - marker.commit_time_ms >= delete_retention_ms:
+    if now_ms - checkpoint.commit_time_ms >= delete_retention_ms:
         # Tombstones may have been compacted away: keys that were deleted since would come back.
         return "is older than delete.retention.ms"
     return None
@@ -161,14 +184,16 @@ def holds_last_commit(copy: StateCopy, found: TaskEvidence, store: StoreEvidence
     The records of the commit come after its `ends_before`, in one transaction: a read_committed reader has all or none
     of them.
     """
-    record, marker = found.last_record, copy.marker
-    if record is None or (marker.application_id, marker.store) != (found.application_id, store.store):
+    record, checkpoint = found.last_record, copy.checkpoint
+    if record is None or (checkpoint.application_id, checkpoint.store) != (found.application_id, store.store):
         return False
     topic = store.changelog.topic
     before = record.ends_before.get(topic, {}).get(store.changelog.partition)
     wrote = record.changelogs.get(topic, 0)
     return (
-        marker.value_layout == store.value_layout and before is not None and marker.changelog_offset >= before + wrote
+        checkpoint.value_layout == store.value_layout
+        and before is not None
+        and checkpoint.changelog_offset >= before + wrote
     )
 
 
@@ -226,23 +251,25 @@ def _known(found: TaskEvidence, store: StoreEvidence) -> list[tuple[int, int]]:
         known.append((ends.get(store.changelog.partition, 0), record.commit_time_ms))
     generation = generation_of(store.value_layout)
     known += [
-        (copy.marker.changelog_offset, copy.marker.commit_time_ms)
+        (copy.checkpoint.changelog_offset, copy.checkpoint.commit_time_ms)
         for copy in store.copies
         if copy.kind is SourceOfState.LOCAL
-        and copy.marker.application_id == found.application_id
-        and generation_of(copy.marker.value_layout) == generation
+        and copy.checkpoint.application_id == found.application_id
+        and generation_of(copy.checkpoint.value_layout) == generation
     ]
     return known
 
 
-def _by_whole_changelog(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> Way:
+def _by_whole_changelog(
+    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, rates: Rates
+) -> RecoveryCandidate:
     low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
-    fault = _incomplete(found, store, standing) or changelog_fault(found, store)
+    fault = _incomplete(found, store, committed) or changelog_fault(found, store)
     seconds = max(0, end - low) / rates.changelog_offsets_per_s
-    return Way(SourceOfState.CHANGELOG, None, low, end, fault, seconds)
+    return RecoveryCandidate(SourceOfState.CHANGELOG, None, low, end, fault, seconds)
 
 
-def _incomplete(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> str | None:
+def _incomplete(found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress) -> str | None:
     """Return what reading the whole changelog would miss; None if nothing."""
     low, end = store.changelog_watermarks.low, store.changelog_watermarks.end
     if _known_end(found, store) > end:
@@ -254,7 +281,7 @@ def _incomplete(found: TaskEvidence, store: StoreEvidence, standing: Standing) -
         return f"{store.changelog} has lost its beginning: keys that were not written since may have been in it"
     if low > 0 and store.changelog_retention_ms is not None and store.store_retention_ms is not None:
         # The broker counts wall clock, the store counts stream time (see invariant: two retentions).
-        stream_time_ms = standing.stream_times.of(store.store)
+        stream_time_ms = committed.stream_times.of(store.store)
         oldest_live_ms = stream_time_ms - store.store_retention_ms
         if stream_time_ms == NO_STREAM_TIME or found.now_ms - oldest_live_ms >= store.changelog_retention_ms:
             return (
@@ -263,15 +290,17 @@ def _incomplete(found: TaskEvidence, store: StoreEvidence, standing: Standing) -
     return None
 
 
-def _by_source_topics(found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates) -> Way:
-    offsets = sum(standing.next_offsets.values())
+def _by_source_topics(
+    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, rates: Rates
+) -> RecoveryCandidate:
+    offsets = sum(committed.next_offsets.values())
     seconds = rates.spark_start_s + offsets / rates.source_offsets_per_s
-    return Way(SourceOfState.SOURCE, None, 0, offsets, _impure(found, store), seconds)
+    return RecoveryCandidate(SourceOfState.SOURCE, None, 0, offsets, _not_recomputable(found, store), seconds)
 
 
-def _impure(found: TaskEvidence, store: StoreEvidence) -> str | None:
-    if store.impure is not None:
-        return f"its contents cannot be computed from its source topics alone: {store.impure}"
+def _not_recomputable(found: TaskEvidence, store: StoreEvidence) -> str | None:
+    if store.not_recomputable_reason is not None:
+        return f"its contents cannot be computed from its source topics alone: {store.not_recomputable_reason}"
     for source in found.sources:
         if source.watermarks.low > 0:
             return f"{source.partition} has lost its beginning, up to offset {source.watermarks.low}"
@@ -290,6 +319,6 @@ def _known_end(found: TaskEvidence, store: StoreEvidence) -> int:
     )
     # An earlier generation's copy counts the offsets of another changelog.
     generation = generation_of(store.value_layout)
-    own = (c.marker for c in store.copies if c.marker.application_id == found.application_id)
-    held = [marker.changelog_offset for marker in own if generation_of(marker.value_layout) == generation]
+    own = (c.checkpoint for c in store.copies if c.checkpoint.application_id == found.application_id)
+    held = [checkpoint.changelog_offset for checkpoint in own if generation_of(checkpoint.value_layout) == generation]
     return max([recorded, *held])

@@ -10,7 +10,7 @@ from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.names import TaskId, TopicPartition
 from tidemark.registry.topic_identities import LostTopic
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
@@ -42,7 +42,7 @@ class StateCopy:
     """
 
     kind: SourceOfState
-    marker: Marker
+    checkpoint: StoreCheckpoint
     location: str
     bytes_to_copy: int = 0
     suspected: str | None = None
@@ -61,9 +61,9 @@ class StoreEvidence:
     """What was found about one store and its changelog.
 
     `changelog_retention_ms` is None if the topic is only compacted. `is_source` is true if the changelog is a source
-    topic, which may hold records from before the application's first run. `impure` gives the reason why the store
-    cannot be computed again from its sources (see `tidemark.recovery.recomputable`), and is None if it can. `lost` is set if the
-    changelog was deleted, or deleted and created again. Records at or after `young_offset` are too young for
+    topic, which may hold records from before the application's first run. `not_recomputable_reason` gives the reason why the
+    store cannot be computed again from its sources (see `tidemark.recovery.recomputable`), and is None if it can. `lost` is
+    set if the changelog was deleted, or deleted and created again. Records at or after `young_offset` are too young for
     `retention.ms` to have deleted them; it is None if that offset is not known.
     """
 
@@ -76,7 +76,7 @@ class StoreEvidence:
     store_retention_ms: int | None
     changelog_retention_ms: int | None
     is_source: bool = False
-    impure: str | None = None
+    not_recomputable_reason: str | None = None
     lost: LostTopic | None = None
     young_offset: int | None = None
 
@@ -112,7 +112,7 @@ class TaskEvidence:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CommittedProgress:
     """The progress of a task that Kafka has committed; `next_offsets` by source topic."""
 
     next_offsets: Mapping[str, int]

@@ -15,11 +15,11 @@ from tidemark.commit.history import last_commit_records, oldest_writes
 from tidemark.commit.metadata import OffsetMetadata
 from tidemark.commit.record import CommitRecord
 from tidemark.kafka.committed_reader import stalled_after
-from tidemark.kafka.offsets import EndOffsets, committed_offsets, settled
+from tidemark.kafka.offsets import EndOffsets, committed_offsets, retry_until_stable
 from tidemark.kafka.topic_config import ChangelogPolicy
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import SourceEvidence, StateCopy, StoreEvidence, TaskEvidence, Watermarks
-from tidemark.recovery.recomputable import impure
+from tidemark.recovery.recomputable import not_recomputable_reason
 from tidemark.registry.topic_identities import Identities, LostTopic
 from tidemark.settings import Settings
 from tidemark.tasks.task import changelog_of
@@ -87,7 +87,7 @@ class Witnesses:
         gone = {topic for topic, each in lost.items() if each.found_id is None}
         sources = [partition for task in tasks for partition in self.sources_of(task)]
         group = self.plan.application_id
-        committed = settled(
+        committed = retry_until_stable(
             lambda: committed_offsets(self.client_config, group, sources, stalled_after_s), group, stalled_after_s
         )
         records = last_commit_records(
@@ -178,7 +178,7 @@ class Witnesses:
             store_retention_ms=spec.retention_ms,
             changelog_retention_ms=policy.retention_ms,
             is_source=spec.source_topic is not None,
-            impure=impure(self.plan, subtopology, spec),
+            not_recomputable_reason=not_recomputable_reason(self.plan, subtopology, spec),
             lost=facts.lost.get(self.changelog_of(facts.task, spec).topic),
             young_offset=facts.young.get(spec.name),
         )

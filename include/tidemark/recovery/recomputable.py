@@ -17,7 +17,7 @@ from tidemark.topology.plan import (
 _ANY_ORDER = frozenset([Fold.COUNT, Fold.MIN, Fold.MAX])
 
 
-def impure(plan: TopologyPlan, subtopology: SubTopology, spec: StoreSpec) -> str | None:
+def not_recomputable_reason(plan: TopologyPlan, subtopology: SubTopology, spec: StoreSpec) -> str | None:
     """Return why a store cannot be computed again from the beginning of its source topics, as a clause; None if it can.
 
     The result must not depend on batches: which record is late depends on when stream time advanced, and a sum of
@@ -31,10 +31,10 @@ def impure(plan: TopologyPlan, subtopology: SubTopology, spec: StoreSpec) -> str
     if between:
         return f"it is downstream of {between[0]}, which holds only records that are still to be processed"
     nodes: tuple[Aggregation | TaskNode, ...] = (*subtopology.aggregations, *subtopology.nodes)
-    return _impure_node(subtopology, next(node for node in nodes if spec in node.stores))
+    return _not_recomputable_node(subtopology, next(node for node in nodes if spec in node.stores))
 
 
-def _impure_node(subtopology: SubTopology, node: Aggregation | TaskNode) -> str | None:
+def _not_recomputable_node(subtopology: SubTopology, node: Aggregation | TaskNode) -> str | None:
     if isinstance(node, TableSource):
         return None
     if isinstance(node, Aggregation | Reduce) and node.window is not None:
@@ -42,7 +42,7 @@ def _impure_node(subtopology: SubTopology, node: Aggregation | TaskNode) -> str 
     if isinstance(node, Aggregation):
         ordered = [a.call for a in node.aggregates if not (a.fold in _ANY_ORDER or _is_whole_sum(a.fold, a.number))]
         return f"{ordered[0]} depends on the order of partial results" if ordered else None
-    roads = {branch.end for branch in subtopology.branches if branch.enters}
+    roads = {pipeline.end for pipeline in subtopology.pipelines if pipeline.enters}
     if isinstance(node, Reduce) and roads.issuperset(node.inputs):
         return None
     return f"{node.node} is a {type(node).__name__}, whose state depends on how records were batched"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, is_legal_name
-from tidemark.recovery.candidates import MEASURED, Rates, Way, weigh
-from tidemark.recovery.evidence import SourceOfState, Standing, TaskEvidence
+from tidemark.recovery.candidates import MEASURED, Rates, RecoveryCandidate, rank_candidates
+from tidemark.recovery.evidence import CommittedProgress, SourceOfState, TaskEvidence
 from tidemark.recovery.selection import EVERYTHING, Selection
-from tidemark.recovery.start_plan import Fresh, Refuse, best_way, standing_of, witnessed
+from tidemark.recovery.start_plan import Fresh, Refuse, best_candidate, committed_progress_of, witnessed
 from tidemark.stores.directory import folder_of
 
 PLAN_VERSION = 2
@@ -41,7 +41,7 @@ class StoreRestore:
 class RestorePlan:
     """The plan of a restore.
 
-    `standing` holds the committed offsets by task when the plan was made; a run restores to the offsets that are
+    `committed` holds the committed offsets by task when the plan was made; a run restores to the offsets that are
     committed then. `not_rebuilt` are stores that an instance fills at its start (in memory, custom) or that cannot be
     restored (not logged). `source_lag` counts the source offsets that are unprocessed while the application is stopped.
     `selection` is what was asked for: if it names stores, all other stores of their tasks stay untouched. The estimates
@@ -55,7 +55,7 @@ class RestorePlan:
     asked: SourceOfState | None
     stores: tuple[StoreRestore, ...]
     not_rebuilt: tuple[str, ...]
-    standing: Mapping[str, Mapping[str, int]]
+    committed: Mapping[str, Mapping[str, int]]
     source_lag: int
     selection: Selection = EVERYTHING
     rates: Rates = MEASURED
@@ -130,40 +130,42 @@ class RestorePlan:
 
 
 @dataclass(frozen=True)
-class TaskWays:
+class TaskCandidates:
     """What was found for one task: its committed progress, and the best source of each store that is to be built."""
 
     task: TaskId
-    standing: Standing
-    ways: Mapping[str, Way]
+    committed: CommittedProgress
+    candidates: Mapping[str, RecoveryCandidate]
     passed_over: Mapping[str, tuple[str, ...]]
 
 
-def ways_of_task(
+def candidates_of_task(
     found: TaskEvidence,
     buildable: Sequence[str],
     only: SourceOfState | None,
     rates: Rates = MEASURED,
     *,
     may_be_gone: bool = False,
-) -> TaskWays | None:
+) -> TaskCandidates | None:
     """Return the best source of each store in `buildable`; None for a task that has never run. Reads nothing.
 
     A local store that would prevent a start (another layout, ahead of Kafka) is only ruled out here, because it will be
     replaced. With `may_be_gone`, the source topics may have deleted the next record to read. Raises `StartRefused` with
     the reason and the remedy if no source of state is left.
     """
-    standing = (witnessed if may_be_gone else standing_of)(found)
-    if isinstance(standing, Fresh):
+    committed = (witnessed if may_be_gone else committed_progress_of)(found)
+    if isinstance(committed, Fresh):
         return None
-    if isinstance(standing, Refuse):
-        raise StartRefused(f"{standing.reason}; {standing.remedy}")
-    ways: dict[str, Way] = {}
+    if isinstance(committed, Refuse):
+        raise StartRefused(f"{committed.reason}; {committed.remedy}")
+    candidates: dict[str, RecoveryCandidate] = {}
     passed: dict[str, tuple[str, ...]] = {}
     for store in (store for store in found.stores if store.store in buildable):
-        way = best_way(found, store, standing, rates, only)
-        if isinstance(way, Refuse):
-            raise StartRefused(f"{way.reason}; {way.remedy}")
-        ways[store.store] = way
-        passed[store.store] = tuple(way.fault for way in weigh(found, store, standing, rates) if way.fault)
-    return TaskWays(found.task, standing, ways, passed)
+        candidate = best_candidate(found, store, committed, rates, only)
+        if isinstance(candidate, Refuse):
+            raise StartRefused(f"{candidate.reason}; {candidate.remedy}")
+        candidates[store.store] = candidate
+        passed[store.store] = tuple(
+            candidate.fault for candidate in rank_candidates(found, store, committed, rates) if candidate.fault
+        )
+    return TaskCandidates(found.task, committed, candidates, passed)

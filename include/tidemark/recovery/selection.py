@@ -36,7 +36,7 @@ class Selection:
         return not self.stores or store in self.stores
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The selection as text."""
         tasks = f"task {', '.join(self.tasks)}" if self.tasks else "every task"
         if not self.stores:
@@ -65,7 +65,7 @@ class Selection:
         found = (self.takes_task(task) and any(map(self.takes_store, stores)) for task, stores in tasks.items())
         if not self.is_all and not any(found):
             raise StartRefused(
-                f"{plan.application_id} has nothing that a restore rebuilds under {self.told}; what it rebuilds, by task: "
+                f"{plan.application_id} has nothing that a restore rebuilds under {self.summary}; what it rebuilds, by task: "
                 f"{_by_task(tasks)}"
             )
 

@@ -9,10 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.commit.record import CommitRecord
-from tidemark.recovery.candidates import MEASURED, Rates, Way, changelog_fault, is_ahead, level_batches, told, weigh
-from tidemark.recovery.evidence import SourceEvidence, SourceOfState, Standing, StoreEvidence, TaskEvidence
+from tidemark.recovery.candidates import (
+    MEASURED,
+    Rates,
+    RecoveryCandidate,
+    changelog_fault,
+    format_offsets,
+    is_ahead,
+    level_batches,
+    rank_candidates,
+)
+from tidemark.recovery.evidence import CommittedProgress, SourceEvidence, SourceOfState, StoreEvidence, TaskEvidence
 from tidemark.registry.topic_identities import BEGIN_WITHOUT_STATE, CHANGELOG_REMEDY
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import generation_of
 from tidemark.topology.plan import Guarantee
 
@@ -26,10 +35,10 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue from `standing` once each store was brought up to date from its source of state."""
+    """Continue from `committed` once each store was brought up to date from its source of state."""
 
-    standing: Standing
-    stores: Mapping[str, Way]
+    committed: CommittedProgress
+    stores: Mapping[str, RecoveryCandidate]
 
 
 @dataclass(frozen=True)
@@ -45,31 +54,31 @@ StartPlan = Fresh | Resume | Refuse
 
 def plan_start(found: TaskEvidence, rates: Rates = MEASURED, only: SourceOfState | None = None) -> StartPlan:
     """Decide how a task starts. Reads and writes nothing. If `only` is given, other sources of state are not considered."""
-    standing = standing_of(found)
-    if isinstance(standing, Fresh | Refuse):
-        return standing
-    plans: dict[str, Way] = {}
+    committed = committed_progress_of(found)
+    if isinstance(committed, Fresh | Refuse):
+        return committed
+    plans: dict[str, RecoveryCandidate] = {}
     for store in found.stores:
         plan = (
-            _blocked_by(found, store, standing)
+            _blocked_by(found, store, committed)
             or _without_changelog(found, store)
-            or best_way(found, store, standing, rates, only)
+            or best_candidate(found, store, committed, rates, only)
         )
         if isinstance(plan, Refuse):
             return plan
         plans[store.store] = plan
-    return Resume(standing, plans)
+    return Resume(committed, plans)
 
 
-def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
+def committed_progress_of(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:
     """Return the committed progress of a task. Refuses if its sources no longer hold the next record to read."""
-    standing = witnessed(found)
-    if isinstance(standing, Fresh | Refuse):
-        return standing
+    committed = witnessed(found)
+    if isinstance(committed, Fresh | Refuse):
+        return committed
     for source in found.sources:
         if source.lost is not None:
             return Refuse(f"task {found.task}: {source.lost.reason}", source.lost.remedy)
-        next_offset = standing.next_offsets[source.partition.topic]
+        next_offset = committed.next_offsets[source.partition.topic]
         if next_offset < source.watermarks.low:
             return Refuse(
                 f"task {found.task}: {source.partition} begins at offset {source.watermarks.low}, the application has "
@@ -86,10 +95,10 @@ def standing_of(found: TaskEvidence) -> Standing | Fresh | Refuse:
                 f"{source.partition.topic}:{source.partition.partition}={source.watermarks.end}`, with the committed offsets "
                 "of the other partitions (`tidemark lag NAME`)",
             )
-    return standing
+    return committed
 
 
-def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
+def witnessed(found: TaskEvidence) -> CommittedProgress | Fresh | Refuse:
     """Return the committed progress of a task. The committed offsets and the last commit record must agree on it."""
     record = found.last_record
     committed = {s.partition.topic: s.committed_offset for s in found.sources if s.committed_offset is not None}
@@ -109,7 +118,7 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
     if found.guarantee is Guarantee.AT_LEAST_ONCE and is_whole and committed != recorded and known is not None:
         # Offsets are committed after the commit record is written, so they may lag (see invariant: order of
         # at_least_once): the records in between are processed once more.
-        return Standing(committed, known.batch, known.stream_times)
+        return CommittedProgress(committed, known.batch, known.stream_times)
     for source in found.sources:
         topic = source.partition.topic
         if topic not in recorded:
@@ -126,7 +135,9 @@ def witnessed(found: TaskEvidence) -> Standing | Fresh | Refuse:
                 f"move them back: {_reset(found, source, recorded[topic])}",
             )
     stream_times = record.stream_times if known is None else known.stream_times
-    return Standing({s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_times)
+    return CommittedProgress(
+        {s.partition.topic: recorded[s.partition.topic] for s in found.sources}, record.batch, stream_times
+    )
 
 
 def _traces(found: TaskEvidence) -> str:
@@ -149,24 +160,24 @@ def _reset(found: TaskEvidence, source: SourceEvidence, offset: int) -> str:
     )
 
 
-def _blocked_by(found: TaskEvidence, store: StoreEvidence, standing: Standing) -> Refuse | None:
+def _blocked_by(found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress) -> Refuse | None:
     """Return a refusal if a local store must not be run with, and only an operator may discard it."""
     for copy in store.copies:
-        if copy.kind is not SourceOfState.LOCAL or generation_of(copy.marker.value_layout) < generation_of(
+        if copy.kind is not SourceOfState.LOCAL or generation_of(copy.checkpoint.value_layout) < generation_of(
             store.value_layout
         ):
             continue  # An upgrade or a rescale has written the store again elsewhere, so this copy is merely of no use.
-        if copy.marker.value_layout != store.value_layout:
+        if copy.checkpoint.value_layout != store.value_layout:
             return Refuse(
-                f"task {found.task}: store {store.store} in {copy.location} holds values of layout {copy.marker.value_layout}, "
-                f"but the topology now needs {store.value_layout}",
+                f"task {found.task}: store {store.store} in {copy.location} holds values of layout "
+                f"{copy.checkpoint.value_layout}, but the topology now needs {store.value_layout}",
                 "bring the old aggregates back, or give the store another name",
             )
-        if is_ahead(copy.marker, standing):
+        if is_ahead(copy.checkpoint, committed):
             return Refuse(
                 f"task {found.task}: store {store.store} in {copy.location} has processed up to "
-                f"{told(copy.marker.source_offsets)}, but only {told(standing.next_offsets)} is committed: the store "
-                "is ahead of the last commit",
+                f"{format_offsets(copy.checkpoint.source_offsets)}, but only {format_offsets(committed.next_offsets)} is "
+                "committed: the store is ahead of the last commit",
                 "the folder belongs to an earlier application of this id, or its offsets were moved back: `tidemark restore "
                 "run` replaces the folder and keeps the old one",
             )
@@ -182,15 +193,15 @@ def _without_changelog(found: TaskEvidence, store: StoreEvidence) -> Refuse | No
     return None if fault is None else Refuse(f"task {found.task}: {fault}", CHANGELOG_REMEDY)
 
 
-def best_way(
-    found: TaskEvidence, store: StoreEvidence, standing: Standing, rates: Rates, only: SourceOfState | None
-) -> Way | Refuse:
+def best_candidate(
+    found: TaskEvidence, store: StoreEvidence, committed: CommittedProgress, rates: Rates, only: SourceOfState | None
+) -> RecoveryCandidate | Refuse:
     """Return the fastest source of state without a fault, of kind `only` if given; a refusal if there is none."""
-    ways = weigh(found, store, standing, rates, only)
-    best = next((way for way in ways if way.fault is None), None)
+    candidates = rank_candidates(found, store, committed, rates, only)
+    best = next((candidate for candidate in candidates if candidate.fault is None), None)
     if best is not None:
         return best
-    faults = [f"{way.kind.value}: {way.fault}" for way in ways]
+    faults = [f"{candidate.kind.value}: {candidate.fault}" for candidate in candidates]
     if only is not None and not faults:
         faults = [f"there is no {only.value} copy"]
     return Refuse(
@@ -201,20 +212,20 @@ def best_way(
 
 
 def unlogged_fault(
-    marker: Marker | None, value_layout: str, standing: Standing, record: CommitRecord | None
+    checkpoint: StoreCheckpoint | None, value_layout: str, committed: CommittedProgress, record: CommitRecord | None
 ) -> str | None:
     """Return why a store without a changelog cannot be used as it is; None if it is up to date with the last commit.
 
     Equal offsets prove nothing: a tick does not move them, and an application that was deleted and started again may
     have the same ones. So the batch is compared too.
     """
-    if marker is None:
+    if checkpoint is None:
         return "its folder holds nothing that was committed"
-    if marker.value_layout != value_layout:
-        return f"its folder holds values of layout {marker.value_layout}, but the topology needs {value_layout}"
-    if marker.batch not in level_batches(record, standing) or dict(marker.source_offsets) != dict(
-        standing.next_offsets
+    if checkpoint.value_layout != value_layout:
+        return f"its folder holds values of layout {checkpoint.value_layout}, but the topology needs {value_layout}"
+    if checkpoint.batch not in level_batches(record, committed) or dict(checkpoint.source_offsets) != dict(
+        committed.next_offsets
     ):
-        last = f"the last commit is batch {standing.batch}" if standing.batch >= 0 else "nothing was ever committed"
-        return f"its folder holds batch {marker.batch}, while {last}"
+        last = f"the last commit is batch {committed.batch}" if committed.batch >= 0 else "nothing was ever committed"
+        return f"its folder holds batch {checkpoint.batch}, while {last}"
     return None

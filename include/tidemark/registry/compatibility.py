@@ -18,7 +18,7 @@ from tidemark.topology.durations import format_ms
 from tidemark.topology.plan import Fold
 
 
-class Fate(StrEnum):
+class StoreChangeKind(StrEnum):
     """What happens to a store."""
 
     KEPT = "kept"
@@ -39,7 +39,7 @@ class StoreChange:
 
     was: str
     store: str
-    fate: Fate
+    change_kind: StoreChangeKind
     why: str
     remedy: str = ""
     added_fields: Mapping[str, Any] = field(default_factory=dict)
@@ -102,11 +102,11 @@ def _with_orders(old: Description, new: Description, renames: Mapping[str, str])
 def _gone(store: StoreState, drops: set[str], new: Description) -> StoreChange:
     name = store.name
     if store.role == ORDER and name.removesuffix(f"-{ORDER}") in new.stores:
-        return StoreChange(name, "", Fate.DROPPED, "its store no longer keeps an order")
+        return StoreChange(name, "", StoreChangeKind.DROPPED, "its store no longer keeps an order")
     if name in drops:
-        return StoreChange(name, "", Fate.DROPPED, "declared: the new version does not keep it")
+        return StoreChange(name, "", StoreChangeKind.DROPPED, "declared: the new version does not keep it")
     return StoreChange(
-        name, "", Fate.REFUSED, "the new version has no such store",
+        name, "", StoreChangeKind.REFUSED, "the new version has no such store",
         f"keep it, or declare what happens to it: --rename {name}=NEW, or --drop {name}",
     )  # fmt: skip
 
@@ -127,7 +127,7 @@ def _one(
             return _refused(
                 before, after, "its source topic is its changelog, which is not emptied", "leave --drop out"
             )
-        return StoreChange(before.name, name, Fate.DROPPED, "declared: it begins again, empty")
+        return StoreChange(before.name, name, StoreChangeKind.DROPPED, "declared: it begins again, empty")
     for difference in _differences(old, new, before, after):
         return _refused(before, after, difference, f"keep that, or discard its contents: --drop {before.name}")
     return _carried(before, after, declared)
@@ -137,13 +137,13 @@ def _new(old: Description, new: Description, after: StoreState, drops: set[str])
     kept = after.name.removesuffix(f"-{ORDER}")
     if after.role == ORDER and kept in old.stores and kept not in drops:
         return StoreChange(
-            "", after.name, Fate.REFUSED, f"the keys that {kept} holds have no age, so they would never expire",
+            "", after.name, StoreChangeKind.REFUSED, f"the keys that {kept} holds have no age, so they would never expire",
             f"leave ttl and max_entries out, or discard its contents: --drop {kept}",
         )  # fmt: skip
     what = "begins empty: it will hold what is processed from now on"
     if after.spec.source_topic is not None:
         what = "begins empty: it is read from its topic"
-    return StoreChange("", after.name, Fate.NEW, what)
+    return StoreChange("", after.name, StoreChangeKind.NEW, what)
 
 
 def _differences(old: Description, new: Description, before: StoreState, after: StoreState) -> Iterator[str]:
@@ -183,9 +183,9 @@ def _carried(before: StoreState, after: StoreState, declared: Declared) -> Store
         notes.append("its fields are in another order")
     notes += _retention(before, after)
     if not notes:
-        return StoreChange(before.name, after.name, Fate.KEPT, "unchanged")
+        return StoreChange(before.name, after.name, StoreChangeKind.KEPT, "unchanged")
     if after.spec.source_topic is not None and before.fields == after.fields:
-        return StoreChange(before.name, after.name, Fate.KEPT, f"{'; '.join(notes)}; read from its topic")
+        return StoreChange(before.name, after.name, StoreChangeKind.KEPT, f"{'; '.join(notes)}; read from its topic")
     for state, what in (
         (after.spec.source_topic, "its source topic is its changelog"),
         (not after.spec.is_logged, "it is not logged"),
@@ -195,7 +195,7 @@ def _carried(before: StoreState, after: StoreState, declared: Declared) -> Store
                 before, after, f"{what}, so it cannot be rewritten ({'; '.join(notes)})",
                 f"keep it as it was, or discard its contents: --drop {before.name}",
             )  # fmt: skip
-    return StoreChange(before.name, after.name, Fate.COPIED, "; ".join(notes), "", added, tuple(dropped))
+    return StoreChange(before.name, after.name, StoreChangeKind.COPIED, "; ".join(notes), "", added, tuple(dropped))
 
 
 def _fields(
@@ -249,10 +249,10 @@ def _retention(before: StoreState, after: StoreState) -> list[str]:
     was, now = before.spec.retention_ms, after.spec.retention_ms
     if was == now and before.spec.segment_ms == after.spec.segment_ms:
         return []
-    told = f"retention from {format_ms(was or 0)} to {format_ms(now or 0)}"
+    summary = f"retention from {format_ms(was or 0)} to {format_ms(now or 0)}"
     if (now or 0) < (was or 0):
-        return [f"{told}: older entries are removed"]
-    return [f"{told}: entries that were removed do not come back"]
+        return [f"{summary}: older entries are removed"]
+    return [f"{summary}: entries that were removed do not come back"]
 
 
 def _shown(value: Any) -> str:
@@ -260,4 +260,4 @@ def _shown(value: Any) -> str:
 
 
 def _refused(before: StoreState, after: StoreState, why: str, remedy: str) -> StoreChange:
-    return StoreChange(before.name, after.name, Fate.REFUSED, why, remedy)
+    return StoreChange(before.name, after.name, StoreChangeKind.REFUSED, why, remedy)

@@ -14,15 +14,15 @@ from typing import Any
 
 from tidemark.errors import StartRefused
 from tidemark.registry.routing import routed_topic
-from tidemark.registry.store_roles import key_of_branch, key_of_nodes, role_of, window_of, window_text
+from tidemark.registry.store_roles import key_of_nodes, key_of_pipeline, role_of, window_of, window_text
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
-    Branch,
     Column,
     Fold,
     Guarantee,
     Number,
+    Pipeline,
     Source,
     StoreKind,
     StoreSpec,
@@ -183,7 +183,7 @@ def with_generations(plan: TopologyPlan, generations: Mapping[str, int]) -> Topo
     def settled(spec: StoreSpec) -> StoreSpec:
         return replace(spec, generation=generations.get(spec.name, spec.generation))
 
-    def branch(given: Branch) -> Branch:
+    def pipeline(given: Pipeline) -> Pipeline:
         aggregation = given.aggregation
         if aggregation is None:
             return given
@@ -192,7 +192,7 @@ def with_generations(plan: TopologyPlan, generations: Mapping[str, int]) -> Topo
     subtopologies = tuple(
         replace(
             s,
-            branches=tuple(map(branch, s.branches)),
+            pipelines=tuple(map(pipeline, s.pipelines)),
             nodes=tuple(replace(node, stores=tuple(map(settled, node.stores))) for node in s.nodes),
         )
         for s in plan.subtopologies
@@ -201,11 +201,11 @@ def with_generations(plan: TopologyPlan, generations: Mapping[str, int]) -> Topo
 
 
 def _states(plan: TopologyPlan, subtopology: SubTopology) -> Iterable[StoreState]:
-    for branch in subtopology.branches:
-        aggregation = branch.aggregation
+    for pipeline in subtopology.pipelines:
+        aggregation = pipeline.aggregation
         if aggregation is not None:
             yield StoreState(
-                _bare(aggregation.store), "aggregate", key_of_branch(plan, subtopology, branch),
+                _bare(aggregation.store), "aggregate", key_of_pipeline(plan, subtopology, pipeline),
                 window_text(aggregation.window), aggregation.aggregates,
             )  # fmt: skip
     key = key_of_nodes(plan, subtopology)
@@ -238,10 +238,10 @@ def _store(body: dict[str, Any]) -> StoreState:
 
 def _skeleton(index: int, state: SubtopologyState) -> SubTopology:
     sources = tuple(Source(f"source-{i}", topic, (), "_key", "_timestamp") for i, topic in enumerate(state.sources))
-    branches = tuple(
-        Branch(0, store.name, (), (), Aggregation(store.name, store.spec, None, "key", store.aggregates, ()), ())
+    pipelines = tuple(
+        Pipeline(0, store.name, (), (), Aggregation(store.name, store.spec, None, "key", store.aggregates, ()), ())
         for store in state.stores
         if store.aggregates
     )
     rows = tuple(store.spec for store in state.stores if not store.aggregates)
-    return SubTopology(index, sources, branches, (TaskNode("stores", (), (), rows),) if rows else ())
+    return SubTopology(index, sources, pipelines, (TaskNode("stores", (), (), rows),) if rows else ())

@@ -16,7 +16,7 @@ from tidemark.kafka.committed_reader import read_committed_until, stalled_after
 from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TopicPartition, changelog_topic, commits_topic, topology_topic
-from tidemark.registry.compatibility import Fate, carry
+from tidemark.registry.compatibility import StoreChangeKind, carry
 from tidemark.registry.declarations import NOTHING
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.routing import routed
@@ -80,13 +80,13 @@ def _last_value(
     client: Mapping[str, Any] = librdkafka_config(settings)
     last: bytes | None = None
     for batch in read_committed_until(
-        client, place, low, end, stalled_after_s=stalled_after(settings), go_on=lambda: True
+        client, place, low, end, stalled_after_s=stalled_after(settings), should_continue=lambda: True
     ):
         last = next((value for value in reversed(batch.values) if value is not None), last)
     return last
 
 
-def settled(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> TopologyPlan:
+def resolved(plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int]) -> TopologyPlan:
     """Return the module's plan as it runs now: each store with its generation, its sources routed if it was rescaled. Pure.
 
     `partitions` are of all topics; a missing one is reported elsewhere. Raises `StartRefused` if the plan keeps another
@@ -118,7 +118,7 @@ def named(plan: TopologyPlan, found: Description | None) -> TopologyPlan:
     return routed(own, found.routing) if found.routing else own
 
 
-def describe_settled(
+def describe_resolved(
     plan: TopologyPlan, found: Description | None, partitions: Mapping[str, int], topic_ids: Mapping[str, str]
 ) -> Description:
     """Return the description that the first commit of the module's plan writes, based on `found`."""
@@ -158,18 +158,18 @@ def require_partitions(found: Description, partitions: Mapping[str, int]) -> Non
             )
 
 
-def settled_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
-    """Call `settled` with what the cluster has. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
-    return settled_description(plan, settings, admin)[0]
+def resolved_plan(plan: TopologyPlan, settings: Settings, admin: AdminClient) -> TopologyPlan:
+    """Call `resolved` with what the cluster has. Blocks. Raises `StartRefused`, `OutcomeUnknown`."""
+    return resolved_description(plan, settings, admin)[0]
 
 
-def settled_description(
+def resolved_description(
     plan: TopologyPlan, settings: Settings, admin: AdminClient
 ) -> tuple[TopologyPlan, Description | None]:
-    """Return `settled_plan`, and the description that it is based on."""
+    """Return `resolved_plan`, and the description that it is based on."""
     partitions = partition_counts(admin, settings)
     found = recorded(settings, admin, plan, partitions)
-    return settled(plan, found, partitions), found
+    return resolved(plan, found, partitions), found
 
 
 def _difference(found: Description, own: Description) -> str:
@@ -177,7 +177,9 @@ def _difference(found: Description, own: Description) -> str:
     if [s.sources for s in found.subtopologies] != [s.sources for s in own.subtopologies]:
         return "the topics that it reads"
     changes = carry(found, own, NOTHING)
-    worst = [c for c in changes if c.fate is Fate.REFUSED] or [c for c in changes if c.fate is not Fate.KEPT]
+    worst = [c for c in changes if c.change_kind is StoreChangeKind.REFUSED] or [
+        c for c in changes if c.change_kind is not StoreChangeKind.KEPT
+    ]
     return f"store {worst[0].name}: {worst[0].why}" if worst else "how its keys are removed"
 
 

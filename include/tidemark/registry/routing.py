@@ -15,7 +15,7 @@ from dataclasses import replace
 from tidemark.errors import StartRefused
 from tidemark.names import repartition_topic
 from tidemark.topology.plan import (
-    Branch,
+    Pipeline,
     RowSink,
     Sink,
     Source,
@@ -43,7 +43,7 @@ def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
     def sink(given: Sink) -> Sink:
         return replace(given, topic=name(given.topic)) if given.is_repartition else given
 
-    def branch(given: Branch) -> Branch:
+    def pipeline(given: Pipeline) -> Pipeline:
         return replace(given, sinks=tuple(map(sink, given.sinks)))
 
     def node(given: TaskNode) -> TaskNode:
@@ -53,7 +53,7 @@ def routed(plan: TopologyPlan, generation: int) -> TopologyPlan:
         replace(
             s,
             sources=tuple(map(source, s.sources)),
-            branches=tuple(map(branch, s.branches)),
+            pipelines=tuple(map(pipeline, s.pipelines)),
             nodes=tuple(map(node, s.nodes)),
         )
         for s in plan.subtopologies
@@ -92,29 +92,29 @@ def require_routable(plan: TopologyPlan) -> None:
     """Raise `StartRefused` if a routed record would be processed differently from one that was read directly from its topic."""
     names = "|".join(re.escape(name) for name in ("_topic", "_partition", "_offset", "_timestamp"))
     for subtopology in plan.subtopologies:
-        for branch in subtopology.branches:
-            if subtopology.sources[branch.source].topic in plan.repartition_topics:
+        for pipeline in subtopology.pipelines:
+            if subtopology.sources[pipeline.source].topic in plan.repartition_topics:
                 continue
-            for text in _expressions(branch):
+            for text in _expressions(pipeline):
                 if found := re.search(rf"(?<![\w`])({names})(?!\w)", text):
                     raise StartRefused(
-                        f"{plan.application_id} cannot be rescaled: {branch.end} uses {found[1]} ({text}), which a record "
+                        f"{plan.application_id} cannot be rescaled: {pipeline.end} uses {found[1]} ({text}), which a record "
                         "loses when it goes through a repartition topic; select it into the record before it is sent there"
                     )
 
 
-def _expressions(branch: Branch) -> Sequence[str]:
+def _expressions(pipeline: Pipeline) -> Sequence[str]:
     texts: list[str] = []
-    for step in branch.steps:
+    for step in pipeline.steps:
         columns = getattr(step, "columns", ())
         texts += [expression for _, expression in columns]
         texts += [text for text in (getattr(step, "condition", None), getattr(step, "key", None)) if text]
-    if branch.aggregation is not None:
-        texts += [a.expression for a in branch.aggregation.aggregates if a.expression is not None]
+    if pipeline.aggregation is not None:
+        texts += [a.expression for a in pipeline.aggregation.aggregates if a.expression is not None]
     return texts
 
 
 def _router(index: int, source: Source, topic: str) -> SubTopology:
     node = f"ROUTE-{source.node}"
     sink = Sink(f"{node}-SINK", topic, is_repartition=True)
-    return SubTopology(index, (source,), (Branch(0, source.node, (), source.schema, None, (sink,)),))
+    return SubTopology(index, (source,), (Pipeline(0, source.node, (), source.schema, None, (sink,)),))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tidemark.topology.durations import format_ms
 from tidemark.topology.plan import (
     Aggregation,
-    Branch,
     Map,
+    Pipeline,
     Process,
     Reduce,
     Rekey,
@@ -70,9 +70,9 @@ def window_of(subtopology: SubTopology, node: TaskNode) -> str:
     return window_text(found.window) if isinstance(found, Aggregation | Reduce) else ""
 
 
-def key_of_branch(plan: TopologyPlan, subtopology: SubTopology, branch: Branch) -> str:
+def key_of_pipeline(plan: TopologyPlan, subtopology: SubTopology, pipeline: Pipeline) -> str:
     """Return the SQL that the keys of an aggregation are made of."""
-    return _key_of(plan, subtopology.sources[branch.source])
+    return _key_of(plan, subtopology.sources[pipeline.source])
 
 
 def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
@@ -83,10 +83,10 @@ def key_of_nodes(plan: TopologyPlan, subtopology: SubTopology) -> str:
 def _key_of(plan: TopologyPlan, source: Source) -> str:
     """Return SQL over the records of a user's topic, or the key that a repartition was made by."""
     for subtopology in plan.subtopologies:
-        for branch in subtopology.branches:
-            if any(sink.is_repartition and sink.topic == source.topic for sink in branch.sinks):
-                rekeyed = [step.key for step in branch.steps if isinstance(step, Rekey)]
-                return _plain(rekeyed[-1] if rekeyed else subtopology.sources[branch.source].key)
+        for pipeline in subtopology.pipelines:
+            if any(sink.is_repartition and sink.topic == source.topic for sink in pipeline.sinks):
+                rekeyed = [step.key for step in pipeline.steps if isinstance(step, Rekey)]
+                return _plain(rekeyed[-1] if rekeyed else subtopology.sources[pipeline.source].key)
         maps = {node.node: node for node in subtopology.nodes if isinstance(node, Map)}
         for node in subtopology.nodes:
             if isinstance(node, RowSink) and node.sink.is_repartition and node.sink.topic == source.topic:

@@ -146,7 +146,7 @@ class Figures:
         return Verdict.OK
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The figures as text."""
         return f"{self.compared} keys compared, {self.left_out} left out, {self.differing} differ"
 

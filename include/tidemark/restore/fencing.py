@@ -35,8 +35,8 @@ def fenced(
 ) -> Iterator[list[Path]]:
     """Hold the application and the locks of all its folders, with an empty consumer group, while the block runs.
 
-    The hold prevents the launch of instances (see `tidemark.supervision.hold`); the case of an on-call DAG continues under its own
-    hold. Yields the locked folders: those of all instances, instance 0's included, and those of standbys that are not
+    The hold prevents the launch of instances (see `tidemark.supervision.hold`); the case of an on-call DAG continues under its
+    own hold. Yields the locked folders: those of all instances, instance 0's included, and those of standbys that are not
     running (see invariant: every holder). A running standby keeps its own folder and follows what is written to the
     changelogs.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from tidemark.errors import OutcomeUnknown, TidemarkError
 from tidemark.processes import without_airflow
 from tidemark.restore.listener import RestoreProgress
-from tidemark.restore.loader_process import Load
+from tidemark.restore.loader_process import LoadRequest
 from tidemark.restore.restorer import RestoreJob, Restorer, RestoreSuspended
 from tidemark.settings import project_root
 from tidemark.stores.directory import locks_around
@@ -28,15 +28,15 @@ _ASK_S = 0.1
 
 
 def load_apart(
-    restorer: Restorer, job: RestoreJob, building: Path, write_buffer_bytes: int, go_on: Callable[[], bool]
+    restorer: Restorer, job: RestoreJob, building: Path, write_buffer_bytes: int, should_continue: Callable[[], bool]
 ) -> None:
     """Run `Restorer.build_whole` in a process of its own. As many run at once as there are cores. Blocks.
 
     Raises what `build_whole` raises, and `OutcomeUnknown` if the process ends without a reply.
     """
-    load = Load(restorer.client_config, restorer.stalled_after_s, job, building, write_buffer_bytes)
-    with _loaders.one(load, go_on) as loader:
-        loader.follow(load, restorer, go_on)
+    load = LoadRequest(restorer.client_config, restorer.stalled_after_s, job, building, write_buffer_bytes)
+    with _loaders.one(load, should_continue) as loader:
+        loader.follow(load, restorer, should_continue)
 
 
 class _Loader:
@@ -62,32 +62,32 @@ class _Loader:
                 start_new_session=True,
             )
 
-    def follow(self, load: Load, restorer: Restorer, go_on: Callable[[], bool]) -> None:
+    def follow(self, load: LoadRequest, restorer: Restorer, should_continue: Callable[[], bool]) -> None:
         """Send one load to the process, and pass its progress on until it is done. Blocks."""
         try:
             self._connection.send(load)
-            self._follow(load.job, restorer, go_on)
+            self._follow(load.job, restorer, should_continue)
         except (EOFError, ConnectionError) as error:
             raise OutcomeUnknown(
                 f"{load.job.changelog}: the process that loaded it ended with {self._process.wait()}; "
                 "the next start loads it again"
             ) from error
 
-    def _follow(self, job: RestoreJob, restorer: Restorer, go_on: Callable[[], bool]) -> None:
+    def _follow(self, job: RestoreJob, restorer: Restorer, should_continue: Callable[[], bool]) -> None:
         progress: RestoreProgress | None = None
         while True:
-            if not go_on():
+            if not should_continue():
                 if progress is not None:
                     restorer.listener.on_restore_suspended(progress)
                 raise RestoreSuspended(f"{job.changelog} at {progress.next_offset if progress else job.low_offset}")
             if not self._connection.poll(_ASK_S):
                 continue
-            told = self._connection.recv()
-            if told is None:
+            summary = self._connection.recv()
+            if summary is None:
                 return
-            if isinstance(told, TidemarkError):
-                raise told
-            what, progress = told
+            if isinstance(summary, TidemarkError):
+                raise summary
+            what, progress = summary
             getattr(restorer.listener, what)(progress)
             restorer.probe("restore-whole")
 
@@ -111,9 +111,9 @@ class _Loaders:
         self._idle: list[_Loader] = []
 
     @contextmanager
-    def one(self, load: Load, go_on: Callable[[], bool]) -> Iterator[_Loader]:
+    def one(self, load: LoadRequest, should_continue: Callable[[], bool]) -> Iterator[_Loader]:
         """Provide a process for one load, and end it if the load fails. Blocks until one is free."""
-        loader = self._idle_one(load, go_on)
+        loader = self._idle_one(load, should_continue)
         try:
             loader = loader or _Loader(load.building)
             yield loader
@@ -122,13 +122,13 @@ class _Loaders:
             raise
         self._leave(loader, is_good=True)
 
-    def _idle_one(self, load: Load, go_on: Callable[[], bool]) -> _Loader | None:
+    def _idle_one(self, load: LoadRequest, should_continue: Callable[[], bool]) -> _Loader | None:
         """Return a process that is free; None if another one may be started. Blocks."""
         with self._changed:
             self._waiting += 1
             try:
                 while not self._idle and self._running == self._most:
-                    if not go_on():
+                    if not should_continue():
                         raise RestoreSuspended(f"{load.job.changelog} before its first record")
                     self._changed.wait(_ASK_S)
                 if self._idle:

@@ -24,7 +24,7 @@ _TELL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadRequest:
     """A request to the process, see `Restorer.build_whole`."""
 
     client_config: Mapping[str, Any]
@@ -73,7 +73,7 @@ def main(descriptor: int) -> None:
     end_with_caller()
     with Connection(descriptor) as caller:
         while True:
-            load: Load = caller.recv()
+            load: LoadRequest = caller.recv()
             try:
                 load.run(_Teller(caller))
             except TidemarkError as error:

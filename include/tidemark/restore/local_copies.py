@@ -15,7 +15,7 @@ from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.restore.fencing import holders
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.stores.rocksdb import MARKER_KEY, opened
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -43,19 +43,19 @@ class LocalCopies:
                 ):
                     continue
                 try:
-                    marker = read_marker(folder)
+                    checkpoint = read_store_checkpoint(folder)
                 except TaskCorrupted as error:
                     log.warning("%s; this copy is passed over", error)
                     continue
-                if marker is not None:
-                    found.setdefault(folder.name, []).append(StateCopy(self.kind, marker, str(folder)))
+                if checkpoint is not None:
+                    found.setdefault(folder.name, []).append(StateCopy(self.kind, checkpoint, str(folder)))
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:
         """Hard-link the store's files. Raises `CopyUnusable` if RocksDB cannot open it, `StoreFailed` if the disk is full."""
         try:
             with opened(Path(copy.location)) as held:
-                held.checkpoint(folder)
+                held.create_checkpoint(folder)
         except TaskCorrupted as error:
             raise CopyUnusable(str(error)) from error
         except StoreFailed:
@@ -64,7 +64,7 @@ class LocalCopies:
             raise CopyUnusable(f"{copy.location} cannot be copied: {error}") from error
 
 
-def read_marker(folder: Path) -> Marker | None:
+def read_store_checkpoint(folder: Path) -> StoreCheckpoint | None:
     """Return a store's marker; another process may have the store open. Returns None if it has none. Raises `TaskCorrupted`."""
     try:
         database = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
@@ -74,4 +74,4 @@ def read_marker(folder: Path) -> Marker | None:
             database.close()
     except Exception as error:
         raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
-    return None if stored is None else Marker.from_bytes(stored)
+    return None if stored is None else StoreCheckpoint.from_bytes(stored)

@@ -49,10 +49,12 @@ class Recomputation:
         return asked
 
 
-def recompute(asked: Recomputation, settings: Settings, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
+def recompute(
+    asked: Recomputation, settings: Settings, listener: RestoreListener, should_continue: Callable[[], bool]
+) -> None:
     """Run the job, after removing what is in the folder. Blocks as long as the job takes, a Spark start at least.
 
-    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `go_on` returns False, and
+    Raises `OutcomeUnknown` with the last output of a job that fails, `RestoreSuspended` if `should_continue` returns False, and
     `PreflightFailed` if the user may not read the sources. The job ends when its caller does.
     """
     verify_operator(Command.FROM_SOURCE, asked.plan, settings, AdminClient(librdkafka_config(settings)))
@@ -60,27 +62,29 @@ def recompute(asked: Recomputation, settings: Settings, listener: RestoreListene
     asked.folder.mkdir(parents=True)
     request = pickle.dumps(asked)
     with closing(job_lines(_SCRIPT, [], settings, "computing the state again", request=request)) as lines:
-        _follow(lines, asked, listener, go_on)
+        _follow(lines, asked, listener, should_continue)
 
 
-def _follow(lines: Iterable[str], asked: Recomputation, listener: RestoreListener, go_on: Callable[[], bool]) -> None:
+def _follow(
+    lines: Iterable[str], asked: Recomputation, listener: RestoreListener, should_continue: Callable[[], bool]
+) -> None:
     """Report the job's progress: it writes a line of JSON per batch and source partition."""
     started = time.monotonic()
-    told: dict[TopicPartition, RestoreProgress] = {}
+    summary: dict[TopicPartition, RestoreProgress] = {}
     for task, ends in asked.ends.items():
         for topic, end in ends.items():
             place = TopicPartition(topic, task.partition)
-            told[place] = RestoreProgress(asked.stores, place, 0, 0, end, 0, 0.0)
-            listener.on_restore_start(told[place])
+            summary[place] = RestoreProgress(asked.stores, place, 0, 0, end, 0, 0.0)
+            listener.on_restore_start(summary[place])
     for line in lines:
-        if not go_on():
-            for progress in told.values():
+        if not should_continue():
+            for progress in summary.values():
                 listener.on_restore_suspended(progress)
             raise RestoreSuspended("aborted while the state was computed again")
         topic, partition, next_offset = json.loads(line)
         place = TopicPartition(topic, partition)
         elapsed_s = time.monotonic() - started
-        told[place] = replace(told[place], next_offset=next_offset, records=next_offset, elapsed_s=elapsed_s)
-        listener.on_batch_restored(told[place])
-    for progress in told.values():
+        summary[place] = replace(summary[place], next_offset=next_offset, records=next_offset, elapsed_s=elapsed_s)
+        listener.on_batch_restored(summary[place])
+    for progress in summary.values():
         listener.on_restore_end(progress)

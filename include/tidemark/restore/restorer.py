@@ -21,7 +21,7 @@ from tidemark.restore.listener import RestoreListener, RestoreProgress
 from tidemark.restore.table_reader import TableReader
 from tidemark.stores.layout import ValueLayout
 from tidemark.stores.protocol import WHOLE, Store, Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import segments_of
 from tidemark.topology.durations import about_ms, format_ms
 from tidemark.topology.plan import StoreSpec
@@ -36,7 +36,7 @@ class BulkStore(Store, Protocol):
 
     def load_many(self, writes: list[Writes]) -> None: ...
 
-    def finish_load(self, marker: Marker) -> None: ...
+    def finish_load(self, checkpoint: StoreCheckpoint) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RestoreJob:
     spec: StoreSpec
     changelog: TopicPartition
     low_offset: int
-    target: Marker
+    target: StoreCheckpoint
     value_bytes: int | None
     first_live_segment: int | None
     layout: ValueLayout | None = None
@@ -73,7 +73,7 @@ class Restorer:
     clock: Callable[[], int] = wall_clock_ms
 
     def replay_tail(
-        self, job: RestoreJob, from_offset: int, store: Store, go_on: Callable[[], bool], *, since_ms: int
+        self, job: RestoreJob, from_offset: int, store: Store, should_continue: Callable[[], bool], *, since_ms: int
     ) -> None:
         """Write the tail into a live store, batch by batch. At `since_ms` the store lacked nothing before `from_offset`.
 
@@ -82,8 +82,8 @@ class Restorer:
         unchanged, if the tail was read until later than `delete.retention.ms` after `since_ms`.
         """
         # A store that had no marker must not seem up to date before its last record is written.
-        before = store.marker or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
-        for batch in self._read(job, from_offset, go_on):
+        before = store.checkpoint or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
+        for batch in self._read(job, from_offset, should_continue):
             store.put_many(changelog_writes(job, batch), before, None)
             self.probe("restore-tail")
         if (lacking := self._lacking(job, since_ms)) is not None:
@@ -91,7 +91,11 @@ class Restorer:
         store.put_many([], job.target, job.first_live_segment)
 
     def build_whole(
-        self, job: RestoreJob, building: Path, open_store: Callable[[Path], BulkStore], go_on: Callable[[], bool]
+        self,
+        job: RestoreJob,
+        building: Path,
+        open_store: Callable[[Path], BulkStore],
+        should_continue: Callable[[], bool],
     ) -> None:
         """Build the store in `building` from the whole changelog, and write its marker last. Blocks.
 
@@ -101,7 +105,7 @@ class Restorer:
         began_ms = self.clock()
         store = open_store(building)
         try:
-            for batch in self._read(job, job.low_offset, go_on):
+            for batch in self._read(job, job.low_offset, should_continue):
                 store.load_many(changelog_writes(job, batch))
                 self.probe("restore-whole")
             if (lacking := self._lacking(job, began_ms)) is not None:
@@ -120,12 +124,12 @@ class Restorer:
             f"{format_ms(kept_ms)}: tombstones may be compacted away, and the keys that they deleted would come back"
         )
 
-    def _read(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
+    def _read(self, job: RestoreJob, from_offset: int, should_continue: Callable[[], bool]) -> Iterator[ChangelogBatch]:
         started = time.monotonic()
         end_offset = job.target.changelog_offset
         progress = RestoreProgress(job.spec.name, job.changelog, from_offset, from_offset, end_offset, 0, 0.0)
         self.listener.on_restore_start(progress)
-        for batch in self._batches(job, from_offset, go_on):
+        for batch in self._batches(job, from_offset, should_continue):
             yield batch
             progress = replace(
                 progress,
@@ -139,17 +143,19 @@ class Restorer:
             raise RestoreSuspended(f"{job.changelog} at {progress.next_offset} of {end_offset}")
         self.listener.on_restore_end(progress)
 
-    def _batches(self, job: RestoreJob, from_offset: int, go_on: Callable[[], bool]) -> Iterator[ChangelogBatch]:
+    def _batches(
+        self, job: RestoreJob, from_offset: int, should_continue: Callable[[], bool]
+    ) -> Iterator[ChangelogBatch]:
         end_offset = job.target.changelog_offset
         if job.spec.source_topic is not None:
-            return self.tables.read_table(job.spec, job.changelog, from_offset, end_offset, go_on)
+            return self.tables.read_table(job.spec, job.changelog, from_offset, end_offset, should_continue)
         return read_committed_until(
             self.client_config,
             job.changelog,
             from_offset,
             end_offset,
             stalled_after_s=self.stalled_after_s,
-            go_on=go_on,
+            should_continue=should_continue,
         )
 
 

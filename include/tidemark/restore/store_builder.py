@@ -13,7 +13,7 @@ from rocksdict import Cache
 
 from tidemark.errors import CopyUnusable, OutcomeUnknown, TaskCorrupted, TidemarkError
 from tidemark.names import TaskId
-from tidemark.recovery.candidates import Way
+from tidemark.recovery.candidates import RecoveryCandidate
 from tidemark.recovery.copy_source import CopySource
 from tidemark.recovery.evidence import SourceOfState
 from tidemark.restore.loader_pool import load_apart
@@ -71,9 +71,9 @@ class StoreOpener:
         return RocksStore(folder, write_buffer_bytes=self.settings.store_write_buffer_bytes, bulk=True)
 
 
-def whole_changelog(job: RestoreJob) -> Way:
+def whole_changelog(job: RestoreJob) -> RecoveryCandidate:
     """Return the whole changelog as the source of a store, without comparing it with other sources."""
-    return Way(SourceOfState.CHANGELOG, None, job.low_offset, job.target.changelog_offset, None, 0.0)
+    return RecoveryCandidate(SourceOfState.CHANGELOG, None, job.low_offset, job.target.changelog_offset, None, 0.0)
 
 
 @dataclass(frozen=True)
@@ -92,25 +92,25 @@ class StoreBuilder:
         self,
         task: TaskId,
         job: RestoreJob,
-        way: Way,
+        candidate: RecoveryCandidate,
         store: Store,
         folder: Path,
         building: Path,
-        go_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> Store:
         """Return the store in `folder`, brought up to date with `job.target`. `store` is open, and is closed if it is replaced.
 
         A new folder is built in `building` and renamed, so that a crash leaves the old one. Blocks. Raises
         `RestoreSuspended`, and `CopyUnusable`, which leaves `folder` as it was and `store` closed.
         """
-        if way.kind is SourceOfState.LOCAL and way.copy is not None:
-            if not way.is_ready:
-                since_ms = way.copy.marker.commit_time_ms
+        if candidate.kind is SourceOfState.LOCAL and candidate.copy is not None:
+            if not candidate.is_ready:
+                since_ms = candidate.copy.checkpoint.commit_time_ms
                 try:
-                    self.restorer.replay_tail(job, way.from_offset, store, go_on, since_ms=since_ms)
+                    self.restorer.replay_tail(job, candidate.from_offset, store, should_continue, since_ms=since_ms)
                 except CopyUnusable as error:
                     store.close()
-                    raise CopyUnusable(f"{way.location}: {error}") from error
+                    raise CopyUnusable(f"{candidate.location}: {error}") from error
             return store
         store.close()
         if not job.spec.is_rocksdb:
@@ -118,57 +118,64 @@ class StoreBuilder:
             shutil.rmtree(folder, ignore_errors=True)
             empty = self.opener.open(folder, job.spec)
             try:
-                self.restorer.replay_tail(job, job.low_offset, empty, go_on, since_ms=self.opener.clock())
+                self.restorer.replay_tail(job, job.low_offset, empty, should_continue, since_ms=self.opener.clock())
             except CopyUnusable as error:
                 empty.close()
                 raise OutcomeUnknown(f"{error}; the next start restores it again") from error
             return empty
-        self.build(task, job, way, building, go_on)
+        self.build(task, job, candidate, building, should_continue)
         shutil.rmtree(folder, ignore_errors=True)
         self.restorer.probe("restore-before-rename")
         building.rename(folder)
         return self.opener.rocks(folder)
 
-    def build(self, task: TaskId, job: RestoreJob, way: Way, building: Path, go_on: Callable[[], bool]) -> None:
+    def build(
+        self,
+        task: TaskId,
+        job: RestoreJob,
+        candidate: RecoveryCandidate,
+        building: Path,
+        should_continue: Callable[[], bool],
+    ) -> None:
         """Build a RocksDB folder in `building`, up to date with `job.target`. Removes what was there before. Blocks.
 
         Raises `CopyUnusable`, `RestoreSuspended`; then the caller removes what was built so far.
         """
         shutil.rmtree(building, ignore_errors=True)
         building.parent.mkdir(parents=True, exist_ok=True)
-        if way.kind is SourceOfState.SOURCE:
+        if candidate.kind is SourceOfState.SOURCE:
             self._take_recomputed(task, job, building)
             return
-        if way.copy is None:
-            self._build_whole(job, building, go_on)
+        if candidate.copy is None:
+            self._build_whole(job, building, should_continue)
             return
-        copy = way.copy
-        source = next(source for source in self.copies if source.kind is way.kind)
+        copy = candidate.copy
+        source = next(source for source in self.copies if source.kind is candidate.kind)
         try:
             source.fetch(copy, task, job.spec.name, building)
             fetched = self.opener.rocks(building)
         except TaskCorrupted as error:
             raise CopyUnusable(f"{copy.location}: {error}") from error
         try:
-            marker = fetched.marker
+            checkpoint = fetched.checkpoint
             # A copy that advances may be further than it was when it was listed, never less.
-            if marker is None or marker.changelog_offset < copy.marker.changelog_offset:
+            if checkpoint is None or checkpoint.changelog_offset < copy.checkpoint.changelog_offset:
                 raise CopyUnusable("its store is older than its description says")
-            if not way.is_ready:
-                since_ms = marker.commit_time_ms
-                self.restorer.replay_tail(job, marker.changelog_offset, fetched, go_on, since_ms=since_ms)
+            if not candidate.is_ready:
+                since_ms = checkpoint.commit_time_ms
+                self.restorer.replay_tail(job, checkpoint.changelog_offset, fetched, should_continue, since_ms=since_ms)
         except CopyUnusable as error:
             raise CopyUnusable(f"{copy.location}: {error}") from error
         finally:
             fetched.close()
 
-    def _build_whole(self, job: RestoreJob, building: Path, go_on: Callable[[], bool]) -> None:
+    def _build_whole(self, job: RestoreJob, building: Path, should_continue: Callable[[], bool]) -> None:
         settings = self.opener.settings
         offsets = job.target.changelog_offset - job.low_offset
         if job.spec.source_topic is None and offsets >= settings.restore_process_offsets:
-            load_apart(self.restorer, job, building, settings.store_write_buffer_bytes, go_on)
+            load_apart(self.restorer, job, building, settings.store_write_buffer_bytes, should_continue)
         else:
-            self.restorer.build_whole(job, building, self.opener.bulk, go_on)
+            self.restorer.build_whole(job, building, self.opener.bulk, should_continue)
 
     def _take_recomputed(self, task: TaskId, job: RestoreJob, building: Path) -> None:
         if self.recomputed is None:

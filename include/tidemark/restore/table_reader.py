@@ -18,11 +18,11 @@ class TableReader(Protocol):
     """
 
     def read_table(
-        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
         """Yield keys and stored values of [start, end) in the order of the offsets. A value of None is a deletion.
 
-        Blocks. Raises `OutcomeUnknown` if the topic cannot be read; ends early if `go_on` returns False.
+        Blocks. Raises `OutcomeUnknown` if the topic cannot be read; ends early if `should_continue` returns False.
         """
 
 
@@ -30,6 +30,6 @@ class NoTableReader:
     """Used where Spark does not run. Plans leave such tables to the instance that opens them, so it is never called."""
 
     def read_table(
-        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, go_on: Callable[[], bool]
+        self, spec: StoreSpec, partition: TopicPartition, start: int, end: int, should_continue: Callable[[], bool]
     ) -> Iterator[ChangelogBatch]:
         raise RuntimeError(f"store {spec.name} can be read from {partition} only by an instance of its application")

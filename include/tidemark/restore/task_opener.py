@@ -16,7 +16,7 @@ from tidemark.kafka.member import Member
 from tidemark.kafka.record_sizes import SizeLimits
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.copy_source import find_copies
-from tidemark.recovery.evidence import SourceOfState, Standing, StateCopy, Watermarks
+from tidemark.recovery.evidence import CommittedProgress, SourceOfState, StateCopy, Watermarks
 from tidemark.recovery.facts import TaskFacts, Witnesses
 from tidemark.recovery.start_plan import Fresh, Refuse, Resume, plan_start, unlogged_fault
 from tidemark.restore.parallel import side_by_side
@@ -25,7 +25,7 @@ from tidemark.restore.store_builder import StoreBuilder, StoreOpener
 from tidemark.settings import Settings
 from tidemark.stores.directory import InstanceDirectory, TaskDirectory
 from tidemark.stores.protocol import Store
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.task import Task, changelog_of
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
@@ -68,11 +68,13 @@ class TaskOpener:
     sink_partitions: Mapping[str, int]
     limits: SizeLimits
 
-    def open(self, assignments: Sequence[Assignment], go_on: Callable[[Assignment], bool]) -> list[OpenedTask]:
+    def open(
+        self, assignments: Sequence[Assignment], should_continue: Callable[[Assignment], bool]
+    ) -> list[OpenedTask]:
         """Open all tasks, or raise and leave none open.
 
         Blocks until every store is up to date with the last commit. Raises `StartRefused`, `OutcomeUnknown`,
-        `TaskLocked`, or `RestoreSuspended` when `go_on` returns False for a task.
+        `TaskLocked`, or `RestoreSuspended` when `should_continue` returns False for a task.
         """
         # Standbys advance all the time: they are asked first, so that no copy seems to be beyond the ends that are read
         # next.
@@ -81,7 +83,7 @@ class TaskOpener:
         opened: list[OpenedTask] = []
 
         def open_one(a: Assignment) -> OpenedTask:
-            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(go_on, a))
+            done = self._open_one(a, facts[a.task], elsewhere[a.task], partial(should_continue, a))
             opened.append(done)
             return done
 
@@ -97,7 +99,7 @@ class TaskOpener:
         assignment: Assignment,
         facts: TaskFacts,
         elsewhere: Mapping[str, Sequence[StateCopy]],
-        go_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> OpenedTask:
         directory = self.directory.open_task(assignment.task)
         stores: dict[str, Store] = {}
@@ -105,7 +107,7 @@ class TaskOpener:
             for spec in self.plan.subtopologies[assignment.task.subtopology].stores:
                 stores[spec.name] = self.opener.open(directory.store_path(spec.name), spec)
             copies = self._copies(assignment.task, directory, stores, elsewhere)
-            standing, is_fresh = self._bring_level(facts, directory, stores, copies, go_on)
+            committed, is_fresh = self._bring_level(facts, directory, stores, copies, should_continue)
         except BaseException:
             for store in stores.values():
                 store.close()
@@ -119,9 +121,9 @@ class TaskOpener:
             subtopology=self.plan.subtopologies[assignment.task.subtopology],
             stores=stores,
             directory=directory,
-            next_offsets=standing.next_offsets,
-            stream_times=standing.stream_times,
-            batch=standing.batch,
+            next_offsets=committed.next_offsets,
+            stream_times=committed.stream_times,
+            batch=committed.batch,
             sink_partitions=self.sink_partitions,
             wall_ms=self.witnesses.clock(),
             sql_memory_bytes=self.settings.sql_memory_bytes,
@@ -135,35 +137,37 @@ class TaskOpener:
         directory: TaskDirectory,
         stores: dict[str, Store],
         copies: dict[str, list[StateCopy]],
-        go_on: Callable[[], bool],
-    ) -> tuple[Standing, bool]:
+        should_continue: Callable[[], bool],
+    ) -> tuple[CommittedProgress, bool]:
         """Replace or advance `stores` until they are up to date with Kafka.
 
         Return what is committed, and whether the task is fresh.
         """
         plan = self._plan(facts, copies)
         if isinstance(plan, Fresh):
-            fresh = Standing(plan.next_offsets, -1, StreamTimes.none())
+            fresh = CommittedProgress(plan.next_offsets, -1, StreamTimes.none())
             for spec in self.plan.subtopologies[facts.task.subtopology].stores:
-                if not spec.is_logged and stores[spec.name].marker is not None:
+                if not spec.is_logged and stores[spec.name].checkpoint is not None:
                     stores[spec.name] = self._keep_or_empty(facts, spec, directory, stores[spec.name], fresh)
             return fresh, True
         for spec in self.plan.subtopologies[facts.task.subtopology].stores:
             folder, store = directory.store_path(spec.name), stores[spec.name]
             if not spec.is_logged:
-                stores[spec.name] = self._keep_or_empty(facts, spec, directory, store, plan.standing)
+                stores[spec.name] = self._keep_or_empty(facts, spec, directory, store, plan.committed)
                 continue
-            job = restore_job(self.plan, facts, spec, plan.standing, self.witnesses.clock())
+            job = restore_job(self.plan, facts, spec, plan.committed, self.witnesses.clock())
             while True:
-                way = plan.stores[spec.name]
+                candidate = plan.stores[spec.name]
                 building = directory.restoring_path(spec.name)
                 try:
-                    stores[spec.name] = self.builder.bring_level(facts.task, job, way, store, folder, building, go_on)
+                    stores[spec.name] = self.builder.bring_level(
+                        facts.task, job, candidate, store, folder, building, should_continue
+                    )
                     break
                 except CopyUnusable as error:
                     log.warning("task %s: %s; the next source of state is tried", facts.task, error)
                     shutil.rmtree(building, ignore_errors=True)
-                    copies[spec.name] = [copy for copy in copies[spec.name] if copy is not way.copy]
+                    copies[spec.name] = [copy for copy in copies[spec.name] if copy is not candidate.copy]
                     store = stores[spec.name] = self.opener.open(folder, spec)
                     plan = self._plan(facts, copies)
                     if isinstance(plan, Fresh):
@@ -171,7 +175,7 @@ class TaskOpener:
                             f"task {facts.task}: its commit record and offsets disappeared while it was restored; "
                             "start it again"
                         ) from error
-        return plan.standing, False
+        return plan.committed, False
 
     def _plan(self, facts: TaskFacts, copies: Mapping[str, Sequence[StateCopy]]) -> Fresh | Resume:
         plan = plan_start(self.witnesses.evidence(facts, copies))
@@ -190,20 +194,20 @@ class TaskOpener:
         """Return the copies in this instance's folder, and of RocksDB stores also those elsewhere."""
         copies: dict[str, list[StateCopy]] = {}
         for spec in self.plan.subtopologies[task.subtopology].stores:
-            marker = stores[spec.name].marker
+            checkpoint = stores[spec.name].checkpoint
             location = str(directory.store_path(spec.name))
-            copies[spec.name] = [] if marker is None else [StateCopy(SourceOfState.LOCAL, marker, location)]
+            copies[spec.name] = [] if checkpoint is None else [StateCopy(SourceOfState.LOCAL, checkpoint, location)]
             if spec.is_rocksdb:
                 copies[spec.name] += elsewhere.get(spec.name, [])
         return copies
 
     def _keep_or_empty(
-        self, facts: TaskFacts, spec: StoreSpec, directory: TaskDirectory, store: Store, standing: Standing
+        self, facts: TaskFacts, spec: StoreSpec, directory: TaskDirectory, store: Store, committed: CommittedProgress
     ) -> Store:
         """Return the store without a changelog as it is if it is up to date with the last commit; otherwise an empty one."""
         task = facts.task
         layout = value_layouts(self.plan.subtopologies[task.subtopology])[spec.name]
-        fault = unlogged_fault(store.marker, value_signature(spec, layout), standing, facts.record)
+        fault = unlogged_fault(store.checkpoint, value_signature(spec, layout), committed, facts.record)
         if fault is None:
             return store
         log.warning(
@@ -217,8 +221,10 @@ class TaskOpener:
         return self.opener.open(directory.store_path(spec.name), spec)
 
 
-def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing: Standing, now_ms: int) -> RestoreJob:
-    """Return what a restore of one store to `standing` needs.
+def restore_job(
+    plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, committed: CommittedProgress, now_ms: int
+) -> RestoreJob:
+    """Return what a restore of one store to `committed` needs.
 
     A changelog that is a source topic counts only up to the committed offset (see invariant: source topic as
     changelog).
@@ -230,21 +236,21 @@ def restore_job(plan: TopologyPlan, facts: TaskFacts, spec: StoreSpec, standing:
         facts.task,
         spec,
         changelog.low,
-        Marker(
+        StoreCheckpoint(
             application_id=plan.application_id,
             topology_version=plan.version,
             store=spec.name,
             value_layout=value_signature(spec, layout),
-            batch=standing.batch,
+            batch=committed.batch,
             commit_time_ms=now_ms,
-            source_offsets=dict(standing.next_offsets),
-            stream_time_ms=standing.stream_times.of(spec.name),
-            changelog_offset=changelog.end if spec.source_topic is None else standing.next_offsets[spec.source_topic],
+            source_offsets=dict(committed.next_offsets),
+            stream_time_ms=committed.stream_times.of(spec.name),
+            changelog_offset=changelog.end if spec.source_topic is None else committed.next_offsets[spec.source_topic],
         ),
     )
 
 
-def job_to(plan: TopologyPlan, task: TaskId, spec: StoreSpec, low_offset: int, target: Marker) -> RestoreJob:
+def job_to(plan: TopologyPlan, task: TaskId, spec: StoreSpec, low_offset: int, target: StoreCheckpoint) -> RestoreJob:
     """Return what a restore of one store to the marker `target` needs. Its changelog begins at `low_offset`."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
     return RestoreJob(

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tidemark.errors import SavepointFailed, TaskCorrupted, TidemarkError
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
 from tidemark.recovery.start_plan import unlogged_fault
 from tidemark.restore.store_builder import StoreOpener
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.plan import StoreSpec, TopologyPlan
 
@@ -26,15 +26,15 @@ def carry_over(
     opener: StoreOpener,
     plan: TopologyPlan,
     facts: TaskFacts,
-    standing: Standing,
+    committed: CommittedProgress,
     held: Sequence[Path],
     built: Path,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> None:
     """Copy each such store of a task to `built`, from the first folder in `held` where it is up to date with the last commit.
 
     `held` and `built` are laid out as an instance's folder of the application; no process has a store open. If no
-    folder has a store that is up to date, it begins empty, or, if it is logged, is rebuilt by the instance; `say` is
+    folder has a store that is up to date, it begins empty, or, if it is logged, is rebuilt by the instance; `report` is
     called with a line about it. May be repeated.
     """
     task = facts.task
@@ -49,7 +49,7 @@ def carry_over(
             if not source.exists():
                 continue
             try:
-                found = unlogged_fault(_copied(opener, source, target, spec), wanted, standing, facts.record)
+                found = unlogged_fault(_copied(opener, source, target, spec), wanted, committed, facts.record)
             except (TaskCorrupted, SavepointFailed) as error:
                 found = str(error)
             if found is None:
@@ -57,20 +57,20 @@ def carry_over(
             fault = found
             shutil.rmtree(target, ignore_errors=True)
         else:
-            kind, fate = (
+            kind, change_kind = (
                 ("custom", "the instance that opens it rebuilds it from its changelog")
                 if spec.is_logged
                 else ("not logged", "it begins empty; its earlier contents cannot be restored")
             )
-            say(f"store {task}/{spec.name} is {kind} and {fault}: {fate}")
+            report(f"store {task}/{spec.name} is {kind} and {fault}: {change_kind}")
 
 
-def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> Marker | None:
+def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> StoreCheckpoint | None:
     """Copy a store and return its marker."""
     if spec.is_rocksdb:
         with opened(source) as store:
-            store.checkpoint(target)
-            return store.marker
+            store.create_checkpoint(target)
+            return store.checkpoint
     shutil.copytree(source, target)
     try:
         copy = opener.open(target, spec)
@@ -79,6 +79,6 @@ def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) ->
     except Exception as error:  # Raised by the user's own code.
         raise TaskCorrupted(f"its folder cannot be opened ({error})") from error
     try:
-        return copy.marker
+        return copy.checkpoint
     finally:
         copy.close()

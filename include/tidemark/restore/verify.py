@@ -33,7 +33,7 @@ Differing = Callable[[Sequence[tuple[bytes, bytes | None]]], None]
 
 
 @dataclass(frozen=True)
-class Difference:
+class KeyMismatch:
     """One key that differs; values as hexadecimal text, None if there is none."""
 
     key: str
@@ -42,7 +42,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class StoreVerification:
     """The result for one store: `compared`, `left_out` and `different` keys, see `restore.bounds.Figures`.
 
     `keys` counts the store's keys. `checksum` is the sum of the hashes of its keys and values, in any order, and equal
@@ -60,7 +60,7 @@ class Verdict:
     different: int
     deleted: int
     is_whole: bool
-    examples: tuple[Difference, ...]
+    examples: tuple[KeyMismatch, ...]
 
     @property
     def figures(self) -> Figures:
@@ -78,7 +78,7 @@ class Verdict:
         return self.figures.verdict is checks.Verdict.OK
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The result in one line; if keys differ, with the first of them."""
         name = f"store {self.task}/{self.store}"
         if self.examples:
@@ -88,10 +88,10 @@ class Verdict:
                 f"changelog {first.in_changelog}, store {first.in_store}"
             )
         if self.is_proven:
-            return f"{name} equals its changelog: {self.figures.told}"
+            return f"{name} equals its changelog: {self.figures.summary}"
         return (
             f"{name}: {self.figures.verdict}: its changelog has lost its beginning, so {self.left_out} keys cannot be "
-            f"compared with it ({self.figures.told})"
+            f"compared with it ({self.figures.summary})"
         )
 
 
@@ -104,9 +104,9 @@ def verify_folder(
     *,
     stalled_after_s: float,
     memory_bytes: int,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
     differing: Differing | None = None,
-) -> Verdict:
+) -> StoreVerification:
     """Run `verify_store` on a RocksDB folder that no process has open. Also raises `TaskCorrupted`."""
     scratch = folder.with_name(f"{folder.name}.verify")
     scratch.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,8 @@ def verify_folder(
         with opened(folder) as store:
             return verify_store(
                 client_config, task, job, bounds, store, scratch,
-                stalled_after_s=stalled_after_s, memory_bytes=memory_bytes, go_on=go_on, differing=differing,
+                stalled_after_s=stalled_after_s, memory_bytes=memory_bytes, should_continue=should_continue,
+                differing=differing,
             )  # fmt: skip
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -130,23 +131,23 @@ def verify_store(
     *,
     stalled_after_s: float,
     memory_bytes: int,
-    go_on: Callable[[], bool],
+    should_continue: Callable[[], bool],
     differing: Differing | None = None,
-) -> Verdict:
+) -> StoreVerification:
     """Fold the changelog up to `job.target.changelog_offset` and compare the store with it.
 
     Blocks. What needs more than `memory_bytes` is written to `scratch`, which must exist. `differing` is called with
     the keys that differ, in the order of the keys.
 
     Raises `OutcomeUnknown` if the changelog cannot be read to its end, `StartRefused` if it holds keys that do not
-    belong to this store, `RestoreSuspended` if `go_on` returns False, and `StoreFailed` if the disk is full or the
+    belong to this store, `RestoreSuspended` if `should_continue` returns False, and `StoreFailed` if the disk is full or the
     memory is too small.
     """
     try:
         with scratch_database(scratch, memory_bytes) as database:
             database.execute("create table log (position bigint, segment bigint, key blob, value blob)")
             database.execute("create table store (segment bigint, key blob, value blob)")
-            for rows in _changelog_rows(client_config, job, stalled_after_s, go_on):
+            for rows in _changelog_rows(client_config, job, stalled_after_s, should_continue):
                 database.register("rows", rows)
                 database.execute("insert into log select * from rows")
             for rows in _store_rows(store):
@@ -182,7 +183,7 @@ def scratch_database(scratch: Path, memory_bytes: int) -> duckdb.DuckDBPyConnect
 
 
 def _changelog_rows(
-    client_config: Mapping[str, Any], job: RestoreJob, stalled_after_s: float, go_on: Callable[[], bool]
+    client_config: Mapping[str, Any], job: RestoreJob, stalled_after_s: float, should_continue: Callable[[], bool]
 ) -> Iterator[pa.Table]:
     position, reached = 0, job.low_offset
     batches = read_committed_until(
@@ -191,7 +192,7 @@ def _changelog_rows(
         job.low_offset,
         job.target.changelog_offset,
         stalled_after_s=stalled_after_s,
-        go_on=go_on,
+        should_continue=should_continue,
     )
     for batch in larger(batches, _ROWS_AT_ONCE):
         reached = batch.next_offset
@@ -220,7 +221,9 @@ def _store_table(segment: int, keys: list[bytes], values: list[bytes]) -> pa.Tab
     return pa.table({"segment": segments, "key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
-def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bounds: EvidenceBounds) -> Verdict:
+def _compare(
+    database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bounds: EvidenceBounds
+) -> StoreVerification:
     segments = [
         row[0] for row in database.execute("select segment from log union select segment from store").fetchall()
     ]
@@ -257,7 +260,7 @@ def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bo
     examples = database.execute(
         f"select key, expected, found from pairs where {_DIFFERS} order by key limit {_EXAMPLES}"  # noqa: S608
     ).fetchall()
-    return Verdict(
+    return StoreVerification(
         task=task,
         store=job.spec.name,
         keys=keys,
@@ -267,7 +270,7 @@ def _compare(database: duckdb.DuckDBPyConnection, task: str, job: RestoreJob, bo
         different=different,
         deleted=deleted,
         is_whole=bounds.is_whole,
-        examples=tuple(Difference(_hex(key) or "", _hex(expected), _hex(found)) for key, expected, found in examples),
+        examples=tuple(KeyMismatch(_hex(key) or "", _hex(expected), _hex(found)) for key, expected, found in examples),
     )
 
 

@@ -61,7 +61,7 @@ class SavepointCopies:
             return
         location = self.repository.url(savepoint_id, f"{task}.json")
         for store in manifest.stores:
-            copy = StateCopy(SourceOfState.SAVEPOINT, store.marker, location, store.size_bytes)
+            copy = StateCopy(SourceOfState.SAVEPOINT, store.checkpoint, location, store.size_bytes)
             found.setdefault(store.store, []).append(copy)
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:

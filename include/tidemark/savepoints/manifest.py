@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemark.errors import CopyUnusable, TaskCorrupted
 from tidemark.names import TaskId, is_legal_name
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreSpec
 
 MANIFEST_VERSION = 1
@@ -26,10 +26,10 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedStore:
-    """One store as it was at `marker`."""
+    """One store as it was at `checkpoint`."""
 
     store: str
-    marker: Marker
+    checkpoint: StoreCheckpoint
     files: tuple[SavedFile, ...]
 
     @property
@@ -128,8 +128,8 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 
 def _saved_store(body: Mapping[str, Any]) -> SavedStore:
-    marker = Marker.from_bytes(json.dumps(body["marker"]).encode())
-    return SavedStore(body["store"], marker, _saved_files(body["files"]))
+    checkpoint = StoreCheckpoint.from_bytes(json.dumps(body["checkpoint"]).encode())
+    return SavedStore(body["store"], checkpoint, _saved_files(body["files"]))
 
 
 def _saved_files(body: Sequence[Mapping[str, Any]]) -> tuple[SavedFile, ...]:

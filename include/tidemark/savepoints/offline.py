@@ -102,7 +102,7 @@ class StoppedFolders:
 
 
 def _place(store: RocksStore) -> tuple[int, int]:
-    return (store.marker.batch, store.marker.changelog_offset) if store.marker else (-1, -1)
+    return (store.checkpoint.batch, store.checkpoint.changelog_offset) if store.checkpoint else (-1, -1)
 
 
 def raise_if_nothing(linked: LinkedSavepoint, state_dir: Path) -> None:

@@ -83,7 +83,7 @@ class SavepointRepository:
         except FileNotFoundError as error:
             raise missing(f"{what} is missing") from error
         except Exception as error:
-            raise SavepointFailed(f"{what} cannot be reached: {_told(error)}") from error
+            raise SavepointFailed(f"{what} cannot be reached: {_format(error)}") from error
 
     def begin(self, savepoint_id: str) -> None:
         """Note that a savepoint is being written, so that no file is removed in the meantime. Raises `SavepointFailed`."""
@@ -317,6 +317,6 @@ def _write_to(file: BinaryIO, chunk: bytes) -> None:
         raise StoreFailed(f"{file.name} cannot be written ({error.strerror}): free its disk") from error
 
 
-def _told(error: BaseException) -> str:
+def _format(error: BaseException) -> str:
     strerror = getattr(error, "strerror", None)
     return " ".join(str(strerror or error or type(error).__name__).split())

@@ -12,7 +12,7 @@ from tidemark.names import TaskId
 from tidemark.savepoints.manifest import LeftOut, SavedStore, TaskManifest, left_out
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreSpec
 
 
@@ -21,7 +21,7 @@ class LinkedStore:
     """A checkpoint of one store, in a folder to which no process writes."""
 
     store: str
-    marker: Marker
+    checkpoint: StoreCheckpoint
     folder: Path
 
     @property
@@ -79,15 +79,15 @@ def link_task(task: TaskId, stores: Mapping[StoreSpec, RocksStore | None], folde
     without: list[LeftOut] = []
     for spec, store in stores.items():
         reason = left_out(spec)
-        marker = None if store is None else store.marker
+        checkpoint = None if store is None else store.checkpoint
         if reason is not None:
             without.append(reason)
-        elif store is None or marker is None:
+        elif store is None or checkpoint is None:
             without.append(LeftOut(spec.name, "nothing was ever committed"))
         else:
             target = folder / str(task) / spec.name
-            store.checkpoint(target)
-            linked.append(LinkedStore(spec.name, marker, target))
+            store.create_checkpoint(target)
+            linked.append(LinkedStore(spec.name, checkpoint, target))
     return LinkedTask(task, tuple(linked), tuple(without))
 
 
@@ -122,4 +122,4 @@ def _copied(store: LinkedStore, repository: SavepointRepository, count: CopyCoun
         saved, copied_bytes = repository.put_file(path, count.tick)
         count.copied_bytes += copied_bytes
         files.append(saved)
-    return SavedStore(store.store, store.marker, tuple(files))
+    return SavedStore(store.store, store.checkpoint, tuple(files))

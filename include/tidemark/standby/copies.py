@@ -19,7 +19,7 @@ from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.standby.handover import take_over
 from tidemark.standby.store_replica import FollowedStore
 from tidemark.stores.directory import STANDBY_PREFIX, folder_of
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,11 @@ def standby_name(number: int) -> str:
 
 def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
     """Write the marker of each copy to `<root>/.copies`, by task and store. Atomic."""
-    told: dict[str, dict[str, object]] = {}
+    summary: dict[str, dict[str, object]] = {}
     for store in stores:
-        if store.marker is not None and store.holds_something:
-            told.setdefault(str(store.task), {})[store.job.spec.name] = asdict(store.marker)
-    replace_file(root / COPIES_FILE, json.dumps(told), synced=False)
+        if store.checkpoint is not None and store.holds_something:
+            summary.setdefault(str(store.task), {})[store.job.spec.name] = asdict(store.checkpoint)
+    replace_file(root / COPIES_FILE, json.dumps(summary), synced=False)
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class StandbyCopies:
             if not is_locked(root):
                 continue
             try:
-                told = json.loads((root / COPIES_FILE).read_text())
-                markers = {
-                    (task, store): Marker(**marker)
+                summary = json.loads((root / COPIES_FILE).read_text())
+                checkpoints = {
+                    (task, store): StoreCheckpoint(**checkpoint)
                     for task in tasks
-                    for store, marker in told.get(str(task), {}).items()
+                    for store, checkpoint in summary.get(str(task), {}).items()
                 }
             except FileNotFoundError:
                 # It has only just started.
@@ -71,9 +71,9 @@ class StandbyCopies:
                     "the list of copies of the standby in %s cannot be read (%s); they are passed over", root, error
                 )
                 continue
-            for (task, store), marker in markers.items():
+            for (task, store), checkpoint in checkpoints.items():
                 location = str(folder_of(root, task, store))
-                found[task].setdefault(store, []).append(StateCopy(self.kind, marker, location))
+                found[task].setdefault(store, []).append(StateCopy(self.kind, checkpoint, location))
         return found
 
     def fetch(self, copy: StateCopy, task: TaskId, store: str, folder: Path) -> None:

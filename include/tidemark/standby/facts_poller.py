@@ -16,7 +16,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.recovery.facts import TaskFacts, Witnesses
-from tidemark.registry.reader import recorded, require_topics, settled
+from tidemark.registry.reader import recorded, require_topics, resolved
 from tidemark.registry.topic_identities import Identities, LostTopic, topics_in_use
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
@@ -29,7 +29,7 @@ _LOOK_SHARE = 4.0
 
 
 @dataclass(frozen=True)
-class Sight:
+class StandbyFacts:
     """The facts about all tasks at one time.
 
     `asked_ms` is the wall clock before the first query, so no fact is older; `asked_s` is the monotonic clock at that
@@ -62,7 +62,7 @@ class DescriptionWatch:
         # The end is read before the contents, so that what is written in between is looked at again.
         self._seen = self._end(partitions)
         found = recorded(settings, admin, module, partitions)
-        self.plan = settled(module, found, partitions)
+        self.plan = resolved(module, found, partitions)
         if found is not None:
             require_topics(self.plan, found, settings, admin)
         self.partitions: Mapping[str, int] = partitions
@@ -85,7 +85,7 @@ class DescriptionWatch:
         partitions = partition_counts(self._admin, self._settings)
         try:
             found = recorded(self._settings, self._admin, self._module, partitions)
-            if settled(self._module, found, partitions) != self.plan:
+            if resolved(self._module, found, partitions) != self.plan:
                 self.outdated = "its stores have been written to other changelogs, or its tasks have changed"
             elif other := self._others(found.topic_ids if found is not None else {}):
                 self.outdated = f"the application now uses a topic {other[0]} that was created again"
@@ -103,7 +103,7 @@ class DescriptionWatch:
         ]
 
 
-class Lookout:
+class FactsPoller:
     """Keeps the newest facts, and checks the description. `look` asks once; `start` asks repeatedly in a thread."""
 
     def __init__(
@@ -114,14 +114,14 @@ class Lookout:
         self._tasks = list(tasks)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._sight: Sight | None = None
+        self._sight: StandbyFacts | None = None
 
     @property
-    def sight(self) -> Sight:
+    def newest_facts(self) -> StandbyFacts:
         """The newest facts; asks if none are known yet, and then may raise `OutcomeUnknown`."""
         return self._sight or self.look()
 
-    def look(self) -> Sight:
+    def look(self) -> StandbyFacts:
         """Ask now. Blocks, also while a transaction is open on the commits topic; raises `OutcomeUnknown`."""
         if self._description is not None:
             self._description.look()
@@ -129,7 +129,7 @@ class Lookout:
         asked_ms, asked_s = witnesses.clock(), time.monotonic()
         facts = witnesses.facts(self._tasks)
         # Asked last: a topic that has the known id now had it when the facts were read.
-        self._sight = Sight(asked_ms, asked_s, facts, witnesses.identities.lost(witnesses.plan))
+        self._sight = StandbyFacts(asked_ms, asked_s, facts, witnesses.identities.lost(witnesses.plan))
         return self._sight
 
     def start(self) -> None:

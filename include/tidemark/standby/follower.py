@@ -21,13 +21,13 @@ from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.facts import Witnesses
 from tidemark.restore.restorer import RestoreJob
 from tidemark.restore.store_builder import StoreOpener
-from tidemark.standby.facts_poller import DescriptionWatch, Lookout, Sight
+from tidemark.standby.facts_poller import DescriptionWatch, FactsPoller, StandbyFacts
 from tidemark.standby.plan import StandbyPlan
 from tidemark.standby.store_replica import FollowedStore, bounds_of
 from tidemark.stores.checkpoint_file import write_checkpoint
 from tidemark.stores.directory import STORES_FOLDER, InstanceDirectory, TaskDirectory
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.task import changelog_of
 from tidemark.tasks.values import value_layouts, value_signature
@@ -78,14 +78,14 @@ class Follower:
         self._opener = opener
         self._witnesses = witnesses
         self._application_id = witnesses.plan.application_id
-        self._lookout = Lookout(witnesses, list(standby.stores), description)
+        self._lookout = FactsPoller(witnesses, list(standby.stores), description)
         self._folders: dict[TaskId, TaskDirectory] = {}
         self._stores: dict[TopicPartition, FollowedStore] = {}
         self._assigned: set[TopicPartition] = set()
         # Partitions that could not be read, with the time of that. Facts that were asked for later show why.
         self._overtaken: dict[TopicPartition, float] = {}
         self._unknown: dict[TopicPartition, float] = {}
-        self._sight: Sight | None = None
+        self._sight: StandbyFacts | None = None
         self._is_closed = False
         self._consumer = read_committed_consumer(witnesses.client_config, f"tidemark-standby-{self._application_id}")
         try:
@@ -137,7 +137,7 @@ class Follower:
     @property
     def asked_ms(self) -> int:
         """When Kafka was last asked about the application, in epoch milliseconds."""
-        return self._lookout.sight.asked_ms
+        return self._lookout.newest_facts.asked_ms
 
     def store(self, task: TaskId, name: str) -> FollowedStore | None:
         """Return one copy; None if it is not followed here."""
@@ -182,21 +182,21 @@ class Follower:
 
     def _see(self) -> None:
         """Take in new facts, and read each copy from where that leaves it."""
-        sight = self._lookout.sight
-        if sight is self._sight:
+        newest_facts = self._lookout.newest_facts
+        if newest_facts is self._sight:
             return
-        self._sight = sight
+        self._sight = newest_facts
         for partition, store in self._stores.items():
             if store.fault is not None:
                 continue
-            bounds = bounds_of(sight.tasks[store.task], store.job, sight.asked_ms)
-            if partition.topic in sight.lost:
-                store.stop(sight.lost[partition.topic].reason, bounds)
+            bounds = bounds_of(newest_facts.tasks[store.task], store.job, newest_facts.asked_ms)
+            if partition.topic in newest_facts.lost:
+                store.stop(newest_facts.lost[partition.topic].reason, bounds)
                 continue
             is_anew = store.see(bounds)
-            if self._unknown.get(partition, sight.asked_s) < sight.asked_s:
+            if self._unknown.get(partition, newest_facts.asked_s) < newest_facts.asked_s:
                 del self._unknown[partition]
-            if self._overtaken.get(partition, sight.asked_s) < sight.asked_s:
+            if self._overtaken.get(partition, newest_facts.asked_s) < newest_facts.asked_s:
                 del self._overtaken[partition]
                 if not is_anew:
                     store.empty(f"is older than the beginning of {partition}")
@@ -250,7 +250,7 @@ class Follower:
         return reads
 
     def close(self) -> None:
-        """Stop following. The markers are written, and mirrored to `.checkpoint`. May be called twice."""
+        """Stop following. The markers are written, and mirrored to `.create_checkpoint`. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -261,14 +261,14 @@ class Follower:
             store.close()
             offsets[store.task][partition] = store.next_offset
         for task, folder in self._folders.items():
-            write_checkpoint(folder.checkpoint_path, offsets[task])
+            write_checkpoint(folder.checkpoint_file, offsets[task])
             folder.close()
 
 
 def follow_job(plan: TopologyPlan, task: TaskId, spec: StoreSpec, changelog: TopicPartition) -> RestoreJob:
     """Return a restore job without an end. Its target is the pattern of the copy's marker, without a batch."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
-    pattern = Marker(
+    pattern = StoreCheckpoint(
         application_id=plan.application_id,
         topology_version=plan.version,
         store=spec.name,

@@ -86,7 +86,7 @@ class Handovers:
             log.warning("store %s of task %s was asked for, but is not followed here", name, task)
             return
         making, ready = wanted.with_suffix(_MAKING), wanted.with_suffix(_READY)
-        store.checkpoint(making)
+        store.create_checkpoint(making)
         self._made_s[ready] = time.monotonic()
         making.rename(ready)
         log.info("handed over: store=%s changelog=%s at=%d", store.name, store.job.changelog, store.next_offset)

@@ -26,7 +26,7 @@ from tidemark.standby.facts_poller import DescriptionWatch
 from tidemark.standby.follower import Follower
 from tidemark.standby.handover import Handovers
 from tidemark.standby.plan import StandbyPlan, plan_standby
-from tidemark.standby.progress import Pace, PaceMeter, useless_because
+from tidemark.standby.progress import CatchUpRate, PaceMeter, useless_because
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.supervision.run_file import RunFile, standby_file_path
 from tidemark.topology.plan import TopologyPlan
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _TELL_S = 1.0
 
-Tell = Callable[[Sequence[Pace]], None]
+Tell = Callable[[Sequence[CatchUpRate]], None]
 """Called with the pace of all copies once a second; must not block."""
 
 
@@ -152,7 +152,7 @@ def _generations(standby: StandbyPlan) -> dict[str, int]:
     return {spec.name: spec.generation for specs in standby.stores.values() for spec in specs}
 
 
-def _state(paces: Sequence[Pace], generations: Mapping[str, int], useless: str | None) -> dict[str, object]:
+def _state(paces: Sequence[CatchUpRate], generations: Mapping[str, int], useless: str | None) -> dict[str, object]:
     """Return the fields that `tidemark status` shows."""
     return {
         "state": "RESTORING" if any(pace.lag_offsets > 0 or pace.fault for pace in paces) else "RUNNING",

@@ -51,7 +51,7 @@ def useless_because(copies: Collection[Copy], outdated: str | None, asked_ms: in
 
 
 @dataclass(frozen=True)
-class Pace:
+class CatchUpRate:
     """The progress of one copy. Offsets are of the changelog; `remaining_s` is None if the copy does not advance.
 
     `fault` says why the copy is no longer followed; then its offsets are those of before.
@@ -73,11 +73,11 @@ class PaceMeter:
     def __init__(self) -> None:
         self._samples: dict[TopicPartition, deque[tuple[float, int, int]]] = {}
 
-    def measure(self, stores: Iterable[FollowedStore]) -> list[Pace]:
+    def measure(self, stores: Iterable[FollowedStore]) -> list[CatchUpRate]:
         """Take a sample of every copy, and return the progress."""
         return [self._measure_one(store, time.monotonic()) for store in stores]
 
-    def _measure_one(self, store: FollowedStore, now_s: float) -> Pace:
+    def _measure_one(self, store: FollowedStore, now_s: float) -> CatchUpRate:
         samples = self._samples.setdefault(store.job.changelog, deque())
         samples.append((now_s, store.next_offset, store.records))
         while samples[0][0] < now_s - _SPAN_S:
@@ -86,7 +86,7 @@ class PaceMeter:
         elapsed_s = max(now_s - first_s, 1e-9)
         moved = store.next_offset - first_offset
         lag = store.lag_offsets
-        return Pace(
+        return CatchUpRate(
             task=str(store.task),
             store=store.job.spec.name,
             next_offset=store.next_offset,

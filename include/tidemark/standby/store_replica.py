@@ -16,7 +16,7 @@ from tidemark.recovery.evidence import Watermarks
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.restorer import RestoreJob, changelog_writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME
 from tidemark.tasks.values import first_live_segment
 
@@ -26,7 +26,7 @@ _MARK_EVERY_MS = 10_000
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ReplicaBounds:
     """What was last read from Kafka about one store."""
 
     asked_ms: int
@@ -39,23 +39,25 @@ class Bounds:
         return self.changelog.end
 
 
-def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> Bounds:
+def bounds_of(facts: TaskFacts, job: RestoreJob, asked_ms: int) -> ReplicaBounds:
     """Select the store's part of the facts. Stream time is that of its node in the task's last commit record."""
     changelog = facts.changelogs[job.spec.name]
     stream_time_ms = NO_STREAM_TIME if facts.record is None else facts.record.stream_times.of(job.spec.name)
-    return Bounds(asked_ms, changelog, stream_time_ms)
+    return ReplicaBounds(asked_ms, changelog, stream_time_ms)
 
 
-def why_anew(marker: Marker, job: RestoreJob, bounds: Bounds, delete_retention_ms: int, now_ms: int) -> str | None:
-    """Return why a copy at `marker` must be built from the beginning; None if it can continue."""
+def rebuild_reason(
+    checkpoint: StoreCheckpoint, job: RestoreJob, bounds: ReplicaBounds, delete_retention_ms: int, now_ms: int
+) -> str | None:
+    """Return why a copy at `checkpoint` must be built from the beginning; None if it can continue."""
     target = job.target
-    if (marker.application_id, marker.store) != (target.application_id, target.store):
-        return f"belongs to {marker.application_id}/{marker.store}"
-    if marker.value_layout != target.value_layout:
-        return f"holds values of layout {marker.value_layout}, but the topology needs {target.value_layout}"
-    if job.spec.retention_ms is not None and marker.stream_time_ms > bounds.stream_time_ms:
+    if (checkpoint.application_id, checkpoint.store) != (target.application_id, target.store):
+        return f"belongs to {checkpoint.application_id}/{checkpoint.store}"
+    if checkpoint.value_layout != target.value_layout:
+        return f"holds values of layout {checkpoint.value_layout}, but the topology needs {target.value_layout}"
+    if job.spec.retention_ms is not None and checkpoint.stream_time_ms > bounds.stream_time_ms:
         return "is ahead of the committed stream time: windows that had expired may be live again"
-    return gap_after(marker, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
+    return gap_after(checkpoint, job.changelog, bounds.changelog, delete_retention_ms, now_ms)
 
 
 class FollowedStore:
@@ -79,11 +81,11 @@ class FollowedStore:
         self._open = open_store
         self._clock = clock
         self._store = open_store(folder)
-        self._marker = self._store.marker
+        self._marker = self._store.checkpoint
         self._written_ms = 0
         self._is_closed = False
-        self._bounds: Bounds | None = None
-        self._aim: Bounds | None = None
+        self._bounds: ReplicaBounds | None = None
+        self._aim: ReplicaBounds | None = None
         self.fault: str | None = None
 
     @property
@@ -92,7 +94,7 @@ class FollowedStore:
         return f"{self.task}/{self.job.spec.name}"
 
     @property
-    def marker(self) -> Marker | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         """The marker of the copy; None before the first `see`."""
         return self._marker
 
@@ -102,7 +104,7 @@ class FollowedStore:
         return 0 if self._marker is None else self._marker.changelog_offset
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ReplicaBounds:
         """The newest bounds."""
         if self._bounds is None:
             raise RuntimeError(f"{self.name} is used before its first `see`")
@@ -113,23 +115,23 @@ class FollowedStore:
         """The distance to the end in offsets, which include transaction markers: not a number of records."""
         return max(0, self.bounds.end_offset - self.next_offset)
 
-    def stop(self, fault: str, bounds: Bounds) -> None:
+    def stop(self, fault: str, bounds: ReplicaBounds) -> None:
         """Stop following, and keep what the copy holds, because the changelog no longer has it. `fault` says why."""
         if self.fault is None:
             log.error("standby copy of %s is no longer followed, and kept as it is: %s", self.name, fault)
         self.fault = fault
         seen = self._bounds or bounds
         # Where the topic begins now says nothing about what was marked before.
-        low = seen.changelog.low if self._store.marker is None else 0
+        low = seen.changelog.low if self._store.checkpoint is None else 0
         self._bounds = replace(seen, changelog=Watermarks(low, seen.changelog.end))
 
-    def _is_cut(self, bounds: Bounds) -> bool:
+    def _is_cut(self, bounds: ReplicaBounds) -> bool:
         """Whether reading from the changelog's beginning would give only a part of the store."""
         spec = self.job.spec
         deletes = spec.source_topic is not None or changelog_policy(spec).retention_ms is not None
         return bounds.changelog.low > 0 and not deletes
 
-    def see(self, bounds: Bounds) -> bool:
+    def see(self, bounds: ReplicaBounds) -> bool:
         """Take in new bounds.
 
         Returns True if reading must begin again or end, because the copy was emptied or is no longer followed.
@@ -141,7 +143,9 @@ class FollowedStore:
         if self._marker is None:
             self._begin(bounds)
             return True
-        why = why_anew(self._marker, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock())
+        why = rebuild_reason(
+            self._marker, self.job, self._at_least_here(bounds), self._delete_retention_ms, self._clock()
+        )
         if why is not None:
             self.empty(why)
             return True
@@ -153,7 +157,7 @@ class FollowedStore:
             self.mark()
         return False
 
-    def _at_least_here(self, bounds: Bounds) -> Bounds:
+    def _at_least_here(self, bounds: ReplicaBounds) -> ReplicaBounds:
         """Return the bounds with an end that is at least what this copy has read since.
 
         Bounds may be older than the last read; such a copy is not beyond the end.
@@ -168,13 +172,13 @@ class FollowedStore:
 
         Raises `StartRefused` if the changelog holds values of another layout than the topology's.
         """
-        marker = self._known()
-        if self._clock() - marker.commit_time_ms >= self._delete_retention_ms:
+        checkpoint = self._known()
+        if self._clock() - checkpoint.commit_time_ms >= self._delete_retention_ms:
             self.empty("is older than delete.retention.ms")
             return False
-        if batch.next_offset <= marker.changelog_offset:
+        if batch.next_offset <= checkpoint.changelog_offset:
             return True
-        moved = self._levelled(replace(marker, changelog_offset=batch.next_offset))
+        moved = self._levelled(replace(checkpoint, changelog_offset=batch.next_offset))
         if batch.keys:
             self._store.put_many(changelog_writes(self.job, batch), moved, self.job.first_live_segment)
             self._written_ms = self._clock()
@@ -182,27 +186,27 @@ class FollowedStore:
         self._marker = moved
         return True
 
-    def _levelled(self, marker: Marker) -> Marker:
+    def _levelled(self, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
         """Advance the marker's time if the target end is reached: then no tombstone from before it was asked for is missing."""
         for aim in (self._aim, self._bounds):
-            if aim is None or marker.changelog_offset < aim.end_offset:
+            if aim is None or checkpoint.changelog_offset < aim.end_offset:
                 break
-            marker = replace(marker, commit_time_ms=max(marker.commit_time_ms, aim.asked_ms))
+            checkpoint = replace(checkpoint, commit_time_ms=max(checkpoint.commit_time_ms, aim.asked_ms))
             self._aim = self._bounds
-        return marker
+        return checkpoint
 
-    def _expire(self, bounds: Bounds) -> bool:
+    def _expire(self, bounds: ReplicaBounds) -> bool:
         """Advance expiry. Returns whether more segments have expired."""
         before = self.job.first_live_segment
         self.job = replace(self.job, first_live_segment=first_live_segment(self.job.spec, bounds.stream_time_ms))
         return self.job.first_live_segment != before
 
-    def _known(self) -> Marker:
+    def _known(self) -> StoreCheckpoint:
         if self._marker is None:
             raise RuntimeError(f"{self.name} is used before its first `see`")
         return self._marker
 
-    def _stop_at_cut(self, why: str, bounds: Bounds) -> None:
+    def _stop_at_cut(self, why: str, bounds: ReplicaBounds) -> None:
         begins = f"{self.job.changelog} has lost its beginning, up to offset {bounds.changelog.low}"
         self.stop(f"the copy {why}, and {begins}, although it is only compacted", bounds)
 
@@ -217,7 +221,7 @@ class FollowedStore:
         self._store = self._open(self._folder)
         self._begin(self.bounds)
 
-    def _begin(self, bounds: Bounds) -> None:
+    def _begin(self, bounds: ReplicaBounds) -> None:
         """Begin to read now, so that no deletion from now on can be missed."""
         self._aim = bounds
         self._marker = replace(
@@ -239,10 +243,10 @@ class FollowedStore:
             self._store.put_many([], self._known(), self.job.first_live_segment)
             self._written_ms = self._clock()
 
-    def checkpoint(self, folder: Path) -> None:
+    def create_checkpoint(self, folder: Path) -> None:
         """Copy the store as it is now to `folder`, which must not exist, by hard links."""
         self.mark()
-        self._store.checkpoint(folder)
+        self._store.create_checkpoint(folder)
 
     def close(self) -> None:
         """Write the marker and release the store. May be called twice."""

@@ -1,4 +1,4 @@
-"""The `.checkpoint` file: a readable copy of a task's changelog offsets, in the text format of Kafka Streams.
+"""The `.create_checkpoint` file: a readable copy of a task's changelog offsets, in the text format of Kafka Streams.
 
 The source of truth is the marker in RocksDB; this file is for users and tools. It is written to a temporary file, fsynced and
 renamed.

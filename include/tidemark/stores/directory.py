@@ -41,7 +41,7 @@ class TaskDirectory:
         self._lock = FolderLock(folder)
 
     @property
-    def checkpoint_path(self) -> Path:
+    def checkpoint_file(self) -> Path:
         return self.folder / CHECKPOINT_FILE
 
     def store_path(self, store: str) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from sortedcontainers import SortedDict
 
 from tidemark.stores.protocol import Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 
 class MemoryStore:
@@ -15,17 +15,17 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._segments: dict[int, SortedDict[bytes, bytes]] = {}
-        self._marker: Marker | None = None
+        self._marker: StoreCheckpoint | None = None
 
     @property
-    def marker(self) -> Marker | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         return self._marker
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         held = self._segments.get(segment, {})
         return [held.get(key) for key in keys]
 
-    def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
+    def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         for write in writes:
             if first_live_segment is not None and write.segment < first_live_segment:
                 continue
@@ -35,7 +35,7 @@ class MemoryStore:
                     held.pop(key, None)
                 else:
                     held[key] = value
-        self._marker = marker
+        self._marker = checkpoint
         if first_live_segment is not None:
             for expired in [segment for segment in self._segments if segment < first_live_segment]:
                 del self._segments[expired]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 WHOLE = 0
 """The only segment of a key-value store."""
@@ -29,13 +29,13 @@ class Store(Protocol):
     """One state store of one task."""
 
     @property
-    def marker(self) -> Marker | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         """The position of the contents in the history of the task; None in a new store."""
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values in the keys' order; None for a key that does not exist."""
 
-    def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
+    def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         """Write everything and the marker atomically, then drop the segments before `first_live_segment`."""
 
     def segments(self) -> list[int]:

@@ -29,7 +29,7 @@ from rocksdict import (
 from tidemark.atomic_file import NO_ROOM
 from tidemark.errors import SavepointFailed, StoreFailed, TaskCorrupted
 from tidemark.stores.protocol import Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 _READ_BUFFER_BYTES = 4 << 20
 _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
@@ -69,7 +69,7 @@ class RocksStore:
             if any(words in str(error) for words in _NO_ROOM):
                 raise StoreFailed(f"cannot open the store in {folder}: {error}; free its disk") from error
             raise TaskCorrupted(f"cannot open the store in {folder}: {error}") from error
-        self._marker = Marker.from_bytes(stored) if stored is not None else None
+        self._marker = StoreCheckpoint.from_bytes(stored) if stored is not None else None
         self._closed = False
 
     def _family(self, name: str) -> tuple[Rdict, ColumnFamily]:
@@ -84,7 +84,7 @@ class RocksStore:
         return held
 
     @property
-    def marker(self) -> Marker | None:
+    def checkpoint(self) -> StoreCheckpoint | None:
         return self._marker
 
     def get_many(self, segment: int, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -94,13 +94,13 @@ class RocksStore:
         values: Any = held[0].get(list(keys))
         return list(values)
 
-    def put_many(self, writes: Sequence[Writes], marker: Marker, first_live_segment: int | None) -> None:
+    def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
         with self._writing():
             self._fill(batch, writes, first_live_segment)
-            batch.put(MARKER_KEY, marker.to_bytes())
+            batch.put(MARKER_KEY, checkpoint.to_bytes())
             self._db.write(batch)
-        self._marker = marker
+        self._marker = checkpoint
         if first_live_segment is not None:
             self._drop_before(first_live_segment)
 
@@ -111,15 +111,15 @@ class RocksStore:
             self._fill(batch, writes, None)
             self._db.write(batch, self._bulk)
 
-    def finish_load(self, marker: Marker) -> None:
+    def finish_load(self, checkpoint: StoreCheckpoint) -> None:
         """Flush what `load_many` wrote, then write the marker: its presence means that the load is complete."""
         batch = WriteBatch(raw_mode=True)
-        batch.put(MARKER_KEY, marker.to_bytes())
+        batch.put(MARKER_KEY, checkpoint.to_bytes())
         with self._writing():
             self._flush()
             self._db.write(batch)
             self._flush()
-        self._marker = marker
+        self._marker = checkpoint
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -188,7 +188,7 @@ class RocksStore:
     def _families(self) -> list[Rdict]:
         return [self._db, *(family for family, _ in self._segments.values())]
 
-    def checkpoint(self, folder: Path) -> None:
+    def create_checkpoint(self, folder: Path) -> None:
         """Make `folder`, which must not exist, a copy of this store's current state, by hard links on the same file system.
 
         Flushes first, so the copy opens with the same contents and marker. Blocks for tens of milliseconds, longer if much

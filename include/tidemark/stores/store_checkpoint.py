@@ -10,7 +10,7 @@ from tidemark.errors import TaskCorrupted
 
 
 @dataclass(frozen=True)
-class Marker:
+class StoreCheckpoint:
     """The position of a store in the history of its task.
 
     `source_offsets` are next offsets by source topic. `changelog_offset` is the changelog's read_uncommitted end after the
@@ -33,7 +33,7 @@ class Marker:
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Marker:
+    def from_bytes(cls, data: bytes) -> StoreCheckpoint:
         """Read what `to_bytes` wrote. Raises `TaskCorrupted`."""
         try:
             return cls(**json.loads(data))

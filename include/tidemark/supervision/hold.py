@@ -129,18 +129,21 @@ def stale_because(var_dir: Path, application_id: str, hold: Hold) -> str | None:
 
 def describe_hold(var_dir: Path, application_id: str, hold: Hold) -> str:
     """Describe who holds the application and why, for a log line of a launcher that waits; name the remedy if it is stale."""
-    told = f"{application_id} is held by {hold.by}: {hold.reason}"
+    summary = f"{application_id} is held by {hold.by}: {hold.reason}"
     stale = stale_because(var_dir, application_id, hold)
     if stale is None:
-        return told
-    return f"{told}; the hold is stale ({stale}): run the command of the hold again, or remove the hold with `tidemark clean`"
+        return summary
+    return (
+        f"{summary}; the hold is stale ({stale}): run the command of the hold again, or remove the hold with `tidemark "
+        "clean`"
+    )
 
 
-def take_hold(var_dir: Path, application_id: str, hold: Hold, say: Callable[[str], object] = log.warning) -> Hold:
+def take_hold(var_dir: Path, application_id: str, hold: Hold, notify: Callable[[str], object] = log.warning) -> Hold:
     """Take the hold of an application, and return the hold that then exists.
 
     If the same holder takes it again, the instances recorded before are kept. A stale hold of another holder is taken over
-    after a message through `say`. Raises `TaskLocked` naming the holder if another one that is not stale has it.
+    after a message through `notify`. Raises `TaskLocked` naming the holder if another one that is not stale has it.
     """
     path = hold_path(var_dir, application_id)
     with _locked(path):
@@ -152,7 +155,7 @@ def take_hold(var_dir: Path, application_id: str, hold: Hold, say: Callable[[str
                     f"{application_id} is held by {there.by} ({there.reason}): wait until that has ended; if nothing works "
                     f"on it any more, remove {path}"
                 )
-            say(f"taking over the stale hold of {there.by} ({there.reason}): {stale}")
+            notify(f"taking over the stale hold of {there.by} ({there.reason}): {stale}")
             there = None
         if there is not None:
             instances = tuple(sorted({*there.instances, *hold.instances}))
@@ -183,7 +186,7 @@ def acting_for(case_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def holding(var_dir: Path, application_id: str, say: Callable[[str], object]) -> Iterator[None]:
+def holding(var_dir: Path, application_id: str, notify: Callable[[str], object]) -> Iterator[None]:
     """Hold the application while the block runs, as this process or as the case that it acts for.
 
     A hold that this holder already had is kept afterwards. SIGTERM and SIGHUP end the block like an exception, so that the
@@ -197,7 +200,7 @@ def holding(var_dir: Path, application_id: str, say: Callable[[str], object]) ->
     there = read_hold(var_dir, application_id)
     had_it = there is not None and there.by == hold.by and there.process == hold.process
     with _ended_by_signals():
-        take_hold(var_dir, application_id, hold, say)
+        take_hold(var_dir, application_id, hold, notify)
         try:
             yield
         finally:

@@ -22,7 +22,7 @@ from tidemark.supervision.stop import ask_to_stop, kill_rest
 _KILLED_WITHIN_S = 10.0
 
 
-def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, say: Callable[[str], None]) -> Hold:
+def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, report: Callable[[str], None]) -> Hold:
     """Take the hold, stop every instance on this machine, and return when none runs. May be called again.
 
     Each instance commits its batch and ends. Those that still run after the grace time are killed, which loses nothing.
@@ -30,16 +30,16 @@ def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, sa
     and `OutcomeUnknown` if an instance cannot be stopped.
     """
     instances = known_instances(var_dir, application_id)
-    hold = take_hold(var_dir, application_id, Hold(by, reason, wall_clock_ms(), _living(instances)), say)
+    hold = take_hold(var_dir, application_id, Hold(by, reason, wall_clock_ms(), _living(instances)), report)
     for files in instances:
         _await_launcher(files)
     # A launch that began before the hold was taken has written its record by now.
     instances = known_instances(var_dir, application_id)
-    hold = take_hold(var_dir, application_id, Hold(by, reason, hold.since_ms, _living(instances)), say)
+    hold = take_hold(var_dir, application_id, Hold(by, reason, hold.since_ms, _living(instances)), report)
     for files in instances:
         seen = observe(files)
         if seen.liveness.is_alive_here:
-            say(f"stopping instance {files.key}: it commits its batch and ends")
+            report(f"stopping instance {files.key}: it commits its batch and ends")
             ask_to_stop(seen)
     if not wait_until(lambda: not _living(instances), STOP_GRACE_S):
         for files in instances:
@@ -48,7 +48,7 @@ def stop_under_hold(var_dir: Path, application_id: str, by: str, reason: str, sa
         raise OutcomeUnknown(
             f"failed to stop every instance of {application_id}: see `tidemark status`, end them, and try again"
         )
-    say(f"{len(hold.instances)} running instances were stopped")
+    report(f"{len(hold.instances)} running instances were stopped")
     return hold
 
 

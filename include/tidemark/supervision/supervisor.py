@@ -1,8 +1,9 @@
 """The supervisor of an instance: the parent of its processes, which records their launch and exit code and stops them.
 
-Run it as `python -m tidemark.supervision.supervisor … -- COMMAND`, as the leader of a new session. It exists because the operator
-that launches an instance ends, and only a parent process learns an exit code. It sends SIGTERM only to the Python driver: the
-JVM of spark-submit must live until the driver has committed its batch. It kills what has not ended after `--grace-s`.
+Run it as `python -m tidemark.supervision.supervisor … -- COMMAND`, as the leader of a new session. It exists because the
+operator that launches an instance ends, and only a parent process learns an exit code. It sends SIGTERM only to the Python
+driver: the JVM of spark-submit must live until the driver has committed its batch. It kills what has not ended after
+`--grace-s`.
 """
 
 from __future__ import annotations
@@ -91,18 +92,18 @@ def run(order: Order) -> int:
         preexec_fn=_unblock_signals,
     )
     stop_by: float | None = None
-    told: int | None = None
+    summary: int | None = None
     while child.poll() is None:
         received = signal.sigtimedwait(_WAITED_FOR, _TICK_S)
         if received and received.si_signo in _STOP_SIGNALS and stop_by is None:
             stop_by = time.monotonic() + order.grace_s
         if stop_by is None:
             continue
-        if told is None:
+        if summary is None:
             # Sent once: after the driver has ended, its JVM must live to pass the exit code on.
             driver = find_driver(order.script)
-            told = driver.pid if driver else child.pid
-            _signal(told, signal.SIGTERM)
+            summary = driver.pid if driver else child.pid
+            _signal(summary, signal.SIGTERM)
         if time.monotonic() >= stop_by:
             _kill_session()
     _wait_for_leftovers()

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidemark.tasks.operators.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, Rows
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import TaskNode
 
 _BITS = 32
@@ -35,8 +35,8 @@ def behind(sequence: int) -> int:
 class ForkNumbers:
     """Assigns numbers to the results of one batch."""
 
-    def __init__(self, roads: Roads) -> None:
-        self._roads = roads
+    def __init__(self, paths: RecordPaths) -> None:
+        self._roads = paths
         self._next = 1
         self._before: dict[str, tuple[int, Numbers]] = {}
         """By fork, its first number, and the `__seq` of each result before it was numbered."""

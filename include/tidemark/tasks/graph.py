@@ -30,12 +30,12 @@ from tidemark.tasks.order import Origins, RecordOrder, placed
 from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.rows import KEY, SEQUENCE, TIMESTAMP, Rows, no_rows, rows_schema
 from tidemark.topology.keyless import needs_key_of
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import (
     Aggregation,
-    Branch,
     Column,
     Map,
+    Pipeline,
     Process,
     Reduce,
     RowSink,
@@ -84,10 +84,10 @@ class TaskGraph:
         Raises `InvalidTopology` if user code cannot be imported.
         """
         self._subtopology = subtopology
-        self._roads = Roads(subtopology)
+        self._roads = RecordPaths(subtopology)
         self._order = RecordOrder(self._roads)
         self._columns: dict[str, Sequence[Column]] = {
-            **{branch.end: branch.columns for branch in subtopology.branches if branch.enters},
+            **{pipeline.end: pipeline.columns for pipeline in subtopology.pipelines if pipeline.enters},
             **{aggregation.node: aggregation.columns for aggregation in subtopology.aggregations},
             **{node.node: node.columns for node in subtopology.nodes},
         }
@@ -102,7 +102,7 @@ class TaskGraph:
 
     def run(
         self,
-        tables: Sequence[tuple[Branch, pa.Table]],
+        tables: Sequence[tuple[Pipeline, pa.Table]],
         stores: Mapping[str, PendingStore],
         task_time: BatchTime,
         before: StreamTimes,
@@ -118,15 +118,15 @@ class TaskGraph:
         emitted: dict[str, Rows] = {}
         late_rows = 0
         entered = [
-            (branch, entering_rows(table, [c.name for c in branch.columns], rows_schema(branch.columns)))
-            for branch, table in tables
-            if branch.enters
+            (pipeline, entering_rows(table, [c.name for c in pipeline.columns], rows_schema(pipeline.columns)))
+            for pipeline, table in tables
+            if pipeline.enters
         ]
-        partials = [(branch, table) for branch, table in tables if branch.aggregation is not None]
+        partials = [(pipeline, table) for pipeline, table in tables if pipeline.aggregation is not None]
         numbered, newest, origins = self._order.number(entered, partials)
-        emitted.update((branch.end, rows) for (branch, _), rows in zip(entered, numbered, strict=True))
-        for (branch, table), places in zip(partials, newest, strict=True):
-            aggregation = branch.aggregation
+        emitted.update((pipeline.end, rows) for (pipeline, _), rows in zip(entered, numbered, strict=True))
+        for (pipeline, table), places in zip(partials, newest, strict=True):
+            aggregation = pipeline.aggregation
             if aggregation is not None:
                 at = times.advance(aggregation, [table.column("max_ts")])
                 done = self._aggregations[aggregation.node].run([table], stores, at)
@@ -209,7 +209,7 @@ def _aggregate(aggregation: Aggregation, emits: bool) -> Operator:
 
 
 def _operator(
-    node: TaskNode, columns: Mapping[str, Sequence[Column]], roads: Roads, wall_ms: int, sql_memory_bytes: int
+    node: TaskNode, columns: Mapping[str, Sequence[Column]], paths: RecordPaths, wall_ms: int, sql_memory_bytes: int
 ) -> Operator:
     match node:
         case Suppress():
@@ -219,11 +219,11 @@ def _operator(
         case TableSource():
             return TableSourceOperator(node)
         case StreamTableJoin():
-            return StreamTableJoinOperator(node, roads.met(node))
+            return StreamTableJoinOperator(node, paths.met(node))
         case TableTableJoin():
-            return TableTableJoinOperator(node, roads.met(node))
+            return TableTableJoinOperator(node, paths.met(node))
         case StreamStreamJoin():
-            return StreamStreamJoinOperator(node, roads.met(node))
+            return StreamStreamJoinOperator(node, paths.met(node))
         case Process():
             return ProcessOperator(node, wall_ms)
         case Map():

@@ -6,7 +6,7 @@ topics with equal times, one that feeds the table of a join comes before one tha
 decides. Records that Spark filtered out are not known here, so they do not count.
 
 Every row of the task loop carries the position of its record as `__seq`. Rows that one record produced on two paths carry the
-same `__seq`; `topology.roads` decides which of them comes first.
+same `__seq`; `topology.paths` decides which of them comes first.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import pyarrow as pa
 from tidemark.tasks.forks import record_of
 from tidemark.tasks.operators.columns import Numbers, in_sequence, numbers, with_sequence
 from tidemark.tasks.rows import SEQUENCE, TIMESTAMP, Rows
-from tidemark.topology.paths import Roads
-from tidemark.topology.plan import Branch
+from tidemark.topology.paths import RecordPaths
+from tidemark.topology.plan import Pipeline
 
 
 class RecordOrder:
     """The order of one sub-topology. Holds no state."""
 
-    def __init__(self, roads: Roads) -> None:
-        self._ranks = roads.source_ranks()
+    def __init__(self, paths: RecordPaths) -> None:
+        self._ranks = paths.source_ranks()
 
     def number(
-        self, entered: Sequence[tuple[Branch, Rows]], partials: Sequence[tuple[Branch, pa.Table]]
+        self, entered: Sequence[tuple[Pipeline, Rows]], partials: Sequence[tuple[Pipeline, pa.Table]]
     ) -> tuple[list[Rows], list[pa.Table], Origins]:
         """Return each path's rows with positions as `__seq` (until now their offsets), and tables of positions.
 

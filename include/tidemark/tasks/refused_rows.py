@@ -56,10 +56,10 @@ class Refusals:
 
     def add(self, sequence: int, key: str | None, row: Mapping[str, Any] | None, error: Exception) -> None:
         """Add a row with the error that was raised for it."""
-        told = "".join(traceback.format_exception(error)) if len(self._rows) < _TRACEBACKS else None
+        summary = "".join(traceback.format_exception(error)) if len(self._rows) < _TRACEBACKS else None
         text = _beginning(f"{type(error).__name__}: {error}", _ERROR_BYTES)
         # The end of a traceback shows where the error was raised.
-        self._rows.append(RefusedRow(self._node, sequence, key, row, text, told and _end(told, _TRACEBACK_BYTES)))
+        self._rows.append(RefusedRow(self._node, sequence, key, row, text, summary and _end(summary, _TRACEBACK_BYTES)))
 
     def rows(self) -> Sequence[RefusedRow]:
         """Return all refused rows."""

@@ -20,7 +20,7 @@ from tidemark.stores.directory import TaskDirectory
 from tidemark.stores.layout import bytes_list
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Store
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import NO_STREAM_TIME, StreamTimes
 from tidemark.tasks.graph import GraphResult, SinkRecords, TaskGraph
 from tidemark.tasks.operator import BatchTime
@@ -29,7 +29,7 @@ from tidemark.tasks.refused_rows import RefusedRow
 from tidemark.tasks.update import NO_KEY, REFUSED, TOO_LARGE, DeadLetter, Output, StoreUpdate, TaskUpdate
 from tidemark.tasks.values import first_live_segment, value_layouts, value_signature
 from tidemark.topology.keyless import takes_keyless
-from tidemark.topology.plan import Branch, OnError, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
+from tidemark.topology.plan import OnError, Pipeline, Process, Reduce, Sink, StoreSpec, SubTopology, TaskNode
 
 Origin = tuple[str, int | None]
 """Topic and offset of the record from which an output comes; the offset is None if there is no such record."""
@@ -64,7 +64,7 @@ class TaskInput:
     """
 
     ends: Mapping[str, int]
-    branches: Sequence[pa.Table]
+    pipelines: Sequence[pa.Table]
     dead_letters: tuple[DeadLetter, ...]
 
 
@@ -109,7 +109,7 @@ class Task:
         self._sink_partitions = sink_partitions
         self._limits = limits
         self._graph = TaskGraph(subtopology, wall_ms, sql_memory_bytes)
-        self._takes_keyless = [takes_keyless(subtopology, branch) for branch in subtopology.branches]
+        self._takes_keyless = [takes_keyless(subtopology, pipeline) for pipeline in subtopology.pipelines]
         self._placers: dict[str, Placer] = {
             sink.node: placer(sink.partitioner, task_id.partition)
             for sink in subtopology.sinks
@@ -157,17 +157,17 @@ class Task:
         rows = filtered_rows = 0
         # Several branches may need the key that a record does not have; it is one dead letter.
         bad_rows = sum(letter.reason == NO_KEY for letter in given.dead_letters)
-        tables: list[tuple[Branch, pa.Table]] = []
+        tables: list[tuple[Pipeline, pa.Table]] = []
         outputs: list[Output] = []
         letters = list(given.dead_letters)
         seen: set[int] = set()
-        branches = zip(self.subtopology.branches, self._takes_keyless, given.branches, strict=bool(given.branches))
-        for branch, has_keyless, table in branches:
+        pipelines = zip(self.subtopology.pipelines, self._takes_keyless, given.pipelines, strict=bool(given.pipelines))
+        for pipeline, has_keyless, table in pipelines:
             status = table.column("status").to_numpy()
             row_counts = table.column("rows").to_numpy()
-            if branch.source not in seen:
+            if pipeline.source not in seen:
                 # Every branch of a source sees all of its bad records.
-                seen.add(branch.source)
+                seen.add(pipeline.source)
                 bad_rows += int(row_counts[status == Status.BAD].sum())
             filtered_rows += int(row_counts[status == Status.FILTERED].sum())
             # A filtered record was processed: it advances the task's stream time, but that of no node.
@@ -179,8 +179,8 @@ class Task:
             rows += int(row_counts[is_good].sum())
             if good.num_rows == 0:
                 continue
-            tables.append((branch, good))
-            outputs += self._forward(branch, good, letters)
+            tables.append((pipeline, good))
+            outputs += self._forward(pipeline, good, letters)
         pending = {name: PendingStore(store) for name, store in self._stores.items()}
         at = BatchTime(self.stream_times.task_ms, task_ms, wall_ms)
         done = self._graph.run(tables, pending, at, self.stream_times, least_stream_time_ms)
@@ -230,9 +230,9 @@ class Task:
                         "per key"
                     )
 
-    def _forward(self, branch: Branch, good: pa.Table, letters: list[DeadLetter]) -> list[Output]:
+    def _forward(self, pipeline: Pipeline, good: pa.Table, letters: list[DeadLetter]) -> list[Output]:
         """Return the records of a stateless path, in the source's order, with the source's headers."""
-        if not branch.sinks:
+        if not pipeline.sinks:
             return []
         ordered = good.sort_by("record_offset")
         columns = (
@@ -248,10 +248,10 @@ class Task:
             for message, found in zip(messages, headers.to_pylist(), strict=True):
                 if found:
                     message["headers"] = [(header["key"], header["value"]) for header in found]
-        topic, offsets = self.subtopology.sources[branch.source].topic, ordered.column("record_offset")
+        topic, offsets = self.subtopology.sources[pipeline.source].topic, ordered.column("record_offset")
         return [
             output
-            for sink in branch.sinks
+            for sink in pipeline.sinks
             for output in self._outputs(sink, messages, lambda number: (topic, offsets[number].as_py()), letters)
         ]
 
@@ -340,7 +340,7 @@ class Task:
         changed = {store.store: store for store in update.stores}
         for spec in self.subtopology.stores:
             store_update = changed.get(spec.name)
-            marker = Marker(
+            checkpoint = StoreCheckpoint(
                 application_id=self.application_id,
                 topology_version=self.topology_version,
                 store=spec.name,
@@ -352,7 +352,7 @@ class Task:
                 changelog_offset=changelog_offset(self.application_id, spec, update, changelog_offsets),
             )
             writes = store_update.writes if store_update else ()
-            self._stores[spec.name].put_many(writes, marker, first_live_segment(spec, marker.stream_time_ms))
+            self._stores[spec.name].put_many(writes, checkpoint, first_live_segment(spec, checkpoint.stream_time_ms))
         self.next_offsets = {topic: end for topic, (_, end) in update.sources.items()}
         self.stream_times = update.stream_times
         self.batch = update.batch
@@ -364,16 +364,16 @@ class Task:
         self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
-        """Copy the markers' offsets to `.checkpoint`, close the stores and release the folder."""
+        """Copy the markers' offsets to `.create_checkpoint`, close the stores and release the folder."""
         offsets: dict[TopicPartition, int] = {}
         for spec in self.subtopology.stores:
-            marker = self._stores[spec.name].marker
-            if marker is not None and spec.is_logged:
+            checkpoint = self._stores[spec.name].checkpoint
+            if checkpoint is not None and spec.is_logged:
                 changelog = TopicPartition(changelog_of(self.application_id, spec), self.id.partition)
-                offsets[changelog] = marker.changelog_offset
+                offsets[changelog] = checkpoint.changelog_offset
         for store in self._stores.values():
             store.close()
-        write_checkpoint(self._directory.checkpoint_path, offsets)
+        write_checkpoint(self._directory.checkpoint_file, offsets)
         self._directory.close()
 
 

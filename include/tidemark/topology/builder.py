@@ -17,7 +17,7 @@ from tidemark.names import changelog_topic, commits_topic, dlq_topic, events_top
 from tidemark.topology.contracts import checked_expects
 from tidemark.topology.describe import describe
 from tidemark.topology.draft import Draft
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import Acks, Column, Expected, Guarantee, Source, TopologyPlan
 from tidemark.topology.schema import KEY, RESERVED, TIMESTAMP, parse_schema
 from tidemark.topology.sql.expressions import bare_column, expression_type, quoted
@@ -42,17 +42,17 @@ class Topology:
         *,
         guarantee: str = Guarantee.EXACTLY_ONCE.value,
         optimised: bool = False,
-        survives: int = 0,
+        tolerated_broker_failures: int = 0,
         acks: str = Acks.ALL.value,
     ) -> None:
         """Create the application; its consumer group, topics and state folder are named after it.
 
         `guarantee` is `exactly_once` or `at_least_once`. With `optimised`, equal repartitions share a topic, and a table's
-        topic is its own changelog. `survives` is the number of brokers that may be lost at once, while nothing acknowledged
-        is lost and the application continues. Tidemark creates its own topics accordingly, an instance refuses to start on
-        topics that do not comply, and the durability check compares them. `acks` is what an output waits for until it counts
-        as written: `all` in-sync replicas; with `at_least_once` also `1` (its leader) or `0` (no replica). Topics on which
-        state depends always wait for all.
+        topic is its own changelog. `tolerated_broker_failures` is the number of brokers that may be lost at once, while
+        nothing acknowledged is lost and the application continues. Tidemark creates its own topics accordingly, an instance
+        refuses to start on topics that do not comply, and the durability check compares them. `acks` is what an output waits
+        for until it counts as written: `all` in-sync replicas; with `at_least_once` also `1` (its leader) or `0` (no replica).
+        Topics on which state depends always wait for all.
 
         Raises `InvalidTopology` for a name that Kafka does not accept, and for guarantees that exclude each other.
         """
@@ -79,12 +79,17 @@ class Topology:
                 f"application {application_id}: guarantee {guarantee!r} is unknown; use {' or '.join(guarantees)}"
             )
         self.guarantee = guarantees[guarantee]
-        if isinstance(survives, bool) or not isinstance(survives, int) or survives < 0:
+        if (
+            isinstance(tolerated_broker_failures, bool)
+            or not isinstance(tolerated_broker_failures, int)
+            or tolerated_broker_failures < 0
+        ):
             raise InvalidTopology(
-                f"application {application_id}: survives={survives!r} is not a number of brokers; use 0, or 1 with 3 replicas"
+                f"application {application_id}: tolerated_broker_failures={tolerated_broker_failures!r} is not a number of "
+                "brokers; use 0, or 1 with 3 replicas"
             )
-        self.survives = survives
-        self.acks = _acks(application_id, acks, self.guarantee, survives)
+        self.tolerated_broker_failures = tolerated_broker_failures
+        self.acks = _acks(application_id, acks, self.guarantee, tolerated_broker_failures)
         decided = OPTIMISED.get()
         self._draft = Draft(application_id, optimised if decided is None else decided)
 
@@ -203,12 +208,17 @@ class Topology:
             )
         subtopologies = draft.sub_topologies()
         plan = TopologyPlan(
-            self.application_id, self.version, self.guarantee, subtopologies, survives=self.survives, acks=self.acks
+            self.application_id,
+            self.version,
+            self.guarantee,
+            subtopologies,
+            tolerated_broker_failures=self.tolerated_broker_failures,
+            acks=self.acks,
         )
         _refuse_internal_topics(plan)
         _refuse_loops(plan)
         for subtopology in subtopologies:
-            Roads(subtopology).check()
+            RecordPaths(subtopology).check()
         return plan
 
     def describe(self) -> str:
@@ -216,8 +226,8 @@ class Topology:
         return describe(self.plan())
 
 
-def _acks(application_id: str, acks: str, guarantee: Guarantee, survives: int) -> Acks:
-    """Parse `acks`. Raises `InvalidTopology` if it contradicts the guarantee or `survives`."""
+def _acks(application_id: str, acks: str, guarantee: Guarantee, tolerated_broker_failures: int) -> Acks:
+    """Parse `acks`. Raises `InvalidTopology` if it contradicts the guarantee or `tolerated_broker_failures`."""
     known = {member.value: member for member in Acks}
     if not isinstance(acks, str) or acks not in known:
         raise InvalidTopology(
@@ -229,10 +239,10 @@ def _acks(application_id: str, acks: str, guarantee: Guarantee, survives: int) -
             f"application {application_id}: acks={acks!r} with exactly_once: a transaction waits for all replicas in sync; "
             "leave acks out, or use guarantee='at_least_once'"
         )
-    if found is not Acks.ALL and survives:
+    if found is not Acks.ALL and tolerated_broker_failures:
         raise InvalidTopology(
-            f"application {application_id}: acks={acks!r} with survives={survives}: outputs that only a leader has are lost "
-            "with its broker; leave one of the two out"
+            f"application {application_id}: acks={acks!r} with tolerated_broker_failures={tolerated_broker_failures}: outputs "
+            "that only a leader has are lost with its broker; leave one of the two out"
         )
     return found
 
@@ -310,12 +320,12 @@ def _edges(plan: TopologyPlan) -> Mapping[str, set[str]]:
     after: defaultdict[str, set[str]] = defaultdict(set)
     readers = {source.topic: source.node for s in plan.subtopologies for source in s.sources}
     for subtopology in plan.subtopologies:
-        for branch in subtopology.branches:
-            road = [subtopology.sources[branch.source].node, *(step.node for step in branch.steps), branch.end]
-            road += [branch.aggregation.node] if branch.aggregation else []
-            for before, node in pairwise(road):
+        for pipeline in subtopology.pipelines:
+            path = [subtopology.sources[pipeline.source].node, *(step.node for step in pipeline.steps), pipeline.end]
+            path += [pipeline.aggregation.node] if pipeline.aggregation else []
+            for before, node in pairwise(path):
                 after[before].add(node)
-            after[branch.end] |= {sink.node for sink in branch.sinks}
+            after[pipeline.end] |= {sink.node for sink in pipeline.sinks}
         for row_node in subtopology.nodes:
             for before in row_node.inputs:
                 after[before].add(row_node.node)

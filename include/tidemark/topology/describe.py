@@ -36,9 +36,9 @@ class _Node:
 
 def describe(plan: TopologyPlan) -> str:
     """Return several lines without a newline at the end. The same plan always gives the same text."""
-    brokers = "1 broker" if plan.survives == 1 else f"{plan.survives} brokers"
-    survives = f", survives the loss of {brokers}" if plan.survives else ""
-    promises = f"{plan.guarantee.value}, acks={plan.acks.value}{survives}"
+    brokers = "1 broker" if plan.tolerated_broker_failures == 1 else f"{plan.tolerated_broker_failures} brokers"
+    tolerated_broker_failures = f", survives the loss of {brokers}" if plan.tolerated_broker_failures else ""
+    promises = f"{plan.guarantee.value}, acks={plan.acks.value}{tolerated_broker_failures}"
     lines = [
         f"Application: {plan.application_id} (version {plan.version}, {promises})",
         "Topologies:",
@@ -74,14 +74,14 @@ def _nodes(subtopology: SubTopology) -> dict[str, _Node]:
             nodes[previous].after.append(name)
         return name
 
-    for branch in subtopology.branches:
-        end = subtopology.sources[branch.source].node
-        for step in branch.steps:
+    for pipeline in subtopology.pipelines:
+        end = subtopology.sources[pipeline.source].node
+        for step in pipeline.steps:
             end = add(end, step.node, f"Processor: {step.node} (stores: [])", SPARK)
-        if branch.aggregation:
-            node, store = branch.aggregation.node, branch.aggregation.store.name
+        if pipeline.aggregation:
+            node, store = pipeline.aggregation.node, pipeline.aggregation.store.name
             add(end, node, f"Processor: {node} (stores: [{store}])", BOTH)
-        for sink in branch.sinks:
+        for sink in pipeline.sinks:
             add(end, sink.node, f"Sink: {sink.node} (topic: {sink.topic})", TASK_LOOP)
     for row_node in subtopology.nodes:
         if isinstance(row_node, RowSink):

@@ -10,8 +10,8 @@ from tidemark.names import changelog_topic, is_legal_name
 from tidemark.topology.keyless import with_checked_keys, with_null_keys
 from tidemark.topology.plan import (
     Aggregation,
-    Branch,
     Column,
+    Pipeline,
     Sink,
     Source,
     Step,
@@ -24,7 +24,7 @@ LONGEST_TOPIC = 249
 
 
 @dataclass
-class BranchDraft:
+class PipelineDraft:
     """A path from a source; `end` is the last node before the aggregation, the task loop or the sinks."""
 
     topic: str
@@ -44,7 +44,7 @@ class Draft:
     is_optimised: bool = False
     next_index: int = 0
     sources: dict[str, Source] = field(default_factory=dict)
-    branches: list[BranchDraft] = field(default_factory=list)
+    pipelines: list[PipelineDraft] = field(default_factory=list)
     nodes: list[TaskNode] = field(default_factory=list)
     dead_ends: dict[str, str] = field(default_factory=dict)
     stores: dict[str, str] = field(default_factory=dict)
@@ -104,14 +104,14 @@ class Draft:
         first = next(topic for topic in self.sources if topic in roots)
         self._groups.update(dict.fromkeys(roots, first))
 
-    def branch(self, topic: str, end: str, steps: tuple[Step, ...], columns: tuple[Column, ...]) -> BranchDraft:
+    def pipeline(self, topic: str, end: str, steps: tuple[Step, ...], columns: tuple[Column, ...]) -> PipelineDraft:
         """Return the path to `end` that ends in sinks or in the task loop. There is one per node."""
-        for known in self.branches:
+        for known in self.pipelines:
             if known.aggregation is None and known.end == end:
                 return known
         self.dead_ends.pop(end, None)
-        self.branches.append(BranchDraft(topic, end, steps, columns))
-        return self.branches[-1]
+        self.pipelines.append(PipelineDraft(topic, end, steps, columns))
+        return self.pipelines[-1]
 
     def add_node(self, node: TaskNode, *, is_end: bool = False) -> None:
         """Add a node of the task loop. It is a dead end until another node takes its output, unless it `is_end`."""
@@ -129,18 +129,18 @@ class Draft:
                 continue
             sources = tuple(source for topic, source in self.sources.items() if self.group(topic) == lead)
             index_of = {source.topic: i for i, source in enumerate(sources)}
-            branches = tuple(
-                Branch(index_of[b.topic], b.end, b.steps, b.columns, b.aggregation, tuple(b.sinks), b.enters)
-                for b in self.branches
+            pipelines = tuple(
+                Pipeline(index_of[b.topic], b.end, b.steps, b.columns, b.aggregation, tuple(b.sinks), b.enters)
+                for b in self.pipelines
                 if b.topic in index_of
             )
-            reached = {branch.aggregation.node if branch.aggregation else branch.end for branch in branches}
+            reached = {pipeline.aggregation.node if pipeline.aggregation else pipeline.end for pipeline in pipelines}
             nodes: list[TaskNode] = []
             for node in self.nodes:
                 if reached & set(node.inputs):
                     nodes.append(node)
                     reached.add(node.node)
-            found.append(SubTopology(len(found), sources, branches, tuple(nodes)))
+            found.append(SubTopology(len(found), sources, pipelines, tuple(nodes)))
         return with_checked_keys(with_null_keys(found))
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.aggregates import aggregate_name, build_aggregate, parse_aggregate
-from tidemark.topology.draft import BranchDraft, check_row_columns
+from tidemark.topology.draft import PipelineDraft, check_row_columns
 from tidemark.topology.durations import Duration
 from tidemark.topology.plan import Aggregate, Aggregation, Column, Fold, Number, Reduce, StoreSpec, TaskNode, Window
 from tidemark.topology.schema import parse_schema
@@ -275,7 +275,7 @@ class GroupedStream:
         aggregation = Aggregation(node, spec, window, stream.key_name, aggregates, columns)
         stream.draft.dead_ends.pop(stream.node, None)
         (topic,) = stream.topics
-        stream.draft.branches.append(BranchDraft(topic, stream.node, stream.steps, stream.columns, aggregation))
+        stream.draft.pipelines.append(PipelineDraft(topic, stream.node, stream.steps, stream.columns, aggregation))
         return self._table(aggregation, spec)
 
     def _store(

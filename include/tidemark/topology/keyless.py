@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 from tidemark.topology.plan import (
-    Branch,
     JoinKind,
     Map,
+    Pipeline,
     Process,
     Reduce,
     Rekey,
@@ -23,16 +23,16 @@ from tidemark.topology.plan import (
 from tidemark.topology.schema import KEY
 
 
-def needs_key(subtopology: SubTopology, branch: Branch) -> bool:
+def needs_key(subtopology: SubTopology, pipeline: Pipeline) -> bool:
     """Return whether a node of the branch cannot use a record without a key; such a record is then a dead letter."""
-    return branch.aggregation is not None or any(needs_key_of(*taker) for taker in _takers(subtopology, branch))
+    return pipeline.aggregation is not None or any(needs_key_of(*taker) for taker in _takers(subtopology, pipeline))
 
 
-def takes_keyless(subtopology: SubTopology, branch: Branch) -> bool:
+def takes_keyless(subtopology: SubTopology, pipeline: Pipeline) -> bool:
     """Return whether a record without a key has an effect: in a sink, processor or outer join, or on a join's stream time."""
-    return bool(branch.sinks) or any(
+    return bool(pipeline.sinks) or any(
         isinstance(node, StreamStreamJoin) or not needs_key_of(node, side)
-        for node, side in _takers(subtopology, branch)
+        for node, side in _takers(subtopology, pipeline)
     )
 
 
@@ -45,12 +45,12 @@ def needs_key_of(node: TaskNode, side: int) -> bool:
     return isinstance(node, TableSource | Reduce)
 
 
-def relies_on_key(subtopology: SubTopology, branch: Branch) -> bool:
+def relies_on_key(subtopology: SubTopology, pipeline: Pipeline) -> bool:
     """Return whether a node downstream of the branch keeps or looks up state by the keys of the records.
 
     The state of a key is in the task of that Kafka key: under a key of another text, each task would keep a part of it.
     """
-    return branch.aggregation is not None or any(_keeps_by_key(node) for node, _ in _takers(subtopology, branch))
+    return pipeline.aggregation is not None or any(_keeps_by_key(node) for node, _ in _takers(subtopology, pipeline))
 
 
 def _keeps_by_key(node: TaskNode) -> bool:
@@ -75,7 +75,7 @@ def with_checked_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology
 
 
 def _is_relied_on(subtopology: SubTopology, source: int) -> bool:
-    return any(branch.source == source and relies_on_key(subtopology, branch) for branch in subtopology.branches)
+    return any(pipeline.source == source and relies_on_key(subtopology, pipeline) for pipeline in subtopology.pipelines)
 
 
 def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, ...]:
@@ -91,24 +91,26 @@ def with_null_keys(subtopologies: Sequence[SubTopology]) -> tuple[SubTopology, .
 
 def _leading_to_relaxed_joins(subtopology: SubTopology, kept: Collection[str]) -> Iterator[str]:
     """Yield the sources from which a left or outer join can be reached, directly or through the topics in `kept`."""
-    roads = Roads(subtopology)
-    found = {branch.source for branch in subtopology.branches if any(sink.topic in kept for sink in branch.sinks)}
+    paths = RecordPaths(subtopology)
+    found = {
+        pipeline.source for pipeline in subtopology.pipelines if any(sink.topic in kept for sink in pipeline.sinks)
+    }
     for node in subtopology.nodes:
         is_relaxed = isinstance(node, StreamStreamJoin | StreamTableJoin) and node.kind is not JoinKind.INNER
         if is_relaxed or (isinstance(node, RowSink) and node.sink.topic in kept):
-            found |= roads.sources(node.node)
+            found |= paths.sources(node.node)
     return (subtopology.sources[number].topic for number in found)
 
 
 def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:
-    branches = tuple(
+    pipelines = tuple(
         replace(
-            branch,
-            steps=tuple(replace(s, keeps_null_keys=True) if isinstance(s, Rekey) else s for s in branch.steps),
+            pipeline,
+            steps=tuple(replace(s, keeps_null_keys=True) if isinstance(s, Rekey) else s for s in pipeline.steps),
         )
-        if any(sink.is_repartition and sink.topic in kept for sink in branch.sinks)
-        else branch
-        for branch in subtopology.branches
+        if any(sink.is_repartition and sink.topic in kept for sink in pipeline.sinks)
+        else pipeline
+        for pipeline in subtopology.pipelines
     )
     keyed = {
         node.inputs[0]
@@ -119,12 +121,12 @@ def _keeping(subtopology: SubTopology, kept: Collection[str]) -> SubTopology:
         replace(node, keeps_null_keys=True) if isinstance(node, Map) and node.node in keyed else node
         for node in subtopology.nodes
     )
-    return replace(subtopology, branches=branches, nodes=nodes)
+    return replace(subtopology, pipelines=pipelines, nodes=nodes)
 
 
-def _takers(subtopology: SubTopology, branch: Branch) -> Iterator[tuple[TaskNode, int]]:
+def _takers(subtopology: SubTopology, pipeline: Pipeline) -> Iterator[tuple[TaskNode, int]]:
     """Yield the nodes that take the branch's rows, after filters and selects, and the input at which they do."""
-    names = {branch.end} if branch.enters else set()
+    names = {pipeline.end} if pipeline.enters else set()
     for node in subtopology.nodes:
         for side, name in enumerate(node.inputs):
             if name not in names:

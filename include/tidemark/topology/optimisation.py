@@ -13,7 +13,7 @@ _NUMBERED = re.compile(r"-(?:KSTREAM|KTABLE)-[A-Z-]*(\d{10})")
 
 
 @dataclass(frozen=True)
-class Difference:
+class PlanDifference:
     """The change from the plan without optimisation to the plan with it. Topics are given by name.
 
     `merged`: a repartition topic, and the one that takes its records. `saved`: a changelog, and the table's topic that
@@ -30,13 +30,13 @@ class Difference:
         return not (self.merged or self.saved)
 
 
-def difference(plain: TopologyPlan, optimised: TopologyPlan) -> Difference:
+def difference(plain: TopologyPlan, optimised: TopologyPlan) -> PlanDifference:
     """Compare the two plans of one topology."""
     merged = dict(_merged(plain))
     saved = dict(_saved(plain, optimised))
     old = _numbered(topic for topic in _internal(plain) if topic not in merged and topic not in saved)
     renamed = tuple((was, now) for was, now in zip(old, _numbered(_internal(optimised)), strict=False) if was != now)
-    return Difference(tuple(merged.items()), tuple(saved.items()), renamed)
+    return PlanDifference(tuple(merged.items()), tuple(saved.items()), renamed)
 
 
 def _merged(plain: TopologyPlan) -> Iterator[tuple[str, str]]:
@@ -53,10 +53,10 @@ def _merged(plain: TopologyPlan) -> Iterator[tuple[str, str]]:
 def _repartitions(plain: TopologyPlan, taken: dict[str, str]) -> Iterator[tuple[object, str]]:
     """Yield each repartition topic with its origin: the records' source and the key. Sees `taken` change meanwhile."""
     for subtopology in plain.subtopologies:
-        for branch in subtopology.branches:
-            source = subtopology.sources[branch.source]
-            *before, last = branch.steps or (None,)
-            for sink in branch.sinks:
+        for pipeline in subtopology.pipelines:
+            source = subtopology.sources[pipeline.source]
+            *before, last = pipeline.steps or (None,)
+            for sink in pipeline.sinks:
                 if sink.is_repartition and isinstance(last, Rekey):
                     origin = taken.get(source.topic, source.topic)
                     yield (origin, tuple(before), last.key.casefold()), sink.topic

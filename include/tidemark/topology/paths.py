@@ -68,7 +68,7 @@ Start = int | str
 """The number of a source, or the name of a node."""
 
 
-class Roads:
+class RecordPaths:
     """The paths of one sub-topology."""
 
     def __init__(self, subtopology: SubTopology) -> None:
@@ -221,12 +221,12 @@ class Roads:
 def _spans(subtopology: SubTopology) -> dict[str, dict[Start, _Span]]:
     """Return, by node, the spans of paths from each source and from each node that leads to it."""
     spans: dict[str, dict[Start, _Span]] = {}
-    for branch in subtopology.branches:
-        end = branch.aggregation.node if branch.aggregation else branch.end
-        path = tuple(_number(step.node) for step in branch.steps)
-        path = (*path, _number(end)) if branch.aggregation else path
+    for pipeline in subtopology.pipelines:
+        end = pipeline.aggregation.node if pipeline.aggregation else pipeline.end
+        path = tuple(_number(step.node) for step in pipeline.steps)
+        path = (*path, _number(end)) if pipeline.aggregation else path
         known = spans.setdefault(end, {})
-        known[branch.source] = _Span(path, path).with_(known.get(branch.source))
+        known[pipeline.source] = _Span(path, path).with_(known.get(pipeline.source))
     for node in subtopology.nodes:
         own = spans.setdefault(node.node, {})
         for name in _parents(node):

@@ -1,6 +1,6 @@
 """The compiled form of a topology: frozen, validated, free of Spark.
 
-`Topology.plan()` builds it. `describe` prints it, `spark_jobs` turns `Source` and `Branch` into DataFrames, and the task loop
+`Topology.plan()` builds it. `describe` prints it, `spark_jobs` turns `Source` and `Pipeline` into DataFrames, and the task loop
 runs `Aggregation` on Arrow columns. Durations are milliseconds.
 """
 
@@ -404,7 +404,7 @@ class RowSink(TaskNode):
 
 
 @dataclass(frozen=True)
-class Branch:
+class Pipeline:
     """A path through Spark: from a source through stateless steps to an aggregation, to the task loop, or to sinks.
 
     `source` is an index into the sub-topology's sources. `end` names the node at which the path ends. If `enters`, the
@@ -430,7 +430,7 @@ class SubTopology:
 
     index: int
     sources: tuple[Source, ...]
-    branches: tuple[Branch, ...]
+    pipelines: tuple[Pipeline, ...]
     nodes: tuple[TaskNode, ...] = ()
 
     @property
@@ -446,7 +446,7 @@ class SubTopology:
     @property
     def aggregations(self) -> tuple[Aggregation, ...]:
         """The nodes that merge partial results, in the order of the branches."""
-        return tuple(branch.aggregation for branch in self.branches if branch.aggregation)
+        return tuple(pipeline.aggregation for pipeline in self.pipelines if pipeline.aggregation)
 
     @property
     def stores(self) -> tuple[StoreSpec, ...]:
@@ -458,7 +458,7 @@ class SubTopology:
     def sinks(self) -> tuple[Sink, ...]:
         """All sinks; those of the Spark part come first."""
         rows = (node.sink for node in self.nodes if isinstance(node, RowSink))
-        return (*(sink for branch in self.branches for sink in branch.sinks), *rows)
+        return (*(sink for pipeline in self.pipelines for sink in pipeline.sinks), *rows)
 
     @property
     def sink_topics(self) -> tuple[str, ...]:
@@ -493,9 +493,10 @@ class Acks(Enum):
 class TopologyPlan:
     """A whole application.
 
-    `routed` are source topics that a rescale sends through repartition topics, so their partitions may grow. `survives` is the
-    number of brokers that may be lost at once, while nothing acknowledged is lost and every topic still accepts records; 0
-    requires nothing. `acks` is what outputs wait for; topics on which state depends always wait for all in-sync replicas.
+    `routed` are source topics that a rescale sends through repartition topics, so their partitions may grow.
+    `tolerated_broker_failures` is the number of brokers that may be lost at once, while nothing acknowledged is lost and every
+    topic still accepts records; 0 requires nothing. `acks` is what outputs wait for; topics on which state depends always wait
+    for all in-sync replicas.
     """
 
     application_id: str
@@ -503,7 +504,7 @@ class TopologyPlan:
     guarantee: Guarantee
     subtopologies: tuple[SubTopology, ...]
     routed: tuple[str, ...] = ()
-    survives: int = 0
+    tolerated_broker_failures: int = 0
     acks: Acks = Acks.ALL
 
     @property

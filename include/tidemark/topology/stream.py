@@ -198,7 +198,7 @@ class Stream:
             draft.add_node(RowSink(sink.node, (node,), self.columns, (), sink), is_end=True)
         else:
             draft.dead_ends.pop(self.node, None)
-            draft.branch(self._topic, node, (*self.steps, Rekey(node, key)), self.columns).sinks.append(sink)
+            draft.pipeline(self._topic, node, (*self.steps, Rekey(node, key)), self.columns).sinks.append(sink)
         source = Source(draft.node_name("KSTREAM-SOURCE"), topic, self.columns, KEY.name, TIMESTAMP.name)
         draft.add_source(source)
         draft.dead_ends[source.node] = topic
@@ -304,7 +304,7 @@ class Stream:
         if self.source is None:
             self.draft.add_node(RowSink(node, (self.node,), self.columns, (), sink), is_end=True)
         else:
-            self.draft.branch(self._topic, self.node, self.steps, self.columns).sinks.append(sink)
+            self.draft.pipeline(self._topic, self.node, self.steps, self.columns).sinks.append(sink)
         return self
 
     def _windowed_key(self, node: str) -> WindowedKey:
@@ -327,7 +327,7 @@ class Stream:
         """Let the records themselves continue in the task loop, under the name of this node. Raises `InvalidTopology`."""
         check_row_columns(self.columns, where)
         if self.source is not None:
-            self.draft.branch(self._topic, self.node, self.steps, self.columns).enters = True
+            self.draft.pipeline(self._topic, self.node, self.steps, self.columns).enters = True
 
     @property
     def _topic(self) -> str:

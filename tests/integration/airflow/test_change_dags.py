@@ -63,17 +63,17 @@ def write(app, folder, made):
 @pytest.mark.broker
 def test_should_plan_hold_change_relaunch_and_report(app):
     context = asked("upgrade", app, **UPGRADED)
-    told = planned(context)
-    assert "`n → total` is copied: renamed from n; most is 0" in told
-    assert "- **Reason given**: a \\| &lt;b>" in told
-    assert "- **Rename**: `n=total`" in told
-    assert "- **Standstill**: about 30 s" in told
+    summary = planned(context)
+    assert "`n → total` is copied: renamed from n; most is 0" in summary
+    assert "- **Reason given**: a \\| &lt;b>" in summary
+    assert "- **Rename**: `n=total`" in summary
+    assert "- **Standstill**: about 30 s" in summary
     assert (
         "- **Rates**: 250,000 changelog offsets/s and 200.0 MB/s of a savepoint (assumed, no drill has measured it)."
-        in told
+        in summary
     )
     assert description(app).version == "1"
-    assert ask(context)["body"] == told
+    assert ask(context)["body"] == summary
     answer(context)
     cases.fence(context)
     hold = read_hold(app.settings.var_dir, app.name)
@@ -144,9 +144,9 @@ def test_should_write_a_lost_changelog_anew(app, tmp_path, monkeypatch):
     write(app, tmp_path, "version_one({name!r})")
     delete(app, f"{app.name}-n-changelog")
     context = asked("changelog_repair", app, **REPAIR)
-    told = planned(context)
-    assert f"`0_0/n`, held to {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in told
-    assert "was deleted" in told
+    summary = planned(context)
+    assert f"`0_0/n`, held to {app.store_folder(0)}: `{app.name}-n-changelog` written to a new changelog" in summary
+    assert "was deleted" in summary
     approve(context)
     for _ in range(2):  # Tried again, it finds what is done.
         changes.change(context)
@@ -204,9 +204,9 @@ def test_should_stop_and_change_nothing_that_nobody_approved(app, change):
     context, _ = change
     before = committed(app)
 
-    def is_refused(told):
+    def is_refused(summary):
         for step in (cases.fence, changes.change):
-            with pytest.raises(AirflowFailException, match=told):
+            with pytest.raises(AirflowFailException, match=summary):
                 step(context)
         assert read_hold(app.settings.var_dir, app.name) is None
         assert committed(app) == before
@@ -263,7 +263,7 @@ def test_should_refuse_a_topology_that_was_deployed_between_approval_and_change(
 @pytest.mark.broker
 def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(app, change):
     context, _ = change
-    told = cases.case_of(context).folder.read("plan.json")["told"]
+    summary = cases.case_of(context).folder.read("plan.json")["summary"]
     approve(context)
     cases.fence(context)
     changes.change(context)
@@ -275,7 +275,7 @@ def test_should_change_nothing_a_second_time_when_a_finished_case_is_repeated(ap
         step(context)
     assert committed(app) == before
     assert cases.case_of(context).folder.notes() == notes
-    assert changes.plan(context) == told
+    assert changes.plan(context) == summary
     assert read_hold(app.settings.var_dir, app.name) is None
 
 

@@ -259,8 +259,8 @@ def test_topic_settings_that_nobody_approved_should_not_be_set(altered, monkeypa
     run = altered.run()
     found = altered.found(run)
 
-    def is_refused(told):
-        with pytest.raises(AirflowFailException, match=told):
+    def is_refused(summary):
+        with pytest.raises(AirflowFailException, match=summary):
             altered.set_topics(run)
         assert altered.found(altered.run()) == found
 

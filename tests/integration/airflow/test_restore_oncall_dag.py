@@ -74,7 +74,7 @@ def stopped(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why the instances were stopped; instance 0 ran before."""
     found: list[str] = []
 
-    def stop(var_dir: Any, application_id: str, by: str, reason: str, say: Any) -> Hold:
+    def stop(var_dir: Any, application_id: str, by: str, reason: str, report: Any) -> Hold:
         found.append(reason)
         instances = () if len(found) > 1 else (0,)
         return take_hold(var_dir, application_id, Hold(by, reason, 1, instances))

@@ -9,7 +9,7 @@ import struct
 import pytest
 from pyspark.sql import SparkSession
 from spark_jobs.audit import truth
-from spark_jobs.compile import branch_sql
+from spark_jobs.compile import pipeline_sql
 from tests.integration.spark.conftest import spark
 
 from tidemark.audit.derivable import derivable
@@ -83,7 +83,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
     grouped.aggregate(store="s", **named).to("out")
     (one,) = derivable(topology.plan()).derived
     # --- what the stream computes
-    stream_rows = spark.sql(branch_sql(one.subtopology, one.branch, records, AHEAD_MS)).toArrow().to_pylist()
+    stream_rows = spark.sql(pipeline_sql(one.subtopology, one.pipeline, records, AHEAD_MS)).toArrow().to_pylist()
     slots = [slot.column for slot in slots_of(one.aggregation.aggregates)]
     good = {
         (row["p"], row["k"], row.get("w", truth.NO_WINDOW)): (
@@ -97,7 +97,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
     # --- what the audit computes
     source = one.subtopology.sources[0]
     judged = f"({truth.placed_sql(source, f'({truth.judged_sql(source, records, AHEAD_MS)})')})"
-    reaching = f"({truth.branch_records_sql(one.subtopology, one.branch, judged)})"
+    reaching = f"({truth.pipeline_records_sql(one.subtopology, one.pipeline, judged)})"
     own = spark.sql(truth.partials_sql(one.aggregation, reaching)).toArrow().to_pylist()
     names = [column.split()[0] for column in truth.kept_columns(one.aggregation)]
     computed = {(r["p"], r["k"], r["ws"]): (r["rows"], r["ts"], *(r[name] for name in names)) for r in own}
@@ -107,7 +107,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
         present = [-1 if value is None else value for value in values]
         assert [-1 if value is None else value for value in computed[key]] == pytest.approx(present, rel=1e-12)
     assert len(good) > 4
-    accounts = spark.sql(truth.account_sql(one.branch, reaching)).toArrow().to_pylist()
+    accounts = spark.sql(truth.account_sql(one.pipeline, reaching)).toArrow().to_pylist()
     for account in accounts:
         mine = [row for row in stream_rows if row["p"] == account["p"]]
         stated = [

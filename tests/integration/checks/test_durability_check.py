@@ -113,18 +113,18 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
     cluster, unique, tmp_path, alter_topic_of
 ):
     settings = Settings.load(bootstrap_servers=cluster.bootstrap, var_dir=tmp_path, num_partitions=1)
-    plan = replace(counting(unique("surviving")).plan(), survives=1)
+    plan = replace(counting(unique("tolerating")).plan(), tolerated_broker_failures=1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     ensure_user_topics(plan, settings, admin)
     assert wait_until(lambda: not refusal(plan, settings, admin), 30)
     topics = [f"{plan.application_id}{suffix}" for suffix in ("-in", "-out", "-n-changelog", "-commits", "-dlq")]
 
-    def standing():
+    def committed():
         whole = seen(plan, settings)
-        return {(whole[topic].verdict, whole[topic].evidence["survives"]) for topic in topics}
+        return {(whole[topic].verdict, whole[topic].evidence["tolerated_broker_failures"]) for topic in topics}
 
     # A replica that another test has stopped may be on its way back.
-    assert wait_until(lambda: standing() == {(Verdict.OK, 1)}, 60)
+    assert wait_until(lambda: committed() == {(Verdict.OK, 1)}, 60)
 
     for thin in (topics[0], topics[2]):
         alter_topic_of(admin)(thin, min_insync_replicas="1")
@@ -140,8 +140,8 @@ def test_an_application_should_get_what_it_asks_to_survive_and_be_refused_withou
 
 
 def test_one_broker_should_not_do_where_the_topology_asks_for_more(settings, admin, unique):
-    plan = replace(counting(unique("surviving")).plan(), survives=1)
-    with pytest.raises(PreflightFailed, match="lower `survives` of the topology"):
+    plan = replace(counting(unique("tolerating")).plan(), tolerated_broker_failures=1)
+    with pytest.raises(PreflightFailed, match="lower `tolerated_broker_failures` of the topology"):
         ensure_user_topics(plan, settings, admin)
 
 

@@ -135,13 +135,13 @@ def compare(expected: list[Row], findings: list[Finding], rehearsal: Rehearsal) 
     present = rehearsal.present()
     for row, found, app in zip(expected, findings, rehearsal.apps, strict=True):
         lost, lost_state = lost_of(app, present)
-        told = f"{app.profile}: {found.verdict}: {found.message}: {lost} and {lost_state} of state"
+        summary = f"{app.profile}: {found.verdict}: {found.message}: {lost} and {lost_state} of state"
         if lost or lost_state:
-            assert found.verdict is not Verdict.OK, f"lost, and nothing said so: {told}"
-        assert not lost_state or DISK in found.message or THIN in found.message, told
-        assert (found.verdict, len(app.out.acknowledged)) == (row.verdict, row.acknowledged), told
-        assert lost in row.lost, told
-        assert row.said in found.message, told
+            assert found.verdict is not Verdict.OK, f"lost, and nothing said so: {summary}"
+        assert not lost_state or DISK in found.message or THIN in found.message, summary
+        assert (found.verdict, len(app.out.acknowledged)) == (row.verdict, row.acknowledged), summary
+        assert lost in row.lost, summary
+        assert row.said in found.message, summary
 
 
 @pytest.mark.broker

@@ -53,8 +53,8 @@ def views(topology):
 
 
 def test_should_tell_what_merges_and_what_is_saved():
-    told = run("measured").splitlines()
-    assert told[1:] == [
+    summary = run("measured").splitlines()
+    assert summary[1:] == [
         "  merges   measured-by-page-again-repartition into measured-by-page-repartition",
         "  saves    measured-users-changelog: users itself is the changelog, and must be compacted",
     ]
@@ -158,9 +158,9 @@ def test_should_report_both_runs_side_by_side():
 def test_should_measure_both_plans_and_find_fewer_bytes(monkeypatch, kafka_jars, spark_jars):
     monkeypatch.setenv("TIDEMARK_TOPOLOGY_PATH", str(HERE / "topologies"))
     monkeypatch.setenv("TIDEMARK_SPARK_DRIVER_MEMORY", "512m")
-    told = run("measured", "--measure", "--records", "3000")
+    summary = run("measured", "--measure", "--records", "3000")
     rows = {
-        line[:28].strip(): [int(n.replace(",", "")) for n in line[28:56].split()] for line in told.splitlines()[-3:]
+        line[:28].strip(): [int(n.replace(",", "")) for n in line[28:56].split()] for line in summary.splitlines()[-3:]
     }
     assert list(rows) == ["records/s", "bytes to repartition topics", "bytes to changelog topics"]
     assert min(rows["records/s"]) > 0

@@ -93,9 +93,9 @@ def test_should_print_both_tables_and_say_what_it_could_not_ask_for_without_java
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert "no samples" in run("--history")
-    told = run()
-    rows = [line for line in told.splitlines() if "0_3" in line]
+    summary = run()
+    rows = [line for line in summary.splitlines() if "0_3" in line]
     assert [row.count("no kafka-log-dirs") for row in rows] == [0, 1]
-    assert "no kafka-log-dirs: no Java found in JAVA_HOME" in told
+    assert "no kafka-log-dirs: no Java found in JAVA_HOME" in summary
     assert len(read(history_path(settings.var_dir, application))) == 8
     assert "growth per hour" in run("--history")

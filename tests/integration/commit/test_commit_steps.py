@@ -166,11 +166,11 @@ def test_should_commit_a_bad_record_that_is_too_large_for_the_dead_letters(rig):
 def test_should_put_a_changelog_offset_into_the_marker_that_is_never_too_high(rig):
     rig.commit()
     rig.commit(rig.update(2))
-    marker = rig.store.marker
+    checkpoint = rig.store.checkpoint
     end = rig.ends.of([rig.changelog])[rig.changelog]
     # Two records, perhaps a marker, two records; the second transaction's own marker comes later.
-    assert 4 <= marker.changelog_offset <= min(end, 5)
-    assert marker.source_offsets == {rig.source: 20}
+    assert 4 <= checkpoint.changelog_offset <= min(end, 5)
+    assert checkpoint.source_offsets == {rig.source: 20}
 
 
 def test_should_commit_nothing_for_a_task_that_was_revoked_before(rig):
@@ -199,7 +199,7 @@ def test_should_abort_when_a_task_is_lost_in_the_middle_and_leave_nothing_behind
         rig.commit()
     assert rig.visible(rig.sink) == rig.visible(rig.changelog.topic) == rig.visible(f"{rig.app}-commits") == []
     assert committed_offsets(rig.client, rig.app, [rig.task.lead], 20) == {}
-    assert (rig.store.marker, rig.task.next_offsets) == (None, {rig.source: 0})
+    assert (rig.store.checkpoint, rig.task.next_offsets) == (None, {rig.source: 0})
 
 
 def test_should_abort_rather_than_commit_unchecked_and_go_on_when_the_generation_is_back(rig, monkeypatch):

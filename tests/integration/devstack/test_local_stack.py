@@ -21,7 +21,7 @@ from tidemark import processes
 from tidemark.devstack import ports, record, stack
 from tidemark.devstack.airflow import AirflowApi
 from tidemark.devstack.broker import answers
-from tidemark.devstack.record import Record, Service
+from tidemark.devstack.record import Service, StackRecord
 from tidemark.settings import Settings, project_root, stack_file
 
 SLEEP = "import time; time.sleep(300)"
@@ -37,11 +37,11 @@ time.sleep(300)
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Record]:
+def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackRecord]:
     """An empty record in folders of the test's own, whose mark is swept whatever the test does."""
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path / "var"))
     monkeypatch.setenv("TIDEMARK_STATE_DIR", str(tmp_path / "state"))
-    known = Record(stack_id=f"test-{uuid.uuid4()}", started_at=time.time())
+    known = StackRecord(stack_id=f"test-{uuid.uuid4()}", started_at=time.time())
     with processes.guarded(known.stack_id):
         record.save(known, tmp_path / "var")
         yield known
@@ -70,11 +70,11 @@ def test_down_without_a_stack_should_do_nothing(tmp_path: Path) -> None:
     assert stack.down(Settings.load(var_dir=tmp_path / "var")) == 0
 
 
-def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Record, tmp_path: Path) -> None:
+def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: StackRecord, tmp_path: Path) -> None:
     settings = Settings.load()
-    told = tmp_path / "told"
+    summary = tmp_path / "summary"
     part = start(recorded.stack_id, tmp_path, SLEEP)
-    stream = start(recorded.stack_id, tmp_path, COMMITS_BEFORE_IT_ENDS, str(told))
+    stream = start(recorded.stack_id, tmp_path, COMMITS_BEFORE_IT_ENDS, str(summary))
     stray = start(recorded.stack_id, tmp_path, SLEEP)
     foreign = start("another-stack", tmp_path, COMMITS_BEFORE_IT_ENDS, str(tmp_path / "foreign"))
     recorded.services |= {"scheduler": part, "triggerer": Service(2**22 + 1, 1.0, 0, "gone")}
@@ -82,11 +82,11 @@ def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Rec
     for name, said in {"app-0": stream, "other-0": foreign}.items():
         file = settings.var_dir / "instances" / f"{name}.json"
         record.write_atomically(file, json.dumps({"pid": said.pid, "start_time": said.start_time}))
-    assert processes.wait_until(told.exists, 20)
-    assert processes.wait_until(lambda: told.read_text() == "running", 20)
+    assert processes.wait_until(summary.exists, 20)
+    assert processes.wait_until(lambda: summary.read_text() == "running", 20)
     try:
-        assert stack.down(settings, say=lambda _: None) == 3
-        assert told.read_text() == "committed"
+        assert stack.down(settings, report=lambda _: None) == 3
+        assert summary.read_text() == "committed"
         assert not any(service.identity.is_alive() for service in (part, stream, stray))
         assert foreign.identity.is_alive()
         assert not stack_file(settings.var_dir).exists()
@@ -94,7 +94,9 @@ def test_down_should_end_parts_streams_and_strays_and_nothing_else(recorded: Rec
         processes.stop(foreign.identity)
 
 
-def test_a_broker_of_ones_own_that_is_away_should_be_named(recorded: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_of_ones_own_that_is_away_should_be_named(
+    recorded: StackRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = f"{ports.LOOPBACK}:{ports.free_port()}"
     monkeypatch.setenv("TIDEMARK_BOOTSTRAP_SERVERS", address)
     monkeypatch.setenv("TIDEMARK_BROKER_TIMEOUT_MS", "1000")
@@ -103,7 +105,7 @@ def test_a_broker_of_ones_own_that_is_away_should_be_named(recorded: Record, mon
     assert processes.carrying(recorded.stack_id) == []
 
 
-def test_status_should_show_a_stream_that_was_lost(recorded: Record) -> None:
+def test_status_should_show_a_stream_that_was_lost(recorded: StackRecord) -> None:
     said = {"pid": 2**22 + 1, "start_time": 1.0, "application_id": "app", "instance": 0, "state": "RUNNING", "batch": 7}
     record.write_atomically(Settings.load().var_dir / "instances" / "app-0.json", json.dumps(said))
     shown = json.loads(tidemark("status", "--json", code=1))
@@ -113,7 +115,7 @@ def test_status_should_show_a_stream_that_was_lost(recorded: Record) -> None:
 @pytest.mark.broker
 @pytest.mark.airflow
 @pytest.mark.timeout(400)
-def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(recorded: Record) -> None:
+def test_a_stack_should_start_beside_taken_ports_mend_itself_and_leave_nothing(recorded: StackRecord) -> None:
     settings = Settings.load()
     with ExitStack() as taken:
         for port in (stack.BROKER_PORT, stack.AIRFLOW_PORT):

@@ -21,7 +21,7 @@ from tidemark.drill.drill import Drill, DrillOptions
 from tidemark.errors import PreflightFailed, TaskLocked
 from tidemark.folder_lock import FolderLock
 from tidemark.names import DRILLS_FOLDER, TopicPartition
-from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import last_passed_ms, past_drills
 from tidemark.processes import wait_until
 from tidemark.restore.bounds import Figures
@@ -47,8 +47,8 @@ def app(settings, admin, unique):
 
 def drill(app, *, batches=3, timeout_s=60.0, said=None, listener=None):
     options = DrillOptions(batches, timeout_s)
-    say = said if callable(said) else (said if said is not None else []).append
-    return Drill(kit_of(app), options, listener or LoggingRestoreListener(), say).run()
+    report = said if callable(said) else (said if said is not None else []).append
+    return Drill(kit_of(app), options, listener or LoggingRestoreListener(), report).run()
 
 
 def in_memory(name: str) -> Topology:
@@ -74,8 +74,8 @@ def test_should_pass_for_a_healthy_application_by_every_way_and_leave_nothing_be
         again = drill(app, said=said[:0])
     assert again.verdict is Verdict.OK, again.findings
     for found in (report, again):
-        assert {store.way for store in found.stores} == set(Way)
-        for way in Way:
+        assert {store.way for store in found.stores} == set(RebuildMethod)
+        for way in RebuildMethod:
             stores = [store for store in found.stores if store.way is way]
             assert sorted((store.task, store.store) for store in stores) == [("0_0", "n"), ("0_1", "n")]
             assert sum(store.keys for store in stores) == KEYS
@@ -83,10 +83,11 @@ def test_should_pass_for_a_healthy_application_by_every_way_and_leave_nothing_be
         assert found.followed_batches >= 3
         assert len(found.savepoints) == 2
     whole, tail = (
-        sum(s.records for s in again.stores if s.way is way and s.seconds > 0) for way in (Way.CHANGELOG, Way.SAVEPOINT)
+        sum(s.records for s in again.stores if s.way is way and s.seconds > 0)
+        for way in (RebuildMethod.CHANGELOG, RebuildMethod.SAVEPOINT)
     )
     assert 0 < tail < whole
-    assert sum(s.records for s in again.stores if s.way is Way.FOLLOWED) > 0
+    assert sum(s.records for s in again.stores if s.way is RebuildMethod.FOLLOWED) > 0
     assert left_behind(app) == []
 
 
@@ -95,15 +96,15 @@ def test_should_name_every_key_that_a_stranger_altered_deleted_or_added(app):
         tamper(app, {"k00150": 999, "k00160": None, "stranger": 7}, partial(batches, app))
         report = drill(app)
     assert report.verdict is Verdict.FAILED
-    by_changelog = [store for store in report.stores if store.way is Way.CHANGELOG]
+    by_changelog = [store for store in report.stores if store.way is RebuildMethod.CHANGELOG]
     assert [sum(getattr(s, kind) for s in by_changelog) for kind in ("altered", "missing", "extra")] == [1, 1, 1]
-    told = "; ".join(store.message for store in by_changelog if store.verdict is Verdict.FAILED)
+    summary = "; ".join(store.message for store in by_changelog if store.verdict is Verdict.FAILED)
     expected = app.expected["k00150"], app.expected["k00160"]
-    assert f"altered k00150: savepoint {{'n': {expected[0]}}}, rebuilt {{'n': 999}}" in told
-    assert f"missing k00160: savepoint {{'n': {expected[1]}}}, rebuilt nothing" in told
-    assert "extra stranger: savepoint nothing, rebuilt {'n': 7}" in told
+    assert f"altered k00150: savepoint {{'n': {expected[0]}}}, rebuilt {{'n': 999}}" in summary
+    assert f"missing k00160: savepoint {{'n': {expected[1]}}}, rebuilt nothing" in summary
+    assert "extra stranger: savepoint nothing, rebuilt {'n': 7}" in summary
     # Both savepoints are right, and the tail between them holds nothing of the stranger.
-    assert {s.verdict for s in report.stores if s.way is Way.SAVEPOINT} == {Verdict.OK}
+    assert {s.verdict for s in report.stores if s.way is RebuildMethod.SAVEPOINT} == {Verdict.OK}
     assert left_behind(app) == []
 
 
@@ -114,10 +115,12 @@ def test_should_notice_what_a_stranger_writes_while_the_rebuilt_tasks_follow(app
 
     with running(app):
         report = drill(app, said=while_following)
-    verdicts = {way: {s.verdict for s in report.stores if s.way is way} for way in Way}
-    assert verdicts[Way.CHANGELOG] == {Verdict.OK}
-    assert Verdict.FAILED in verdicts[Way.FOLLOWED]
-    assert any("altered k00150" in told for s in report.stores if s.way is Way.FOLLOWED for told in s.first)
+    verdicts = {way: {s.verdict for s in report.stores if s.way is way} for way in RebuildMethod}
+    assert verdicts[RebuildMethod.CHANGELOG] == {Verdict.OK}
+    assert Verdict.FAILED in verdicts[RebuildMethod.FOLLOWED]
+    assert any(
+        "altered k00150" in summary for s in report.stores if s.way is RebuildMethod.FOLLOWED for summary in s.first
+    )
 
 
 def test_should_not_pass_without_input_to_follow_or_within_too_short_a_compaction_lag(app):
@@ -149,15 +152,15 @@ def test_should_not_pass_where_the_changelogs_were_purged_and_say_how_much_was_c
         assert wait_until(lambda: all(now > then for now, then in zip(batches(app), before, strict=True)), 30)
         some = drill(app, batches=0)
     assert nothing.verdict is Verdict.NOT_ENOUGH_EVIDENCE, nothing.findings
-    assert nothing.figures(Way.CHANGELOG) == Figures(0, KEYS, 0, KEYS, is_whole=False)
+    assert nothing.figures(RebuildMethod.CHANGELOG) == Figures(0, KEYS, 0, KEYS, is_whole=False)
     assert some.verdict is Verdict.NOT_ENOUGH_EVIDENCE, some.findings
-    figures = some.figures(Way.CHANGELOG)
+    figures = some.figures(RebuildMethod.CHANGELOG)
     assert 0 < figures.compared <= BUSY_KEYS
     assert (figures.compared + figures.left_out, figures.differing) == (KEYS, 0)
     assert any(f"{app.name}-n-changelog has lost its beginning" in store.message for store in some.stores)
     # A savepoint holds what the changelog has lost.
-    assert some.figures(Way.SAVEPOINT).compared == KEYS
-    assert {store.verdict for store in some.stores if store.way is Way.SAVEPOINT} == {Verdict.OK}
+    assert some.figures(RebuildMethod.SAVEPOINT).compared == KEYS
+    assert {store.verdict for store in some.stores if store.way is RebuildMethod.SAVEPOINT} == {Verdict.OK}
 
 
 def test_should_not_pass_of_an_application_that_holds_no_key(settings, admin, unique):

@@ -11,17 +11,17 @@ from confluent_kafka import TopicPartition as ClientPartition
 from tests.support.standby import count, in_window
 
 from tidemark.clock import wall_clock_ms
-from tidemark.drill.comparison import Scales
+from tidemark.drill.comparison import StoreComparator
 from tidemark.drill.rebuild import Built, Rebuilder, SavedState
 from tidemark.names import TaskId, changelog_topic
 from tidemark.operations.context import RestoreKit
-from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.recovery.evidence import SourceOfState, StateCopy, Watermarks
 from tidemark.restore.bounds import Keeping
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.values import value_layouts, value_signature
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
@@ -65,27 +65,29 @@ def test_should_leave_out_what_the_broker_deleted_and_nothing_that_a_record_dele
         done.result(10)
 
     layout = value_layouts(plan.subtopologies[0])["n"]
-    marker = Marker(app, plan.version, "n", value_signature(spec, layout), 3, now, {f"{app}-in": 5}, now, 5)
+    checkpoint = StoreCheckpoint(
+        app, plan.version, "n", value_signature(spec, layout), 3, now, {f"{app}-in": 5}, now, 5
+    )
     kit = RestoreKit.of(plan, settings, [], wall_clock_ms)
     rebuilder = _Saved(kit, None, tmp_path, LoggingRestoreListener(), lambda: True)
-    state = SavedState("s1", TASK, spec, StateCopy(SourceOfState.SAVEPOINT, marker, "s1"), now)
+    state = SavedState("s1", TASK, spec, StateCopy(SourceOfState.SAVEPOINT, checkpoint, "s1"), now)
     saved = RocksStore(tmp_path / "saved", write_buffer_bytes=1 << 20)
     for key, value in held.items():
         segment = int.from_bytes(key[-8:], "big") // spec.segment_ms
-        saved.put_many([Writes(segment, [key], [value])], marker, None)
+        saved.put_many([Writes(segment, [key], [value])], checkpoint, None)
     saved.close()
-    built = rebuilder.whole(Way.CHANGELOG.name, state, Watermarks(1, 5))
+    built = rebuilder.whole(RebuildMethod.CHANGELOG.name, state, Watermarks(1, 5))
     assert built == Built(1, 5, 4, built.seconds, built.ended_ms)
 
-    scales = Scales(rebuilder, {topic: Keeping(topic, 600_000, 7 * DAY)})
-    found = scales.weigh(Way.CHANGELOG, Way.CHANGELOG.name, state, built)
+    scales = StoreComparator(rebuilder, {topic: Keeping(topic, 600_000, 7 * DAY)})
+    found = scales.weigh(RebuildMethod.CHANGELOG, RebuildMethod.CHANGELOG.name, state, built)
     assert (found.keys, found.altered, found.missing, found.extra, found.left_out) == (2, 0, 2, 0, 1)
     assert (found.compared, found.differing, found.deleted) == (4, 2, 0)
     assert found.verdict is Verdict.FAILED
     assert [line.split()[1] for line in found.first] == ["gone", "missing"]
     # Where the broker deletes nothing by age, somebody has purged it; what is newer than that is missing all the same.
-    purged = Scales(rebuilder, {topic: Keeping(topic, 600_000, None)})
-    found = purged.weigh(Way.CHANGELOG, Way.CHANGELOG.name, state, built)
+    purged = StoreComparator(rebuilder, {topic: Keeping(topic, 600_000, None)})
+    found = purged.weigh(RebuildMethod.CHANGELOG, RebuildMethod.CHANGELOG.name, state, built)
     assert (found.missing, found.left_out, found.deleted) == (2, 1, 1)
     # A savepoint brings what its changelog has lost.
-    assert scales.weigh(Way.SAVEPOINT, Way.CHANGELOG.name, state, built).missing == 3
+    assert scales.weigh(RebuildMethod.SAVEPOINT, RebuildMethod.CHANGELOG.name, state, built).missing == 3

@@ -22,23 +22,23 @@ NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 def test_the_topic_should_get_every_event_in_the_order_of_its_instance(settings, create_topic, unique, partitions):
     topic = create_topic(unique("app-events"), partitions)
     writers = [EventTopic(librdkafka_config(settings), topic) for _ in range(2)]
-    told = {n: [state_event("RUNNING", instance=n, time_ms=at) for at in range(500)] for n in range(2)}
+    summary = {n: [state_event("RUNNING", instance=n, time_ms=at) for at in range(500)] for n in range(2)}
 
     def write(number):
-        for event in told[number]:
+        for event in summary[number]:
             writers[number].publish(event)
         writers[number].close(20)
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(write, told))
+        list(pool.map(write, summary))
     assert [writer.undelivered for writer in writers] == [0, 0]
-    found = {n: [] for n in told}
+    found = {n: [] for n in summary}
     for rows in read_all(settings.bootstrap_servers, [topic]).values():
         for row in sorted(rows, key=lambda row: row.offset):
             event = Event.from_json(row.value)
             assert row.key == str(event.instance).encode()
             found[event.instance].append(event)
-    assert found == told
+    assert found == summary
 
 
 def test_an_absent_broker_should_cost_the_events_one_warning_and_no_time(caplog):

@@ -122,11 +122,11 @@ def test_topic_and_database_should_show_the_restore_of_a_lost_store(application,
     assert in_database(application, settings)[before:] == events
     assert states(events) == STARTED + STOPPED
     for partition in range(PARTITIONS):
-        told = [e for e in events if e.body.get("partition") == partition]
-        assert [e.kind for e in told] == [EventKind.RESTORE_START, EventKind.RESTORE_END]
-        assert told[0].body["changelog"] == changelog_topic(application.application_id, "n")
-        assert told[1].body["next_offset"] >= told[1].body["end_offset"] > told[0].body["start_offset"]
-        assert told[1].body["records"] == 1
+        summary = [e for e in events if e.body.get("partition") == partition]
+        assert [e.kind for e in summary] == [EventKind.RESTORE_START, EventKind.RESTORE_END]
+        assert summary[0].body["changelog"] == changelog_topic(application.application_id, "n")
+        assert summary[1].body["next_offset"] >= summary[1].body["end_offset"] > summary[0].body["start_offset"]
+        assert summary[1].body["records"] == 1
     kinds = [e.kind if e.kind is not EventKind.STATE else e.body["new"] for e in events]
     assert kinds.index("RESTORING") < kinds.index(EventKind.RESTORE_START) < kinds.index(EventKind.RESTORE_END)
     assert kinds.index(EventKind.RESTORE_END) < kinds.index("RUNNING")

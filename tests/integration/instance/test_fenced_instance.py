@@ -13,7 +13,7 @@ from tests.support.group_requests import join_group, sync_group
 
 from tidemark.errors import InstanceFenced, OutcomeUnknown
 from tidemark.instance.instance import Instance
-from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.names import group_instance_id
 from tidemark.processes import wait_until
 
@@ -95,7 +95,7 @@ def plan(brief, admin, unique):
 def coordinator(settings, group):
     """The address of the broker that coordinates the group, and its id."""
     admin = AdminClient({"bootstrap.servers": settings.bootstrap_servers, "log_level": 0})
-    found = settled(lambda: describe_group(settings, admin, group), group, 60).coordinator
+    found = retry_until_stable(lambda: describe_group(settings, admin, group), group, 60).coordinator
     return f"{found.host}:{found.port}", found.id
 
 

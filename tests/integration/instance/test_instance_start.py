@@ -102,5 +102,5 @@ def test_should_start_each_fresh_task_once_when_one_was_revoked_during_their_sta
     assert running == {0, 1}
     kept = read_all(settings.bootstrap_servers, [commits_topic(application.application_id)])
     records = [json.loads(row.value) for rows in kept.values() for row in rows]
-    told = sorted((record["task"], record["batch"], record["kind"]) for record in records)
-    assert told == [("0_0", 0, "start"), ("0_0", 1, "batch"), ("0_1", 0, "start"), ("0_1", 1, "batch")]
+    summary = sorted((record["task"], record["batch"], record["kind"]) for record in records)
+    assert summary == [("0_0", 0, "start"), ("0_0", 1, "batch"), ("0_1", 0, "start"), ("0_1", 1, "batch")]

@@ -29,7 +29,7 @@ from tidemark.operations.change.upgrade import Upgrade
 from tidemark.operations.context import RestoreKit
 from tidemark.processes import wait_until
 from tidemark.recovery.evidence import SourceOfState
-from tidemark.registry.reader import recorded, settled_plan
+from tidemark.registry.reader import recorded, resolved_plan
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.verdict import Verdict
@@ -135,7 +135,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_deleted_and_not_make_it
         assert "tidemark changelog repair NAME" in str(no.value)
         assert changelog not in existing(app)
     with pytest.raises(PreflightFailed, match=f"topic {changelog} was deleted"):
-        preflight(settled_plan(app.plan, app.settings, app.admin), app.settings, app.admin, {changelog: known})
+        preflight(resolved_plan(app.plan, app.settings, app.admin), app.settings, app.admin, {changelog: known})
     assert changelog not in existing(app)
 
     found = seen(app)["topic identities"]
@@ -155,7 +155,7 @@ def test_should_refuse_a_level_store_whose_changelog_was_made_again(app):
     # The level store is the best there is, and says so; the changelog is of no use.
     kit = RestoreKit.of(app.plan, app.settings, (), wall_clock_ms)
     with pytest.raises(StartRefused, match=r"was created again|was deleted and created again"):
-        kit.ways(next(iter(kit.evidence().values())), SourceOfState.CHANGELOG)
+        kit.candidates(next(iter(kit.evidence().values())), SourceOfState.CHANGELOG)
 
 
 def test_should_refuse_to_go_on_from_nothing_where_the_store_is_lost_with_its_changelog(app):

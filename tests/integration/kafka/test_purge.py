@@ -9,7 +9,7 @@ from tidemark.kafka.offsets import EndOffsets
 from tidemark.kafka.purge import RepartitionPurge
 from tidemark.names import dlq_topic
 from tidemark.operations.dead_letters import replay
-from tidemark.operations.dead_letters.reader import Letters
+from tidemark.operations.dead_letters.reader import DeadLetterReader
 from tidemark.processes import wait_until
 from tidemark.settings import Settings
 
@@ -81,7 +81,7 @@ def purge_repartition_topic(replicated):
 
 def purge_dead_letters(replicated):
     settings = Settings.load(bootstrap_servers=replicated.cluster.bootstrap)
-    letters = Letters(replicated.name.removesuffix(dlq_topic("")), settings)
+    letters = DeadLetterReader(replicated.name.removesuffix(dlq_topic("")), settings)
     assert letters.topic == replicated.name
     return lambda _end: replay.purge(letters, wall_clock_ms() + 60_000)
 

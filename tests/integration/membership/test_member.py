@@ -10,7 +10,7 @@ from tests.support.group_requests import remove_from_group
 
 from tidemark.kafka import member as module
 from tidemark.kafka.member import Member
-from tidemark.kafka.offsets import describe_group, settled
+from tidemark.kafka.offsets import describe_group, retry_until_stable
 from tidemark.processes import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(150)]
@@ -61,7 +61,7 @@ def test_should_close_while_the_client_calls_back_that_it_has_joined_again(
 
     def member_id():
         """The id that the group knows, once it is stable."""
-        found = settled(lambda: describe_group(settings, admin, group), group, 20)
+        found = retry_until_stable(lambda: describe_group(settings, admin, group), group, 20)
         ids = {member.group_instance_id: member.member_id for member in found.members}
         return ids.get("closed") if found.state is ConsumerGroupState.STABLE else None
 

@@ -34,7 +34,7 @@ from tidemark.operations.workspace import RestoreState, Workspace, new_id, works
 from tidemark.recovery.evidence import SourceOfState
 from tidemark.recovery.start_plan import Resume, plan_start
 from tidemark.restore.listener import LoggingRestoreListener
-from tidemark.restore.local_copies import read_marker
+from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.stores.directory import STORES_FOLDER
 from tidemark.supervision.hold import Hold, HoldingProcess, case_path, hold_path, read_hold, take_hold
 from tidemark.temporary_folder import temporary_folders
@@ -134,7 +134,7 @@ def test_should_remove_the_folders_of_an_instance_that_others_have_gone_on_from(
     assert show(app).judged == ()
     app.feed(300)
     app.run(number=0)
-    assert read_marker(app.store_folder(0)).batch > 0
+    assert read_store_checkpoint(app.store_folder(0)).batch > 0
 
 
 def test_should_keep_the_only_copy_with_the_last_commit(app):
@@ -326,7 +326,9 @@ def test_should_go_on_where_it_was_killed(app, point):
         clean(app, probe=crash_at(point))
     # Whole, or no store any more.
     for task in ("0_0", "0_1"):
-        assert not (app.state / task).exists() or read_marker(app.state / task / STORES_FOLDER / "n") is not None
+        assert (
+            not (app.state / task).exists() or read_store_checkpoint(app.state / task / STORES_FOLDER / "n") is not None
+        )
     made = clean(app)
     assert made.removed
     assert not any((app.settings.state_dir / REMOVED_FOLDER / app.name).glob("*"))
@@ -434,13 +436,13 @@ class Layout:
     app: CountingApp
     ages: list[Path]
     chance: random.Random
-    told: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
 
     def draw(self) -> None:
         app, chance, state_dir = self.app, self.chance, self.app.settings.state_dir
         shutil.rmtree(state_dir, ignore_errors=True)
         shutil.rmtree(app.settings.var_dir / "instances", ignore_errors=True)
-        self.told = []
+        self.summary = []
         for number in (0, 1, 2):
             for task in range(PARTITIONS):
                 if chance.random() < 0.6:
@@ -463,14 +465,14 @@ class Layout:
         chance = self.chance
         age = chance.randrange(len(self.ages)) if age is None else age
         shutil.copytree(self.ages[age] / folder.name, folder)
-        self.told.append(f"{folder.parent.parent.name}/{folder.name} of age {age}")
+        self.summary.append(f"{folder.parent.parent.name}/{folder.name} of age {age}")
         for path in sorted((folder / STORES_FOLDER).iterdir()):
             if chance.random() < 0.15:
                 shutil.rmtree(path)
-                self.told.append(f"lost {path}")
+                self.summary.append(f"lost {path}")
             elif chance.random() < 0.1:
                 (path / "CURRENT").write_text("no database")
-                self.told.append(f"unreadable {path}")
+                self.summary.append(f"unreadable {path}")
 
     def _beside(self) -> None:
         app, chance = self.app, self.chance
@@ -483,16 +485,16 @@ class Layout:
             target, source = holder / name, chance.choice(self.ages) / "0_0"
         if not target.exists():
             shutil.copytree(source, target)
-            self.told.append(f"beside {target}")
+            self.summary.append(f"beside {target}")
 
     def _restore(self) -> None:
         """A real one, killed somewhere or not at all."""
         point = self.chance.choice(("none", "restore-whole", "restore-built", "swap-between", "swap-one"))
-        self.told.append(f"restore to {point}")
+        self.summary.append(f"restore to {point}")
         try:
             restored(self.app, crash_at(point), self.chance.choice((None, SourceOfState.CHANGELOG)))
         except (Crash, StartRefused) as error:
-            self.told.append(repr(error)[:80])
+            self.summary.append(repr(error)[:80])
 
     def _hold(self) -> None:
         app, kind = self.app, self.chance.choice(("none", "none", "killed", "case over"))
@@ -503,7 +505,7 @@ class Layout:
             report = case_path(app.settings.var_dir, app.name, read_hold(app.settings.var_dir, app.name).by)
             report.mkdir(parents=True)
             (report / "report.json").write_text("{}")
-        self.told.append(f"hold {kind}")
+        self.summary.append(f"hold {kind}")
 
 
 def restore_plan(app) -> object:
@@ -512,7 +514,7 @@ def restore_plan(app) -> object:
         made = make_plan(kit_of(app), new_id(), None)
     except StartRefused as error:
         return str(error)
-    return [(s.task, s.store, s.source, s.from_offset, s.end_offset) for s in made.stores], made.standing
+    return [(s.task, s.store, s.source, s.from_offset, s.end_offset) for s in made.stores], made.committed
 
 
 def start_plans(app, number: int) -> dict[TaskId, set[object]]:
@@ -531,12 +533,15 @@ def start_plans(app, number: int) -> dict[TaskId, set[object]]:
                 for store, held in found.copies.items()
             }
             plan = plan_start(kit.witnesses.evidence(found.facts, copies))
-            told = (
-                tuple((store, way.kind, way.from_offset, way.end_offset) for store, way in sorted(plan.stores.items()))
+            summary = (
+                tuple(
+                    (store, candidate.kind, candidate.from_offset, candidate.end_offset)
+                    for store, candidate in sorted(plan.stores.items())
+                )
                 if isinstance(plan, Resume)
                 else str(plan).replace(str(folder), "")
             )
-            plans.setdefault(task, set()).add(told)
+            plans.setdefault(task, set()).add(summary)
     return plans
 
 
@@ -549,12 +554,12 @@ def furthest(app) -> dict[tuple[str, str], int]:
         if path.name not in ("n", "seen"):
             continue
         try:
-            marker = read_marker(path)
+            checkpoint = read_store_checkpoint(path)
         except Exception:
             continue
-        if marker is not None:
+        if checkpoint is not None:
             key = (path.parent.parent.name, path.name)
-            batches[key] = max(batches.get(key, -1), marker.batch)
+            batches[key] = max(batches.get(key, -1), checkpoint.batch)
     return batches
 
 
@@ -579,21 +584,21 @@ def test_should_leave_every_start_and_restore_as_it_was_whatever_lies_around(set
     for number in range(12):
         layout = Layout(app, ages, random.Random(seed + number))
         layout.draw()
-        told = f"draw {seed + number}: {'; '.join(layout.told)}"
+        summary = f"draw {seed + number}: {'; '.join(layout.summary)}"
         before = (restore_plan(app), start_plans(app, 1), furthest(app), replaced(app))
         previous = layout.chance.random() < 0.3
         made = clean(app, previous=previous)
         removed += len(made.removed)
-        assert restore_plan(app) == before[0], told
+        assert restore_plan(app) == before[0], summary
         after = start_plans(app, 1)
         for task, plans in after.items():
-            assert plans <= before[1][task], f"task {task} of the owner: {told}"
+            assert plans <= before[1][task], f"task {task} of the owner: {summary}"
             own = folder_of_instance(app, 1) / str(task) / STORES_FOLDER
-            assert not own.exists() or plans == before[1][task], told
-        assert furthest(app) == before[2], told
-        assert previous or replaced(app) == before[3], told
-        assert clean(app, previous=previous).judged == (), f"a second run finds nothing to do: {told}"
-        assert read_hold(settings.var_dir, app.name) is None, told
+            assert not own.exists() or plans == before[1][task], summary
+        assert furthest(app) == before[2], summary
+        assert previous or replaced(app) == before[3], summary
+        assert clean(app, previous=previous).judged == (), f"a second run finds nothing to do: {summary}"
+        assert read_hold(settings.var_dir, app.name) is None, summary
     assert removed > 0
     if not purged:
         shutil.rmtree(settings.state_dir)

@@ -65,8 +65,8 @@ def look(tmp_path: Path) -> Look:
         )  # fmt: skip
         found = re.search(r'<pre id="seen">(.+?)</pre>', done.stdout, re.DOTALL)
         assert found, done.stdout[-2000:] + done.stderr[-2000:]
-        told: dict[str, Any] = json.loads(html.unescape(found[1]))
-        return told
+        summary: dict[str, Any] = json.loads(html.unescape(found[1]))
+        return summary
 
     return seen
 
@@ -74,7 +74,7 @@ def look(tmp_path: Path) -> Look:
 def report(folder: Path, case: Any, *lines: str) -> Path:
     kept = CaseFolder.of(folder, "app", case.case_id, lambda: NOW)
     kept.open(case)
-    kept.write("plan.json", {"told": "- **Reason given**: the disk &lt;died>"})
+    kept.write("plan.json", {"summary": "- **Reason given**: the disk &lt;died>"})
     noted(kept, *lines)
     make_report(kept, APPROVED)
     return kept.folder / "report.html"

@@ -52,7 +52,7 @@ def app(settings, admin, unique):
     for task in range(PARTITIONS):
         with opened(own(made, task)) as store:
             value = next(value for _, value in store.items(WHOLE))
-            store.put_many([Writes(WHOLE, [WITNESS], [value])], store.marker, None)
+            store.put_many([Writes(WHOLE, [WITNESS], [value])], store.checkpoint, None)
     return made
 
 
@@ -83,7 +83,7 @@ def test_should_leave_a_custom_store_to_its_changelog_that_is_not_level(app, har
     said = []
     if harm == "behind":
         with opened(own(app)) as store:
-            store.put_many([], replace(store.marker, batch=0), None)
+            store.put_many([], replace(store.checkpoint, batch=0), None)
     else:
         (own(app) / "unreadable").touch()
     restore(app, SourceOfState.CHANGELOG, said=said)

@@ -48,7 +48,9 @@ def write(producer, changelog, *keys, end="commit"):
 def read(client, admin, changelog, start=0, stalled_after_s=20.0):
     end = EndOffsets(admin, 10).of([changelog])[changelog]
     batches = list(
-        read_committed_until(client, changelog, start, end, stalled_after_s=stalled_after_s, go_on=lambda: True)
+        read_committed_until(
+            client, changelog, start, end, stalled_after_s=stalled_after_s, should_continue=lambda: True
+        )
     )
     return [key for batch in batches for key in batch.keys], batches[-1].next_offset if batches else start, end
 
@@ -102,7 +104,7 @@ def test_should_give_up_on_a_transaction_that_stays_open(client, admin, changelo
 
 def test_should_stop_when_told_and_say_how_far_it_came(client, admin, changelog, writer):
     write(writer, changelog, b"a", b"b")
-    assert list(read_committed_until(client, changelog, 0, 3, stalled_after_s=5, go_on=lambda: False)) == []
+    assert list(read_committed_until(client, changelog, 0, 3, stalled_after_s=5, should_continue=lambda: False)) == []
 
 
 def test_should_begin_in_the_middle(client, admin, changelog, writer):
@@ -152,7 +154,9 @@ def test_should_give_nothing_beyond_the_end_that_was_asked_for(client, admin, ch
     write(writer, changelog, b"a", b"b")
     write(writer, changelog, b"c", b"d")
     for end, keys in ((1, [b"a"]), (2, [b"a", b"b"]), (3, [b"a", b"b"]), (4, [b"a", b"b", b"c"])):
-        batches = list(read_committed_until(client, changelog, 0, end, stalled_after_s=20, go_on=lambda: True))
+        batches = list(
+            read_committed_until(client, changelog, 0, end, stalled_after_s=20, should_continue=lambda: True)
+        )
         assert [key for batch in batches for key in batch.keys] == keys
         assert batches[-1].next_offset == end
 

@@ -60,7 +60,7 @@ def job(app):
     """What must be loaded of partition 0."""
     kit, task = kit_of(app), TaskId(0, 0)
     found = kit.evidence()[task]
-    return restore_job(kit.plan, found.facts, kit.buildable(task)["n"], kit.ways(found, None).standing, 0)
+    return restore_job(kit.plan, found.facts, kit.buildable(task)["n"], kit.candidates(found, None).committed, 0)
 
 
 @pytest.fixture
@@ -182,10 +182,10 @@ def test_should_end_the_process_when_the_task_is_taken_away(job, restorer, tmp_p
     """After its first record, which is when there is progress to tell."""
     suspended = []
     restorer.listener.on_restore_suspended = suspended.append
-    told = []
-    restorer.listener.on_restore_start = told.append
+    summary = []
+    restorer.listener.on_restore_start = summary.append
     with pytest.raises(RestoreSuspended, match=r"changelog\[0\]"):
-        load_apart(restorer, endless(job), tmp_path / "n", 1 << 20, lambda: not told)
+        load_apart(restorer, endless(job), tmp_path / "n", 1 << 20, lambda: not summary)
     assert len(suspended) == 1
     assert children() == []
 

@@ -76,22 +76,22 @@ def test_should_not_copy_from_a_store_that_the_last_drill_found_differing(app, t
     made = make_plan(kit, new_id(), None)
     assert RestorePlan.from_json(made.to_json()) == made
     for store in made.stores:
-        told = [line for line in store.passed_over if "is suspected" in line]
+        summary = [line for line in store.passed_over if "is suspected" in line]
         assert (store.source is LOCAL) == (store.task != wrong)
-        assert bool(told) == (store.task == wrong)
+        assert bool(summary) == (store.task == wrong)
         if store.task == wrong:
             assert any(
-                f"the drill {failed['drill_id']} (" in line and "found 1 keys that differ" in line for line in told
+                f"the drill {failed['drill_id']} (" in line and "found 1 keys that differ" in line for line in summary
             )
-            assert any(str(app.store_folder(int(wrong[-1]))) in line for line in told)
-            assert all(one in "".join(told) for one in failed["savepoints"])
+            assert any(str(app.store_folder(int(wrong[-1]))) in line for line in summary)
+            assert all(one in "".join(summary) for one in failed["savepoints"])
             if store.source is SAVEPOINT:
                 assert begun_ms(PurePosixPath(store.location).parent.name) <= begun_ms(passed["savepoints"][-1])
     # A person may know better, and on-call is told the same.
     assert {store.source for store in make_plan(kit, new_id(), LOCAL).stores} == {LOCAL}
     call = call_of(app)
-    assert "is suspected: the drill" in call.plan().told
-    assert f"| {wrong} | n | local |" not in call.plan().told
+    assert "is suspected: the drill" in call.plan().summary
+    assert f"| {wrong} | n | local |" not in call.plan().summary
 
     # Until a restore has replaced it: the record of the stranger is then in both.
     workspace = Workspace(app.settings.state_dir, app.name, made.restore_id)
@@ -126,7 +126,7 @@ def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkey
         assert drill(name)
     (report,) = drills(app)
     rate = report["rates"]["changelog_offsets_per_s"]
-    whole = [store for store in report["stores"] if store["way"] == "whole changelog"]
+    whole = [store for store in report["stores"] if store["candidate"] == "whole changelog"]
     offsets = sum(store["end_offset"] - store["from_offset"] for store in whole)
     assert rate == pytest.approx(offsets / sum(store["seconds"] for store in whole), rel=0.01)
     made = make_plan(kit_of(app), new_id(), SourceOfState.CHANGELOG)
@@ -138,7 +138,7 @@ def test_should_reckon_with_the_rates_that_drills_measured(app, tmp_path, monkey
     shown = CliRunner().invoke(build(["restore"]), ["restore", "plan", name])
     assert f"measured by the drill {report['drill_id']}" in " ".join(shown.output.split())
     call = call_of(app)
-    assert f"measured by the drill {report['drill_id']}" in call.plan().told
+    assert f"measured by the drill {report['drill_id']}" in call.plan().summary
 
 
 def test_should_plan_without_drills_where_their_history_cannot_be_read(app):

@@ -69,4 +69,4 @@ def test_should_not_plan_a_restore_from_a_changelog_that_somebody_has_shortened(
     purging.purge(app.admin, app.settings, {place: begins[2]})
     kit = RestoreKit.exactly(app.plan, app.settings, [], wall_clock_ms, {})
     with pytest.raises(StartRefused, match=r"too young for retention\.ms to have deleted them"):
-        kit.ways(kit.evidence()[TASK], None)
+        kit.candidates(kit.evidence()[TASK], None)

@@ -162,7 +162,7 @@ def test_should_not_bring_deleted_keys_back_where_reading_the_tail_outlasts_thei
     for partition in range(PARTITIONS):
         store = RocksStore(app.store_folder(partition), write_buffer_bytes=1 << 20)
         _, value = next(store.items(WHOLE))
-        store.put_many([Writes(WHOLE, [b"deleted since"], [value])], store.marker, None)
+        store.put_many([Writes(WHOLE, [b"deleted since"], [value])], store.checkpoint, None)
         store.close()
     asleep_ms = [0]
 
@@ -211,7 +211,7 @@ def test_should_stop_at_one_different_key_name_it_and_leave_the_old_state(app):
         for folder in workspace.built.glob("0_0/rocksdb/n"):
             store = RocksStore(folder, write_buffer_bytes=1 << 20)
             key, _ = next(store.items(WHOLE))
-            store.put_many([Writes(WHOLE, [key], [b"wrong"])], store.marker, None)
+            store.put_many([Writes(WHOLE, [key], [b"wrong"])], store.checkpoint, None)
             changed.append(key)
             store.close()
 
@@ -356,7 +356,7 @@ class SeenTwice(CountingSource):
 
     def next(self, timeout_s):
         batch = super().next(timeout_s)
-        return None if batch is None else replace(batch, branches=[*batch.branches, *batch.branches])
+        return None if batch is None else replace(batch, pipelines=[*batch.pipelines, *batch.pipelines])
 
 
 def with_unlogged_store(name):
@@ -403,7 +403,7 @@ def test_should_carry_a_store_over_that_is_not_logged_and_level(remembering):
 def test_should_begin_a_store_empty_that_is_not_logged_nor_level_and_say_so(remembering, change):
     app, said = remembering, []
     with opened(seen(app)) as store:
-        store.put_many([], replace(store.marker, **change), None)
+        store.put_many([], replace(store.checkpoint, **change), None)
     restore(app, SourceOfState.CHANGELOG, said=said)
     assert [line.split(" is not logged")[0] for line in said if "begins empty" in line] == ["store 0_0/seen"]
     assert not seen(app).exists()
@@ -456,8 +456,8 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
 
     assert tidemark("status") == "no restore has been run here\n"
     kept = tmp_path / "plan.json"
-    told = json.loads(tidemark("plan", "--from", "changelog", "--json", "--out", str(kept)))
-    assert [store["source"] for store in told["stores"]] == ["changelog", "changelog"]
+    summary = json.loads(tidemark("plan", "--from", "changelog", "--json", "--out", str(kept)))
+    assert [store["source"] for store in summary["stores"]] == ["changelog", "changelog"]
     assert "rollback" in tidemark("plan")
     tidemark("run", "--plan", str(kept), code=1)  # nobody says yes
     assert json.loads(tidemark("status", "--json")) == []
@@ -467,13 +467,13 @@ def test_should_plan_run_list_and_undo_by_command(app, tmp_path, monkeypatch):
     assert listed["verdict"] == "ok"
     assert sum(figures["compared"] for figures in listed["figures"].values()) == len(app.expected)
     assert f" {len(app.expected)} " in tidemark("status")
-    assert (listed["id"], listed["state"], listed["verified"]) == (told["restore_id"], "done", 2)
+    assert (listed["id"], listed["state"], listed["verified"]) == (summary["restore_id"], "done", 2)
     assert not (app.state / "0_0" / "witness").exists()
     assert "cannot be aborted" in str(
         CliRunner().invoke(build(["restore"]), ["restore", "abort", "made_counting"]).exception
     )
     elsewhere = tmp_path / "elsewhere.json"
-    elsewhere.write_text(json.dumps(told | {"restore_id": "../../../elsewhere"}))
+    elsewhere.write_text(json.dumps(summary | {"restore_id": "../../../elsewhere"}))
     for options in (("run", "made_counting", "--plan", str(elsewhere), "--yes"), ("rollback", "made_counting", "..")):
         refused = CliRunner().invoke(build(["restore"]), ["restore", *options])
         assert "is not the id of a restore" in str(refused.exception)

@@ -43,7 +43,7 @@ class SeenByAll(CountingSource):
 
     def next(self, timeout_s):
         batch = super().next(timeout_s)
-        return None if batch is None else replace(batch, branches=[*batch.branches] * len(STORES))
+        return None if batch is None else replace(batch, pipelines=[*batch.pipelines] * len(STORES))
 
 
 def with_every_kind(name):
@@ -88,7 +88,7 @@ def damage(app, task, store="n", holder="0"):
     """Another value than the changelog's; the marker stays."""
     with opened(folder_of(app, task, store, holder)) as held:
         key, value = next(held.items(WHOLE))
-        held.put_many([Writes(WHOLE, [key], [value[:-1] + bytes([value[-1] ^ 1])])], held.marker, None)
+        held.put_many([Writes(WHOLE, [key], [value[:-1] + bytes([value[-1] ^ 1])])], held.checkpoint, None)
     return key
 
 
@@ -264,9 +264,9 @@ def test_should_take_tasks_and_stores_by_command(settings, admin, unique, tmp_pa
 
     kept = tmp_path / "plan.json"
     only = ("--task", "0_1", "--store", "n", "--store", "n")
-    told = json.loads(tidemark("plan", "made_counting", *only, "--json", "--out", str(kept)).stdout)
-    assert told["selection"] == {"tasks": ["0_1"], "stores": ["n"]}
-    assert [(s["task"], s["store"]) for s in told["stores"]] == [("0_1", "n")]
+    summary = json.loads(tidemark("plan", "made_counting", *only, "--json", "--out", str(kept)).stdout)
+    assert summary["selection"] == {"tasks": ["0_1"], "stores": ["n"]}
+    assert [(s["task"], s["store"]) for s in summary["stores"]] == [("0_1", "n")]
     shown = " ".join(tidemark("plan", "made_counting", *only).stdout.split())
     assert "1 store folders (0_1/n); every other store of these tasks keeps what it holds, and no other task" in shown
     assert "1 task folders (0_0); no other task" in " ".join(
@@ -292,7 +292,7 @@ def test_should_keep_a_store_that_is_not_logged_where_it_is_the_only_other_one(s
     class SeenTwice(CountingSource):
         def next(self, timeout_s):
             batch = super().next(timeout_s)
-            return None if batch is None else replace(batch, branches=[*batch.branches] * 2)
+            return None if batch is None else replace(batch, pipelines=[*batch.pipelines] * 2)
 
     app = CountingApp(settings, admin, unique("pair"), topology=with_unlogged_store, source=SeenTwice)
     app.feed(300, keys=60)

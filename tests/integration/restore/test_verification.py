@@ -9,7 +9,7 @@ from tests.support.standby import count, in_window
 from tidemark.clock import wall_clock_ms
 from tidemark.names import TaskId
 from tidemark.operations.context import RestoreKit
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.restore.task_opener import restore_job
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
@@ -31,8 +31,8 @@ def verified(app, held, stream_time_ms=0, folder=None):
     """Of a store that holds this, at this stream time, against its changelog as it is."""
     kit = RestoreKit.of(app.plan, app.settings, [], wall_clock_ms)
     (spec,) = kit.plan.stores
-    standing = Standing({app.source: 0}, 1, StreamTimes(stream_time_ms, {spec.name: stream_time_ms}))
-    job = restore_job(kit.plan, kit.facts()[TASK], spec, standing, wall_clock_ms())
+    committed = CommittedProgress({app.source: 0}, 1, StreamTimes(stream_time_ms, {spec.name: stream_time_ms}))
+    job = restore_job(kit.plan, kit.facts()[TASK], spec, committed, wall_clock_ms())
     store = RocksStore(folder, write_buffer_bytes=1 << 20)
     segments = segments_of(spec, list(held)).tolist()
     store.put_many(
@@ -49,7 +49,7 @@ def test_should_compare_every_key_of_a_whole_changelog(counting, tmp_path):
     assert found.figures.verdict is Verdict.OK
     extra = verified(counting, {b"a": count(1), b"b": count(2), b"c": count(3)}, folder=tmp_path / "more")
     assert (extra.compared, extra.different) == (3, 1)
-    assert "in 1 keys, first 63" in extra.told
+    assert "in 1 keys, first 63" in extra.summary
 
 
 def test_should_prove_nothing_after_a_purge(counting, tmp_path):
@@ -59,7 +59,7 @@ def test_should_prove_nothing_after_a_purge(counting, tmp_path):
     found = verified(counting, {b"a": count(1), b"b": count(666)}, folder=tmp_path / "n")
     assert (found.compared, found.left_out, found.deleted, found.different) == (0, 2, 2, 0)
     assert (found.figures.verdict, found.is_proven) == (Verdict.NOT_ENOUGH_EVIDENCE, False)
-    assert "0 keys compared, 2 left out, 0 differ" in found.told
+    assert "0 keys compared, 2 left out, 0 differ" in found.summary
 
 
 def test_should_compare_what_was_written_since_a_purge_and_say_what_was_not(counting, tmp_path):

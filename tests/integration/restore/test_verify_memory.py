@@ -11,7 +11,7 @@ from tidemark.restore import verify
 from tidemark.restore.bounds import EvidenceBounds
 from tidemark.restore.task_opener import job_to
 from tidemark.settings import Settings
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.builder import Topology
 
 KEYS, AT_ONCE = 250_000, 50_000
@@ -38,13 +38,13 @@ def verified(monkeypatch, tmp_path):
     plan = topology.plan()
     monkeypatch.setattr(verify, "_changelog_rows", lambda *_: rows(is_log=True))
     monkeypatch.setattr(verify, "_store_rows", lambda _store: rows(is_log=False))
-    target = Marker("app", "1", "n", "", 0, 0, {"in": KEYS}, 0, KEYS)
+    target = StoreCheckpoint("app", "1", "n", "", 0, 0, {"in": KEYS}, 0, KEYS)
     job = job_to(plan, TASK, plan.stores[0], 0, target)
 
     def compare(memory_bytes):
         return verify.verify_store(
             {}, str(TASK), job, EvidenceBounds(None, None, None), None, tmp_path,
-            stalled_after_s=1, memory_bytes=memory_bytes, go_on=lambda: True,
+            stalled_after_s=1, memory_bytes=memory_bytes, should_continue=lambda: True,
         )  # fmt: skip
 
     return compare

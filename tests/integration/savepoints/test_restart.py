@@ -166,7 +166,7 @@ def test_should_start_from_a_savepoint_and_the_tail_when_the_state_folder_is_gon
     (held,) = re.findall(r"savepoint: id=(\S+) tasks=(\S+) held_ms=(\d+)", caplog.text)
     assert held == (taken.manifest.savepoint_id, "0_0,0_1", str(taken.held_ms))
     repository = SavepointRepository(settings.savepoint_location, plan.application_id)
-    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].marker for task in TASKS]
+    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].checkpoint for task in TASKS]
 
     shutil.rmtree(settings.state_dir)
     caplog.clear()
@@ -175,8 +175,8 @@ def test_should_start_from_a_savepoint_and_the_tail_when_the_state_folder_is_gon
         run.source.limit = 2000
         assert run.counts() == truth(2000)
     assert caplog.text.count("Way(kind=<SourceOfState.SAVEPOINT") == PARTITIONS
-    assert sorted(starts_of_restores(caplog)) == sorted(marker.changelog_offset for marker in saved)
-    assert min(marker.changelog_offset for marker in saved) > 0
+    assert sorted(starts_of_restores(caplog)) == sorted(checkpoint.changelog_offset for checkpoint in saved)
+    assert min(checkpoint.changelog_offset for checkpoint in saved) > 0
 
 
 def test_should_pass_a_damaged_savepoint_over_for_the_changelog(plan, settings, caplog):

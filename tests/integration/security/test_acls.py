@@ -136,16 +136,16 @@ def test_one_that_is_taken_away_later_should_refuse_the_next_start(guarded: Guar
 def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Described before, it crashes the process: confluent-kafka 2.16.1 aborts (SIGABRT)."""
     codes = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR]
-    told: list[str] = []
+    summary: list[str] = []
 
     def committed(*_asked: object) -> dict[TopicPartition, Any]:
-        told.append("committed")
-        if len(told) <= len(codes):
-            raise KafkaException(KafkaError(codes[len(told) - 1]))
+        summary.append("committed")
+        if len(summary) <= len(codes):
+            raise KafkaException(KafkaError(codes[len(summary) - 1]))
         return {}
 
     def described(name: str) -> Any:
-        told.append(name)
+        summary.append(name)
         return SimpleNamespace(result=lambda: SimpleNamespace(authorized_operations=None))
 
     monkeypatch.setattr(offsets, "committed_offsets", committed)
@@ -156,7 +156,7 @@ def test_a_group_should_be_asked_about_once_its_coordinator_is_loaded(monkeypatc
     plan = replace(counting("loading").plan(), subtopologies=())
     monkeypatch.setattr(acls, "least_acls", lambda *_: [acls.Acl("group", "loading", "Read")])
     acls.verify_allowed(plan, Settings(), admin)
-    assert told == ["committed", "committed", "committed", "loading"]
+    assert summary == ["committed", "committed", "committed", "loading"]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class SecuredBench(Bench):
     """Its processes come in with a password, and know the secret of Spark's own connections; the test itself is let in."""
 
     def __init__(self, broker: Secured, folder: Path) -> None:
-        self._login = broker.ways["scram"]
+        self._login = broker.candidates["scram"]
         super().__init__(broker.broker.bootstrap, folder, seed=7)
 
     def environment(self, disk: str = "state") -> dict[str, str]:
@@ -94,10 +94,10 @@ def test_nothing_of_a_run_should_be_readable_by_others_or_hold_a_secret(
 def test_a_secret_should_be_found_wherever_it_is(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"\x00 the hushed-word \xff")
     with (
-        arguments_watched(["hushed-word"]) as told,
+        arguments_watched(["hushed-word"]) as summary,
         subprocess.Popen([sys.executable, "-c", "input()", "--password=hushed-word"], stdin=subprocess.PIPE) as process,
     ):
-        assert wait_until(lambda: len(told) > 0, 20)
+        assert wait_until(lambda: len(summary) > 0, 20)
         process.communicate(b"\n")
     assert files_with(["hushed-word"], [tmp_path]) == [f"{tmp_path / 'log'}: hush…"]
 

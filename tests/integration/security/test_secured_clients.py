@@ -51,9 +51,9 @@ def session(spark: SparkSession, guarded_broker: Secured) -> SparkSession:
     return spark_session(guarded_broker.settings("oauth", spark_shuffle_partitions=1), "secured")
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_librdkafka_should_come_in(way: str, guarded_broker: Secured, topic: str) -> None:
-    config = librdkafka_config(guarded_broker.settings(way))
+@pytest.mark.parametrize("candidate", WAYS)
+def test_librdkafka_should_come_in(candidate: str, guarded_broker: Secured, topic: str) -> None:
+    config = librdkafka_config(guarded_broker.settings(candidate))
     assert topic in AdminClient(config).list_topics(timeout=15).topics
     consumer = Consumer({**config, "group.id": "any", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
@@ -61,9 +61,9 @@ def test_librdkafka_should_come_in(way: str, guarded_broker: Secured, topic: str
     consumer.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_kafkas_tools_should_come_in(way: str, guarded_broker: Secured, topic: str) -> None:
-    code, said = kafka_tool("topics", "--list", settings=guarded_broker.settings(way), capture=True)
+@pytest.mark.parametrize("candidate", WAYS)
+def test_kafkas_tools_should_come_in(candidate: str, guarded_broker: Secured, topic: str) -> None:
+    code, said = kafka_tool("topics", "--list", settings=guarded_broker.settings(candidate), capture=True)
     assert code == 0
     assert topic in said.splitlines()
 
@@ -75,21 +75,23 @@ def test_a_console_tool_should_come_in(tool: tuple[str, ...], guarded_broker: Se
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("way", WAYS)
-def test_sparks_source_should_come_in(way: str, guarded_broker: Secured, topic: str, session: SparkSession) -> None:
+@pytest.mark.parametrize("candidate", WAYS)
+def test_sparks_source_should_come_in(
+    candidate: str, guarded_broker: Secured, topic: str, session: SparkSession
+) -> None:
     place = Place(topic, 0)
-    rows = read_between(session, guarded_broker.settings(way), {place: 0}, {place: 2})
+    rows = read_between(session, guarded_broker.settings(candidate), {place: 0}, {place: 2})
     assert [bytes(row.value) for row in rows.collect()] == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_probe_of_up_should_come_in(way: str, guarded_broker: Secured) -> None:
-    settings = guarded_broker.settings(way)
+@pytest.mark.parametrize("candidate", WAYS)
+def test_the_probe_of_up_should_come_in(candidate: str, guarded_broker: Secured) -> None:
+    settings = guarded_broker.settings(candidate)
     assert answers(settings.bootstrap_servers, timeout_s=15, config=librdkafka_config(settings))
 
 
 @pytest.mark.parametrize(
-    ("way", "wrong"),
+    ("candidate", "wrong"),
     [
         ("mtls", {"ssl_certificate_location": ""}),
         ("scram", {"sasl_password": "guessed"}),
@@ -97,8 +99,8 @@ def test_the_probe_of_up_should_come_in(way: str, guarded_broker: Secured) -> No
         ("scram", {"ssl_ca_location": ""}),
     ],
 )
-def test_nobody_else_should_come_in(way: str, wrong: dict[str, str], guarded_broker: Secured) -> None:
-    settings = guarded_broker.settings(way, **wrong)
+def test_nobody_else_should_come_in(candidate: str, wrong: dict[str, str], guarded_broker: Secured) -> None:
+    settings = guarded_broker.settings(candidate, **wrong)
     assert not answers(settings.bootstrap_servers, timeout_s=3, config=librdkafka_config(settings))
 
 

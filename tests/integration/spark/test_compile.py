@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from spark_jobs.compile import branch_sql, dead_letter_places_sql, dead_letters_sql, read_options
+from spark_jobs.compile import dead_letter_places_sql, dead_letters_sql, pipeline_sql, read_options
 from tests.support.truth.recompute import Counting, event
 from tests.support.truth.topics import Row
 
@@ -37,7 +37,7 @@ def plan_of(build):
     return topology.plan().subtopologies[0]
 
 
-def run(spark, subtopology, records, branch=0, sql=None):
+def run(spark, subtopology, records, pipeline=0, sql=None):
     """Rows as dictionaries. A record is (key, value) or (key, value, partition)."""
     stamp = dt.datetime.fromtimestamp(NOW / 1000, dt.UTC)
     rows = [
@@ -45,7 +45,7 @@ def run(spark, subtopology, records, branch=0, sql=None):
         for offset, (key, value, *rest) in enumerate(records)
     ]
     spark.createDataFrame(rows, KAFKA).createOrReplaceTempView("batch")
-    text = sql or branch_sql(subtopology, subtopology.branches[branch], "batch", AHEAD)
+    text = sql or pipeline_sql(subtopology, subtopology.pipelines[pipeline], "batch", AHEAD)
     return spark.sql(text).toArrow().to_pylist()
 
 
@@ -122,13 +122,15 @@ def test_should_count_no_record_without_a_kafka_key_and_send_it_on(spark):
 
     subtopology = plan_of(build)
     records = [(None, beat()), (b"p1", beat())]
-    found = [[(r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records, branch)] for branch in (0, 1)]
+    found = [
+        [(r["status"], r["k"], r["rows"]) for r in run(spark, subtopology, records, pipeline)] for pipeline in (0, 1)
+    ]
     sent, counted = map(set, found)
     assert counted == {(Status.GOOD, "p1", 1), (Status.NO_KEY, None, 1)}
     assert sent == {(Status.GOOD, None, 1), (Status.GOOD, "p1", 1)}
 
 
-def test_should_read_headers_only_where_a_branch_sends_its_records_on(spark):
+def test_should_read_headers_only_where_a_pipeline_sends_its_records_on(spark):
     assert read_options(plan_of(counting)) == {}
     sending = plan_of(lambda s: s.repartition("patient_id", "r").to("out"))
     assert read_options(sending) == {"includeHeaders": "true"}
@@ -161,8 +163,8 @@ def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
     records = [(b"p1", b"{"), (b"p1", beat()), (None, beat()), (b"p1", beat(at=-1)), (b"p1", None), (b"\xff", beat())]
     records.append((b"p2", beat()))
     found = run(spark, subtopology, records, sql=dead_letters_sql(subtopology, subtopology.lead, "batch", AHEAD))
-    told = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
-    assert told == {
+    summary = {r["record_offset"]: (r["reason"], r["key"], r["value"]) for r in found}
+    assert summary == {
         0: ("unparsable", b"p1", b"{"),
         2: ("no key", None, beat()),
         3: ("impossible timestamp", b"p1", beat(at=-1)),
@@ -172,10 +174,10 @@ def test_should_give_each_bad_record_once_with_its_reason_and_its_bytes(spark):
     assert all([(h["key"], h["value"]) for h in r["headers"]] == [("h", b"1")] for r in found)
     places = dead_letter_places_sql(subtopology, subtopology.lead, "batch", AHEAD)
     found = [(r["p"], r["record_offset"], r["reason"]) for r in run(spark, subtopology, records, sql=places)]
-    assert sorted(found) == [(0, offset, reason) for offset, (reason, _, _) in sorted(told.items())]
+    assert sorted(found) == [(0, offset, reason) for offset, (reason, _, _) in sorted(summary.items())]
 
 
-def test_should_place_a_record_without_a_key_once_however_many_branches_need_one(spark):
+def test_should_place_a_record_without_a_key_once_however_many_pipelines_need_one(spark):
     def build(stream):
         counting(stream)
         stream.filter("ibi_ms > 0").to_table("t")
@@ -293,7 +295,7 @@ def test_should_compare_keys_within_the_generated_code_that_is_there(spark):
     run(spark, checked, [(b"a", beat("a"))])
 
     def operators(subtopology):
-        text = branch_sql(subtopology, subtopology.branches[0], "batch", AHEAD)
+        text = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD)
         plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
         return text, re.findall(r"^[ +-]*((?:\*\(\d+\) )?\w+)", plan, re.MULTILINE)
 
@@ -307,6 +309,6 @@ def test_should_parse_each_record_once(spark):
     """Twice would halve the rate of the hot path; the plan shows it."""
     subtopology = plan_of(lambda s: counting(s.filter("ibi_ms < 500").select(ibi="ibi_ms")))
     run(spark, subtopology, [(b"a", beat("a"))])
-    text = branch_sql(subtopology, subtopology.branches[0], "batch", AHEAD)
+    text = pipeline_sql(subtopology, subtopology.pipelines[0], "batch", AHEAD)
     plan = spark.sql(text)._jdf.queryExecution().executedPlan().toString()
     assert (plan.count("from_json"), plan.count("regexp_replace")) == (1, 1), plan

@@ -36,7 +36,7 @@ SCHEMA = "id STRING, at BIGINT"
 
 
 @pytest.fixture(autouse=True)
-def _told(caplog):
+def _format(caplog):
     caplog.set_level(logging.INFO)
 
 
@@ -146,8 +146,8 @@ def messages(settings, topic):
 
 def gears(caplog):
     """The gear of each batch in turn, repeats left out."""
-    told = [part for line in caplog.messages for part in line.split() if part.startswith("gear=")]
-    return [gear for i, gear in enumerate(told) if i == 0 or told[i - 1] != gear]
+    summary = [part for line in caplog.messages for part in line.split() if part.startswith("gear=")]
+    return [gear for i, gear in enumerate(summary) if i == 0 or summary[i - 1] != gear]
 
 
 def test_should_count_every_pulse_of_a_backlog_though_a_small_topic_is_newer(
@@ -278,7 +278,7 @@ def test_should_begin_at_other_offsets_when_started_again_while_it_catches_up(sp
         source.start({second: 1234}, BatchSize(500))
         again = batches_to(source, {second: 3000})
         assert (again[0].starts, set(again[0].ends)) == ({second: 1234}, {second})
-        assert sum(table.column("n")[0].as_py() for batch in again for table in batch.branches) == 3000 - 1234
+        assert sum(table.column("n")[0].as_py() for batch in again for table in batch.pipelines) == 3000 - 1234
         source.start({first: 0, second: 0}, BatchSize(500))
         batches_to(source, {first: 1})
         begun = time.monotonic()
@@ -377,7 +377,7 @@ def test_should_hand_over_a_few_dead_letters_at_a_time_however_many_there_are(
     )
     assert max(len(batch.dead_letters) for batch in batches) <= 100
     assert all(before.ends == after.starts for before, after in itertools.pairwise(batches))
-    good = (table.filter(pc.equal(table.column("status"), 0)) for batch in batches for table in batch.branches)
+    good = (table.filter(pc.equal(table.column("status"), 0)) for batch in batches for table in batch.pipelines)
     assert sum(pc.sum(table.column("n")).as_py() or 0 for table in good) == 100
 
 

@@ -8,7 +8,7 @@ import logging
 import random
 
 import pytest
-from spark_jobs.compile import branch_sql, dead_letters_sql
+from spark_jobs.compile import dead_letters_sql, pipeline_sql
 from spark_jobs.statements import Statements
 from tests.integration.spark.test_compile import AHEAD, KAFKA, NOW, VALUES, beat, canonical
 
@@ -70,10 +70,10 @@ def assert_alike(spark, subtopology, records):
     """Each path's table is that of one statement for all records."""
     frame = frame_of(spark, records)
     statements = Statements(subtopology, "statements", AHEAD)
-    found = statements.tables(frame, range(len(subtopology.branches)))
+    found = statements.tables(frame, range(len(subtopology.pipelines)))
     frame.createOrReplaceTempView("all_records")
-    for number, branch in enumerate(subtopology.branches):
-        expected = spark.sql(branch_sql(subtopology, branch, "all_records", AHEAD)).toArrow()
+    for number, pipeline in enumerate(subtopology.pipelines):
+        expected = spark.sql(pipeline_sql(subtopology, pipeline, "all_records", AHEAD)).toArrow()
         assert found[number].schema.names == expected.schema.names
         assert content(found[number]) == content(expected)
 
@@ -124,7 +124,7 @@ def test_should_find_the_dead_letters_of_all_records(spark):
     subtopology = plan_of(PATHS["counted"])
     frame_of(spark, MIXED).createOrReplaceTempView("letters")
     found = spark.sql(dead_letters_sql(subtopology, subtopology.lead, "letters", AHEAD)).toArrow().to_pylist()
-    expected = spark.sql(branch_sql(subtopology, subtopology.branches[0], "letters", AHEAD)).toArrow().to_pylist()
+    expected = spark.sql(pipeline_sql(subtopology, subtopology.pipelines[0], "letters", AHEAD)).toArrow().to_pylist()
     assert len(found) == sum(row["rows"] for row in expected if row["status"] in (1, 3)) > 0
     assert len({row["record_offset"] for row in found}) == len(found)
 

@@ -34,9 +34,9 @@ def test_should_hold_what_was_committed_to_every_partition_and_nothing_of_an_abo
     counting.follow(follower)
     assert held(follower, "n", 0) == {b"a": count(2)} == counting.fold("n", 0)
     assert held(follower, "n", 1) == {b"z": count(9)} == counting.fold("n", 1)
-    marker = copy_of(follower, "n").marker
-    assert (marker.batch, dict(marker.source_offsets)) == (-1, {})
-    assert marker.changelog_offset >= counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
+    checkpoint = copy_of(follower, "n").checkpoint
+    assert (checkpoint.batch, dict(checkpoint.source_offsets)) == (-1, {})
+    assert checkpoint.changelog_offset >= counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
 
 
 def test_should_not_see_a_transaction_before_it_is_committed(counting, standby):
@@ -74,7 +74,7 @@ def test_should_be_built_anew_when_it_was_away_for_longer_than_tombstones_are_ke
     first = standby(counting)
     counting.follow(first)
     store = copy_of(first, "n")
-    store._store.put_many([Writes(WHOLE, [b"deleted since"], [count(1)])], store.marker, None)
+    store._store.put_many([Writes(WHOLE, [b"deleted since"], [count(1)])], store.checkpoint, None)
     first.end()
     counting.commit({"n": {0: [(b"b", count(1))]}})
     second = standby(counting, clock=lambda: wall_clock_ms() + away_ms)
@@ -89,16 +89,16 @@ def test_should_count_its_age_from_when_it_was_level_and_not_from_what_it_read_l
     now = [1_000]
     follower = standby(counting, clock=lambda: now[0])
     store = copy_of(follower, "n")
-    assert store.marker.commit_time_ms == 1_000
+    assert store.checkpoint.commit_time_ms == 1_000
     now[0] = 2_000
     counting.follow(follower)
-    assert store.marker.commit_time_ms == 1_000, "level with an end that was asked for at 1 000"
-    sight = follower._sight
-    follow_until(follower, lambda: follower._sight is not sight)
-    assert store.marker.commit_time_ms == 2_000
-    store.checkpoint(tmp_path / "copy")
+    assert store.checkpoint.commit_time_ms == 1_000, "level with an end that was asked for at 1 000"
+    newest_facts = follower._sight
+    follow_until(follower, lambda: follower._sight is not newest_facts)
+    assert store.checkpoint.commit_time_ms == 2_000
+    store.create_checkpoint(tmp_path / "copy")
     given = RocksStore(tmp_path / "copy", write_buffer_bytes=1 << 20)
-    assert given.marker == store.marker, "what is handed over is as young as the copy itself"
+    assert given.checkpoint == store.checkpoint, "what is handed over is as young as the copy itself"
     given.close()
 
 

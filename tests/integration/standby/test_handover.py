@@ -31,7 +31,9 @@ def running(application, number=0):
 
     def run():
         try:
-            run_standby(application.plan, application.settings, number, "made", stop, lambda told: paces.append(told))
+            run_standby(
+                application.plan, application.settings, number, "made", stop, lambda summary: paces.append(summary)
+            )
         except Exception as error:
             failures.append(error)
 
@@ -54,7 +56,7 @@ def fetched(application, copy, folder):
     copies_of(application).fetch(copy, TASK, "n", folder)
     store = RocksStore(folder, write_buffer_bytes=1 << 20)
     try:
-        return contents(store), store.marker
+        return contents(store), store.checkpoint
     finally:
         store.close()
 
@@ -78,20 +80,23 @@ def test_should_hand_over_what_the_changelog_says_while_both_go_on(counting, set
             (before,) = copies.find([TASK])[TASK]["n"]
             assert before.kind is SourceOfState.STANDBY
             assert wait_until(
-                lambda: copies.find([TASK])[TASK]["n"][0].marker.changelog_offset > before.marker.changelog_offset, 30
+                lambda: (
+                    copies.find([TASK])[TASK]["n"][0].checkpoint.changelog_offset > before.checkpoint.changelog_offset
+                ),
+                30,
             )
             (copy,) = copies.find([TASK])[TASK]["n"]
-            held, marker = fetched(counting, copy, settings.state_dir / "0" / "n.restoring")
-            assert wait_until(lambda: paces[-1][0].next_offset > marker.changelog_offset, 30), "it did not go on"
+            held, checkpoint = fetched(counting, copy, settings.state_dir / "0" / "n.restoring")
+            assert wait_until(lambda: paces[-1][0].next_offset > checkpoint.changelog_offset, 30), "it did not go on"
         finally:
             written.set()
             writer.join()
-        assert marker.changelog_offset >= copy.marker.changelog_offset > 50
-        assert held == counting.fold("n", before_offset=marker.changelog_offset)
+        assert checkpoint.changelog_offset >= copy.checkpoint.changelog_offset > 50
+        assert held == counting.fold("n", before_offset=checkpoint.changelog_offset)
         end = counting.ends.of([counting.changelog("n")])[counting.changelog("n")]
         assert wait_until(lambda: paces[-1][0].next_offset >= end, 30), "the standby did not go on"
-        last, marker = fetched(counting, copies.find([TASK])[TASK]["n"][0], settings.state_dir / "0" / "again")
-        assert (last, marker.changelog_offset) == (counting.fold("n"), end)
+        last, checkpoint = fetched(counting, copies.find([TASK])[TASK]["n"][0], settings.state_dir / "0" / "again")
+        assert (last, checkpoint.changelog_offset) == (counting.fold("n"), end)
         box = settings.state_dir / "standby-0" / counting.id / HANDOVER_FOLDER
         assert list(box.iterdir()) == []
 

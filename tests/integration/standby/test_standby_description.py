@@ -58,8 +58,8 @@ def said(app):
 
 
 def is_level(app, generation):
-    told = said(app)
-    return told.get("state") == "RUNNING" and told.get("changelog_generations") == {"n": generation}
+    summary = said(app)
+    return summary.get("state") == "RUNNING" and summary.get("changelog_generations") == {"n": generation}
 
 
 def copy_of(app):
@@ -91,7 +91,7 @@ def test_should_follow_the_new_changelog_of_a_store_that_was_written_anew(counti
         (row,) = instance_rows(counting.settings, time.time())
         assert (row["changelog_generation"], row["useful"], row["useless_because"]) == (1, True, None)
         ((copy,),) = (StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].values(),)
-        assert copy[0].marker.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
+        assert copy[0].checkpoint.changelog_offset >= after.ends.of([after.changelog("n")])[after.changelog("n")]
     assert ended == []
     assert copy_of(counting) == {b"new": count(2)} == after.fold("n")
 
@@ -110,7 +110,7 @@ def test_should_go_on_where_the_description_was_written_again_and_names_the_same
 
         def has_followed():
             found = StandbyCopies(counting.settings.state_dir, counting.id).find([TASK])[TASK].get("n", ())
-            return any(copy.marker.changelog_offset >= end for copy in found)
+            return any(copy.checkpoint.changelog_offset >= end for copy in found)
 
         assert wait_until(lambda: ended or has_followed(), 60)
     assert ended == []

@@ -15,7 +15,7 @@ from tidemark.kafka.cluster import topic_ids
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition, topology_topic
 from tidemark.processes import wait_until
-from tidemark.registry.reader import describe_settled
+from tidemark.registry.reader import describe_resolved
 from tidemark.registry.topic_identities import topics_in_use
 from tidemark.standby.copies import StandbyCopies
 from tidemark.standby.progress import useless_because
@@ -45,8 +45,8 @@ def make(app, topic):
 
 
 def is_told_lost(app):
-    told = said(app)
-    return told.get("useful") is False and "changelog" in (told.get("useless_because") or "")
+    summary = said(app)
+    return summary.get("useful") is False and "changelog" in (summary.get("useless_because") or "")
 
 
 def handed_over(app, tmp_path):
@@ -73,12 +73,12 @@ def test_should_keep_its_copy_and_say_so_where_the_changelog_is_another_topic(co
             counting.write([(b"key %d" % (n % 60), count(1000 + n)) for n in range(new_records)], changelog)
         assert wait_until(lambda: ended or is_told_lost(counting), 60), said(counting)
         assert ended == []
-        told = said(counting)
+        summary = said(counting)
         happened = "was deleted: this lost" if new_records is None else "was deleted and created again"
-        assert f"changelog {changelog.topic} {happened}" in told["useless_because"]
-        assert told["state"] != "RUNNING"
+        assert f"changelog {changelog.topic} {happened}" in summary["useless_because"]
+        assert summary["state"] != "RUNNING"
         (row,) = instance_rows(counting.settings, time.time())
-        assert (row["useful"], row["useless_because"]) == (False, told["useless_because"])
+        assert (row["useful"], row["useless_because"]) == (False, summary["useless_because"])
         assert handed_over(counting, tmp_path) == OLD
         # Also of what is written later.
         if new_records is not None:
@@ -103,7 +103,7 @@ def test_should_begin_again_with_a_topic_that_the_application_has_accepted(count
         assert wait_until(lambda: ended or is_told_lost(counting), 60), said(counting)
         uses = topics_in_use(counting.plan)
         ids = topic_ids(counting.admin, list(uses), counting.settings)
-        accepted = describe_settled(counting.plan, None, partition_counts(counting.admin, counting.settings), ids)
+        accepted = describe_resolved(counting.plan, None, partition_counts(counting.admin, counting.settings), ids)
         counting.write([(b"topology", accepted.to_bytes())], TopicPartition(topology_topic(counting.id), 0))
         assert wait_until(lambda: ended or (is_level(counting, 0) and said(counting)["useful"]), 60), said(counting)
         assert ended == []

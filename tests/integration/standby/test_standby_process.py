@@ -17,7 +17,7 @@ from tidemark.cli.status import instance_rows
 from tidemark.names import TaskId
 from tidemark.processes import wait_until
 from tidemark.standby.copies import StandbyCopies
-from tidemark.standby.progress import Pace
+from tidemark.standby.progress import CatchUpRate
 from tidemark.stores.checkpoint_file import read_checkpoint
 from tidemark.stores.directory import InstanceDirectory
 from tidemark.stores.rocksdb import RocksStore
@@ -101,7 +101,7 @@ def test_should_run_until_it_is_told_to_stop_and_leave_its_state_as_an_instance_
     folder = settings.state_dir / "standby-0" / written.id / "0_0"
     store = RocksStore(folder / "rocksdb" / "n", write_buffer_bytes=1 << 20)
     assert contents(store) == {b"a": count(1)}
-    assert read_checkpoint(folder / ".checkpoint") == {written.changelog("n"): store.marker.changelog_offset}
+    assert read_checkpoint(folder / ".checkpoint") == {written.changelog("n"): store.checkpoint.changelog_offset}
     store.close()
 
 
@@ -126,9 +126,9 @@ def test_should_be_a_dead_peer_once_it_is_killed(written, launch, settings):
 
 
 PACES = [
-    Pace("0_0", "n", 50, 150, 100, 25.0, 4.0),
-    Pace("0_1", "n", 7, 7, 0, 0.0, 0.0),
-    Pace("0_2", "n", 1, 9, 8, 0.0, None),
+    CatchUpRate("0_0", "n", 50, 150, 100, 25.0, 4.0),
+    CatchUpRate("0_1", "n", 7, 7, 0, 0.0, 0.0),
+    CatchUpRate("0_2", "n", 1, 9, 8, 0.0, None),
 ]
 
 

@@ -47,7 +47,7 @@ def state_after_a_start(application):
         instance.run(Opened(stop), stop)
         task = instance._tasks[TopicPartition(application.source, 0)]
         store = task._stores["n"]
-        return contents(store), store.marker, task.batch
+        return contents(store), store.checkpoint, task.batch
     finally:
         too_long.cancel()
         instance.close(None)
@@ -94,11 +94,15 @@ def test_should_take_a_live_standbys_copy_and_read_only_the_tail(counting, behin
     stood = behind.store(TASK, "n").next_offset
     root = settings.state_dir / "standby-0" / counting.id
     with answering(behind, root):
-        held, marker, batch = state_after_a_start(counting)
+        held, checkpoint, batch = state_after_a_start(counting)
     ((start, end, records),) = read_in_starts(caplog)
     assert (start, records) == (stood, 2)
     assert held == counting.fold("n")
-    assert (marker.batch, marker.changelog_offset, dict(marker.source_offsets)) == (batch, end, {counting.source: 0})
+    assert (checkpoint.batch, checkpoint.changelog_offset, dict(checkpoint.source_offsets)) == (
+        batch,
+        end,
+        {counting.source: 0},
+    )
     counting.follow(behind)
     assert behind.store(TASK, "n").records == KEPT + 2, "the standby goes on with its own copy"
 
@@ -107,13 +111,13 @@ def test_should_take_a_dead_standbys_folder_over_and_read_only_the_tail(counting
     caplog.set_level(logging.INFO)
     stood = behind.store(TASK, "n").next_offset
     behind.end()
-    held, marker, batch = state_after_a_start(counting)
+    held, checkpoint, batch = state_after_a_start(counting)
     assert "took the state over from" in caplog.text
     left = settings.state_dir / "standby-0" / counting.id / "0_0"
     assert not left.exists(), caplog.text
     ((start, _, records),) = read_in_starts(caplog)
     assert (start, records) == (stood, 2)
-    assert (held, marker.batch) == (counting.fold("n"), batch)
+    assert (held, checkpoint.batch) == (counting.fold("n"), batch)
 
 
 def test_should_read_the_whole_changelog_when_the_standby_does_not_answer(counting, behind, settings, caplog):

@@ -217,9 +217,9 @@ def _store_drifted(app: PaymentsApp) -> None:
     folder = app.state / "0_0" / "rocksdb" / "totals"
     with opened(folder) as store:
         key, value = next(store.items(WHOLE))
-        marker = store.marker
-        assert marker is not None
-        store.put_many([Writes(WHOLE, [key], [value[:-1] + bytes([value[-1] ^ 1])])], marker, None)
+        checkpoint = store.checkpoint
+        assert checkpoint is not None
+        store.put_many([Writes(WHOLE, [key], [value[:-1] + bytes([value[-1] ^ 1])])], checkpoint, None)
     app.savepoint()
 
 

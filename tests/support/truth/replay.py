@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from spark_jobs.compile import branch_sql
+from spark_jobs.compile import pipeline_sql
 from tests.support.truth.compare import Claim
 from tests.support.truth.topics import NOTHING_PAST, Past, Row, committed_offsets, hidden_ends, read_all
 
@@ -119,7 +119,7 @@ def _replay_sub_topology(
                     )
     view = f"replay_{subtopology.index}"
     spark.createDataFrame(pa.Table.from_pylist(listed, schema=_KAFKA)).createOrReplaceTempView(view)
-    tables = [spark.sql(branch_sql(subtopology, b, view, _AHEAD_MS)).toArrow() for b in subtopology.branches]
+    tables = [spark.sql(pipeline_sql(subtopology, b, view, _AHEAD_MS)).toArrow() for b in subtopology.pipelines]
     number = 0
     for task_id, records in sorted(history.items()):
         stores = {store.name: MemoryStore() for store in subtopology.stores}
@@ -198,10 +198,10 @@ def _rewind(
     if record.stream_times != stream_times:
         done.faults.append(f"task {task.id}: rewind {record.batch} has another stream time than {record.rewound_to}")
     for name, store in stores.items():
-        marker = store.marker
-        assert marker is not None
+        checkpoint = store.checkpoint
+        assert checkpoint is not None
         gone = [Writes(write.segment, write.keys, [None] * len(write.keys)) for write in _contents(store)]
-        store.put_many([*gone, *contents[name]], marker, None)
+        store.put_many([*gone, *contents[name]], checkpoint, None)
     task.next_offsets, task.stream_times, task.batch = record.end_offsets, stream_times, record.batch
 
 

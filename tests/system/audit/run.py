@@ -49,9 +49,9 @@ def main() -> int:
         faults, healthy = [], []
         with fast(spark):
             for number, fault in enumerate(chosen):
-                faults.append(told("fault", matrix.fault(fault, f"fault-{number}")))
+                faults.append(summary("fault", matrix.fault(fault, f"fault-{number}")))
             for number in range(options.healthy):
-                healthy.append(told("healthy", matrix.healthy(number, f"healthy-{number}")))
+                healthy.append(summary("healthy", matrix.healthy(number, f"healthy-{number}")))
         spark.stop()
     caught = sum(found.as_wanted for found in faults)
     alarms = sum(not found.as_wanted for found in healthy)
@@ -59,7 +59,7 @@ def main() -> int:
     return 0 if caught == len(faults) and not alarms else 1
 
 
-def told(kind: str, found: Found) -> Found:
+def summary(kind: str, found: Found) -> Found:
     """A line for each run."""
     mark = "ok" if found.as_wanted else "NOT"
     complaints = ", ".join(found.complaints) or "nothing to complain of"

@@ -31,7 +31,7 @@ from tidemark.devstack.broker import EmbeddedBroker
 from tidemark.kafka import jars
 from tidemark.kafka.topics import partition_counts
 from tidemark.processes import wait_until
-from tidemark.registry.reader import settled_plan
+from tidemark.registry.reader import resolved_plan
 from tidemark.settings import Settings
 
 STEPS = (
@@ -91,7 +91,7 @@ class ChangeBench(Bench):
     def wait_all_read(self, timeout_s: float = 120) -> None:
         """Until every topic that the application reads now is read to its end."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        plan, counts = settled_plan(self.plan, self.settings, admin), partition_counts(admin, self.settings)
+        plan, counts = resolved_plan(self.plan, self.settings, admin), partition_counts(admin, self.settings)
         places = [(t, n) for s in plan.subtopologies for t in s.source_topics for n in range(counts[t])]
 
         def read() -> bool:

@@ -1,6 +1,7 @@
 """`make chaos`: a stream under load while all that it stands on fails, compared with a recomputation from its input.
 
-    python -m tests.system.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report FILE]
+    python -m tests.system.chaos.run [--minutes M] [--seed N] [--only KIND …] [--guarantee G] [--rate N] [--calm S] [--report
+    FILE]
 
 Faults are drawn in turn, each kind as often as the others, some while others last. Behind each: the seconds until all that was
 there when it, and what came with it, had healed is committed. Exit 1 where anything is off. Last line:
@@ -85,9 +86,9 @@ def run_faults(
         for name in names if recovery_s is not None else ():
             course.recoveries[name].append(recovery_s)
         minutes_left = minutes - (time.monotonic() - began) / 60
-        told = "stuck" if recovery_s is None else f"{recovery_s:.1f} s"
+        summary = "stuck" if recovery_s is None else f"{recovery_s:.1f} s"
         console.print(
-            f"[{course.faults}] {what}: {told}; {world.feeding.sent:,} records sent, {max(0, minutes_left):.0f} min left",
+            f"[{course.faults}] {what}: {summary}; {world.feeding.sent:,} records sent, {max(0, minutes_left):.0f} min left",
             markup=False,
         )
         threading.Event().wait(chance.uniform(*_PAUSE_S))

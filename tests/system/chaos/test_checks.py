@@ -157,8 +157,8 @@ def test_should_want_of_what_was_deleted_all_but_what_nobody_had_read(topics):
     past = Past(kept={("chaos-queue", 0): [row("chaos-queue", "q", {"id": "q", "n": n}) for n in (-3, -2, -1)]})
     read = [row("chaos-dequeued", "q", {"id": "q", "n": n}) for n in (-3, -2)]
     topics["chaos-dequeued"] = read + topics["chaos-dequeued"]
-    told = [checked(past=past, excused=excused) for excused in ({-1}, set(), {-2, -1})]
-    assert [(one.lost, one.duplicated, one.wrong) for one in told] == [(0, 0, 0), (1, 0, 0), (0, 0, 1)]
+    summary = [checked(past=past, excused=excused) for excused in ({-1}, set(), {-2, -1})]
+    assert [(one.lost, one.duplicated, one.wrong) for one in summary] == [(0, 0, 0), (1, 0, 0), (0, 0, 1)]
 
 
 # At least once: what may hold records twice.

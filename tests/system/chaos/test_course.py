@@ -33,7 +33,7 @@ def test_should_want_outputs_again_behind_every_kind_that_ends_a_commit():
 
 
 @pytest.mark.parametrize(
-    ("again", "found", "stuck", "told"),
+    ("again", "found", "stuck", "summary"),
     [
         ({"driver: SIGKILL": 0}, {}, [], "classes=2 with_duplicates=1 lost=0 wrong=0 stuck=0"),
         ({UNHARMED: 1}, {}, [], "classes=2 with_duplicates=2 lost=0 wrong=0 stuck=0"),
@@ -42,12 +42,12 @@ def test_should_want_outputs_again_behind_every_kind_that_ends_a_commit():
         ({}, {}, ["x"], "classes=2 with_duplicates=2 lost=0 wrong=0 stuck=1"),
     ],
 )
-def test_should_not_pass_at_least_once_where_anything_is_off(again, found, stuck, told):
+def test_should_not_pass_at_least_once_where_anything_is_off(again, found, stuck, summary):
     course = held_course()
     for kind, number in again.items():
         course.again[kind] = number
     course.stuck = stuck
-    assert verdict_of_held(course, Findings(**found), CAME) == (f"chaos at_least_once: {told}", False)
+    assert verdict_of_held(course, Findings(**found), CAME) == (f"chaos at_least_once: {summary}", False)
 
 
 def test_should_say_of_each_kind_that_spares_a_held_commit_why():

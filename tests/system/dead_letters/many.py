@@ -145,11 +145,11 @@ def wrong_letters(bench: ManyLetters) -> list[str]:
     copies = {place: np.zeros(end, np.int32) for place, end in bench.ends().items()}
     found: list[str] = []
     for row in each_row(bench.bootstrap, partitions(bench.bootstrap, [dlq]), 600):
-        told = dict(row.headers)
-        place = told["tidemark.topic"].decode(), int(told["tidemark.partition"])
-        copies[place][int(told["tidemark.offset"])] += 1
-        if told["tidemark.reason"] != b"unparsable" or not (row.value or b"").endswith(b"cut off here"):
-            found.append(f"{dlq} {row.partition}:{row.offset}: {told['tidemark.reason']!r} {row.value!r}")
+        summary = dict(row.headers)
+        place = summary["tidemark.topic"].decode(), int(summary["tidemark.partition"])
+        copies[place][int(summary["tidemark.offset"])] += 1
+        if summary["tidemark.reason"] != b"unparsable" or not (row.value or b"").endswith(b"cut off here"):
+            found.append(f"{dlq} {row.partition}:{row.offset}: {summary['tidemark.reason']!r} {row.value!r}")
     for place, counts in copies.items():
         if wrong := int((counts != 1).sum()):
             first = int(np.flatnonzero(counts != 1)[0])

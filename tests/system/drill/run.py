@@ -157,8 +157,8 @@ def outcome(damage: Damage, state: str, found: PastDrill) -> str:
     whole = [s for s in found.report["stores"] if s["way"] == "whole changelog"]
     counted = {kind: sum(store[kind] for store in whole) for kind in ("altered", "missing", "extra")}
     wanted = {kind: int(kind == damage.kind) for kind in counted}
-    told = [line for store in whole for line in store["first"]]
-    named = len(told) == 1 and told[0].startswith(f"{damage.kind} {damage.name} of ")
+    summary = [line for store in whole for line in store["first"]]
+    named = len(summary) == 1 and summary[0].startswith(f"{damage.kind} {damage.name} of ")
     caught = state == "failed" and found.verdict is Verdict.FAILED and counted == wanted and named
     return "caught" if caught else "MISSED"
 

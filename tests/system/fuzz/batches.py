@@ -19,10 +19,10 @@ from tidemark.tasks.task import Status
 from tidemark.topology.keyless import needs_key
 from tidemark.topology.plan import (
     Aggregation,
-    Branch,
     Filter,
     Fold,
     Number,
+    Pipeline,
     Select,
     SessionWindow,
     SlidingWindow,
@@ -70,22 +70,24 @@ class _Judged:
     row: dict[str, Any]
 
 
-def branch_table(subtopology: SubTopology, branch: Branch, records: Iterable[KafkaRecord], known: Known) -> pa.Table:
+def pipeline_table(
+    subtopology: SubTopology, pipeline: Pipeline, records: Iterable[KafkaRecord], known: Known
+) -> pa.Table:
     """The partial results of one branch, or its records where it has no aggregation."""
-    source = subtopology.sources[branch.source]
+    source = subtopology.sources[pipeline.source]
     judged = [_judge(source, record, known) for record in records if record.topic == source.topic]
-    wants_key = needs_key(subtopology, branch)
-    wants_value = branch.aggregation is not None and _passes_over_null_values(branch.aggregation)
+    wants_key = needs_key(subtopology, pipeline)
+    wants_value = pipeline.aggregation is not None and _passes_over_null_values(pipeline.aggregation)
     for record in judged:
-        for step in branch.steps:
+        for step in pipeline.steps:
             _take(step, record, known)
         if record.status == Status.GOOD and record.deleted and wants_value:
             record.status = Status.FILTERED
         elif record.status == Status.GOOD and record.key is None and wants_key:
             record.status = Status.NO_KEY
-    if branch.aggregation is None:
-        return _records(branch, judged)
-    return _partials(branch.aggregation, judged, known)
+    if pipeline.aggregation is None:
+        return _records(pipeline, judged)
+    return _partials(pipeline.aggregation, judged, known)
 
 
 def _passes_over_null_values(aggregation: Aggregation) -> bool:
@@ -119,7 +121,7 @@ def _take(step: Step, record: _Judged, known: Known) -> None:
         record.status = Status.FILTERED
 
 
-def _records(branch: Branch, judged: Sequence[_Judged]) -> pa.Table:
+def _records(pipeline: Pipeline, judged: Sequence[_Judged]) -> pa.Table:
     columns: dict[tuple[str, pa.DataType], list[Any]] = {
         ("p", pa.int32()): [0] * len(judged),
         ("status", pa.int32()): [r.status for r in judged],
@@ -128,16 +130,16 @@ def _records(branch: Branch, judged: Sequence[_Judged]) -> pa.Table:
         ("k", pa.string()): [r.key for r in judged],
         ("record_offset", pa.int64()): [r.offset for r in judged],
     }
-    names = [column.name for column in branch.columns]
-    if branch.sinks:
+    names = [column.name for column in pipeline.columns]
+    if pipeline.sinks:
         columns["value", pa.string()] = [
             None if r.deleted else json.dumps({name: r.row[name] for name in names}, separators=(",", ":"))
             for r in judged
         ]
         columns["headers", _HEADERS] = [None] * len(judged)
-    if branch.enters:
+    if pipeline.enters:
         columns["deleted", pa.bool_()] = [r.deleted for r in judged]
-        for column in branch.columns:
+        for column in pipeline.columns:
             columns[f"v.{column.name}", ROW_TYPES[column.type]] = [r.row[column.name] for r in judged]
     return pa.table([pa.array(values, kind) for (_, kind), values in columns.items()], pa.schema(list(columns)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.batches import KafkaRecord, pipeline_table
 from tests.system.fuzz.case import Case, JoinNode, Record, StreamNode, TableNode, as_json, expressions, shapes
 from tests.system.fuzz.expressions import Expression
 from tests.system.fuzz.results import Line, Results, SideFailed
@@ -130,7 +130,7 @@ def _taken(subtopology: SubTopology, records: Sequence[Record], known: Mapping[s
         )
         for offset, r in enumerate(records)
     ]
-    tables = [branch_table(subtopology, b, read, known) for b in subtopology.branches if b.enters and read]
+    tables = [pipeline_table(subtopology, b, read, known) for b in subtopology.pipelines if b.enters and read]
     return {
         offset
         for table in tables

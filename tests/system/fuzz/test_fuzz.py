@@ -8,11 +8,11 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
-from spark_jobs.compile import branch_sql
+from spark_jobs.compile import pipeline_sql
 from spark_jobs.statements import Statements
 from tests.system.fuzz import case as case_module
 from tests.system.fuzz import expressions as expressions_module
-from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.batches import KafkaRecord, pipeline_table
 from tests.system.fuzz.case import (
     After,
     AggregateNode,
@@ -209,7 +209,7 @@ def test_should_draw_every_kind_of_node_and_both_kinds_of_commits():
 
 @pytest.mark.spark
 def test_should_interpret_statements_as_spark_does(spark):
-    """The contract of `batches.branch_table`: drawn batches through both kinds of statements, column by column."""
+    """The contract of `batches.pipeline_table`: drawn batches through both kinds of statements, column by column."""
     compared = []
 
     @seed(SEED)
@@ -233,18 +233,18 @@ def test_should_interpret_statements_as_spark_does(spark):
             frame = spark.createDataFrame(pa.Table.from_pylist(rows, schema=KAFKA))
             frame.createOrReplaceTempView("fuzz_batch")
             completed = Statements(subtopology, "fuzz_records", AHEAD_MS).tables(
-                frame, range(len(subtopology.branches))
+                frame, range(len(subtopology.pipelines))
             )
-            for number, branch in enumerate(subtopology.branches):
-                text = branch_sql(subtopology, branch, "fuzz_batch", AHEAD_MS)
+            for number, pipeline in enumerate(subtopology.pipelines):
+                text = pipeline_sql(subtopology, pipeline, "fuzz_batch", AHEAD_MS)
                 expected = spark.sql(text).toArrow()
-                given = branch_table(subtopology, branch, records, expressions(case))
+                given = pipeline_table(subtopology, pipeline, records, expressions(case))
                 assert given.schema.names == expected.schema.names, text
                 assert given.schema.types == expected.schema.types, text
                 assert _listed(given) == _listed(expected), as_test(case, "test_of_this_batch")
                 assert completed[number].schema == expected.schema, text
                 assert _listed(completed[number]) == _listed(expected), as_test(case, "test_of_this_batch")
-                compared.append(branch.end)
+                compared.append(pipeline.end)
 
     check()
     assert len(compared) >= BATCHES_ON_SPARK

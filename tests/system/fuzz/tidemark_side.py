@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
-from tests.system.fuzz.batches import KafkaRecord, branch_table
+from tests.system.fuzz.batches import KafkaRecord, pipeline_table
 from tests.system.fuzz.case import APPLICATION_ID, After, Case, Record, Shape, ToNode, expressions, shapes, sink_name
 from tests.system.fuzz.results import Line, Results
 
@@ -30,7 +30,7 @@ from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Store
 from tidemark.stores.rocksdb import RocksStore
 from tidemark.stores.session_keys import split_session_key
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.tasks.fold import result_columns
 from tidemark.tasks.operators import map as map_operator
@@ -175,7 +175,9 @@ class _Application:
         ends = dict(task.next_offsets)
         for record in waiting:
             ends[record.topic] = record.offset + 1
-        tables = [branch_table(task.subtopology, branch, waiting, self._known) for branch in task.subtopology.branches]
+        tables = [
+            pipeline_table(task.subtopology, pipeline, waiting, self._known) for pipeline in task.subtopology.pipelines
+        ]
         self._commit(task, task.prepare(TaskInput(ends, tables, ()), WALL_MS))
 
     def _commit(self, task: Task, update: TaskUpdate) -> None:
@@ -234,7 +236,7 @@ class _Application:
         record, metadata = self._decoded(TaskId(subtopology.index, 0))
         topic = changelog_of(self._plan.application_id, spec)
         log = self._changelogs.get(topic, [])
-        target = Marker(
+        target = StoreCheckpoint(
             application_id=self._plan.application_id,
             topology_version=self._plan.version,
             store=spec.name,

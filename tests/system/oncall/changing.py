@@ -20,8 +20,8 @@ def a_change_is_done_only_once_approved(scene: Scene) -> None:
     before = scene.standing()
     run_id = scene.trigger(dag_id=RESET, dry_run=False, **_TO_THE_BEGINNING)
     shown = scene.asked(run_id, dag_id=RESET)["body"]
-    for told in ("cannot be rolled back", "their outputs emitted again", "- **Reason given**: the test asks for it"):
-        expect(told in shown, f"the approver is not told: {told}: {shown}")
+    for summary in ("cannot be rolled back", "their outputs emitted again", "- **Reason given**: the test asks for it"):
+        expect(summary in shown, f"the approver is not told: {summary}: {shown}")
     scene.answer(run_id, "admin", "Reject", dag_id=RESET)
     found = scene.ended(run_id, dag_id=RESET)
     expect((found["state"], found["outcome"]) == ("success", "rejected, nothing was changed"), str(found["outcome"]))
@@ -63,8 +63,8 @@ def a_marked_approval_is_no_answer(scene: Scene) -> None:
         before, known = scene.standing(), len(noted(scene.notes))
         run_id = scene.trigger(dag_id=dag_id, dry_run=False, **asked)
         scene.asked(run_id, dag_id=dag_id)
-        told = scene.alerts(AlertKind.PLAN_WAITS, known)
-        expect(len(told) == 1 and run_id in told[0], f"nobody is told that a plan waits: {told}")
+        summary = scene.alerts(AlertKind.PLAN_WAITS, known)
+        expect(len(summary) == 1 and run_id in summary[0], f"nobody is told that a plan waits: {summary}")
         with refused("a user who is none of the approvers approved it"):
             scene.answer(run_id, "oncall", "Approve", dag_id=dag_id)
         scene.mark(run_id, "oncall", "approval", dag_id)

@@ -13,7 +13,7 @@ from tests.system.oncall.versions import CLICKS
 
 from tidemark.kafka.topics import partition_counts
 from tidemark.processes import wait_until
-from tidemark.registry.reader import settled_plan
+from tidemark.registry.reader import resolved_plan
 
 STREAM_OF_CLICKS = f"stream__{CLICKS}"
 
@@ -35,7 +35,7 @@ class Clicks(ChangeBench):
 
     def committed(self) -> dict[tuple[str, int], int | None]:
         """The group's committed offset in every partition that is read now."""
-        plan, counts = settled_plan(self.plan, self.settings, self.admin), partition_counts(self.admin, self.settings)
+        plan, counts = resolved_plan(self.plan, self.settings, self.admin), partition_counts(self.admin, self.settings)
         places = [(t, n) for s in plan.subtopologies for t in s.source_topics for n in range(counts[t])]
         found = committed_offsets(self.bootstrap, self.application_id, places)
         return {place: found.get(place) for place in places}

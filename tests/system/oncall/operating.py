@@ -101,10 +101,10 @@ def a_stream_that_stands_still_is_told(scene: Scene) -> None:
         scene.commits_on()
         frozen.suspend()
         try:
-            told = wait_until(lambda: scene.alerts(AlertKind.RTO_MISSED, known) != [], 150, every_s=0.5)
+            summary = wait_until(lambda: scene.alerts(AlertKind.RTO_MISSED, known) != [], 150, every_s=0.5)
         finally:
             frozen.resume()
-        expect(told, "nobody was told")
+        expect(summary, "nobody was told")
         facts = FactsDatabase(scene.settings)
 
         def is_over() -> bool:
@@ -131,7 +131,7 @@ def a_stop_leaves_a_savepoint(scene: Scene) -> None:
     expect(left.is_complete, f"the last savepoint is not whole: {left.fault}")
     for task in left.tasks:
         for store in repository.task(left.savepoint_id, task).stores:
-            for topic, offset in store.marker.source_offsets.items():
+            for topic, offset in store.checkpoint.source_offsets.items():
                 place = (topic, int(task.split("_")[1]))
                 expect(stands[place] == offset, f"{store.store} of {task} stands at {offset}, Kafka at {stands[place]}")
     # The run that follows launches it again.

@@ -231,7 +231,7 @@ class Draw:
         elif name == "repartition topic deleted":
             topics.delete([topics.repartition()])
         elif kind.family is Family.POISON:
-            self._told(topics.poison(name.partition(": ")[2], POISONED_STORE[self.drawn.app], self.chance))
+            self._format(topics.poison(name.partition(": ")[2], POISONED_STORE[self.drawn.app], self.chance))
             bench.claim = Claim.NOTHING
 
     def _purge_changelog(self, topic: str, *, is_whole: bool) -> None:
@@ -413,7 +413,7 @@ class Draw:
         if code:
             self.spoke.append(text)
 
-    def _told(self, text: str) -> None:
+    def _format(self, text: str) -> None:
         with (self.bench.folder / "commands.log").open("a") as file:
             file.write(f"# {text}\n")
 
@@ -440,7 +440,7 @@ class Draw:
             self.remedies.append(f"{words}{'' if refused is None else ' (refused)'}")
             if refused is None:
                 return
-            self._told(f"{words} was no remedy: {refused}")
+            self._format(f"{words} was no remedy: {refused}")
             if not refused.is_refusal:
                 break
         self.tally.expect(not named, f"no remedy helped: {said}")

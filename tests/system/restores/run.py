@@ -101,9 +101,9 @@ def _show_logs(console: Console, folder: Path, before: dict[Path, int], lines: i
     for log in sorted(folder.glob("*.log")):
         with log.open(errors="replace") as file:
             file.seek(before.get(log, 0))
-            told = [line[:width] for line in file.read().splitlines()[-lines:]]
+            summary = [line[:width] for line in file.read().splitlines()[-lines:]]
         console.print(f"--- {log.name}")
-        console.print("\n".join(told), markup=False, soft_wrap=True)
+        console.print("\n".join(summary), markup=False, soft_wrap=True)
 
 
 def summary(outcomes: list[Outcome]) -> str:

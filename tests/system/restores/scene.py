@@ -123,8 +123,8 @@ class Scene:
                 code = self.bench.wait_ended(process)
                 with self._log(number).open(errors="replace") as file:
                     file.seek(begins.get(number, 0))
-                    told = [line for line in file if line.startswith(("tidemark:", "Traceback"))]
-                return Said(f"instance {number}", code, "".join(told))
+                    summary = [line for line in file if line.startswith(("tidemark:", "Traceback"))]
+                return Said(f"instance {number}", code, "".join(summary))
         return None
 
     def _is_settled(self) -> bool:

@@ -22,15 +22,15 @@ class Group:
     @classmethod
     def asked(cls, admin: AdminClient, name: str) -> Group:
         """Ask now."""
-        told = admin.describe_consumer_groups([name], request_timeout=15)[name].result()
+        summary = admin.describe_consumer_groups([name], request_timeout=15)[name].result()
         return cls(
-            told.state == ConsumerGroupState.STABLE,
+            summary.state == ConsumerGroupState.STABLE,
             {
                 str(member.group_instance_id): frozenset(
                     f"{place.topic}[{place.partition}]"
                     for place in (member.assignment.topic_partitions if member.assignment else [])
                 )
-                for member in told.members
+                for member in summary.members
             },
         )
 

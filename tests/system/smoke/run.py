@@ -54,7 +54,7 @@ class SmokeFailed(Exception):
     """The stream did not get to the end."""
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     """Progress, to stderr: the result alone is on stdout."""
     print(f"smoke: {text}", file=sys.stderr, flush=True)
 
@@ -82,7 +82,7 @@ def own_stack(folder: Path) -> Iterator[tuple[Settings, AirflowApi]]:
                 raise SmokeFailed("the stack came up without Airflow")
             yield Settings.load(), AirflowApi.of(access)
         finally:
-            stack.down(settings, say)
+            stack.down(settings, report)
 
 
 def launch(settings: Settings, api: AirflowApi) -> None:
@@ -91,7 +91,7 @@ def launch(settings: Settings, api: AirflowApi) -> None:
     ensure_user_topics(load("patient_monitoring").plan(), settings, admin)
     api.wait_for_dag(DAG_ID)
     api.unpause(DAG_ID)
-    say(f"{DAG_ID} unpaused")
+    report(f"{DAG_ID} unpaused")
 
 
 def send(settings: Settings, events: int) -> None:
@@ -100,7 +100,7 @@ def send(settings: Settings, events: int) -> None:
         topic=RULES.source_topic, patients=PATIENTS, rate=EVENTS_PER_SECOND, events=events, disorder=DISORDER
     )
     producer = ReplayProducer(options.topic, librdkafka_config(settings), settings.broker_timeout_ms / 1000)
-    Replay(options, producer).run(_every_so_often(lambda sent: say(f"sent {sent} of {events} events")))
+    Replay(options, producer).run(_every_so_often(lambda sent: report(f"sent {sent} of {events} events")))
 
 
 def wait_until_read(settings: Settings, api: AirflowApi) -> None:
@@ -129,7 +129,7 @@ class _Progress:
         self._ends = ends
         self._last = -1
         self._moved_at = time.monotonic()
-        self._say = _every_so_often(lambda left: say(f"{left} events to go"))
+        self._say = _every_so_often(lambda left: report(f"{left} events to go"))
 
     def left(self, committed: dict[Place, int]) -> int:
         """Events after the committed offsets."""
@@ -169,17 +169,17 @@ def run(folder: Path, events: int) -> bool:
         launch(settings, api)
         send(settings, events)
         wait_until_read(settings, api)
-        say("all read, counting again in plain Python")
+        report("all read, counting again in plain Python")
         truth = recompute(settings.bootstrap_servers, RULES)
         found = compare(settings.bootstrap_servers, truth, RULES)
-    say(f"batches={truth.batches} outputs={truth.outputs} late_rows={truth.late_rows}")
+    report(f"batches={truth.batches} outputs={truth.outputs} late_rows={truth.late_rows}")
     for line in found.report():
-        say(line)
+        report(line)
     exact = found.exact and truth.events == events and found.dlq == found.expected_dlq
     # A test that had nothing to find has shown nothing.
     vacuous = truth.late_rows == 0 or not truth.dead or truth.batches < 2
     if vacuous and events == EVENTS:
-        say("no late records, no bad records or one batch only: nothing was tested")
+        report("no late records, no bad records or one batch only: nothing was tested")
     print(result(truth, found), flush=True)
     return exact and not (vacuous and events == EVENTS)
 
@@ -195,12 +195,12 @@ def main() -> int:
     try:
         passed = run(folder, events)
     except (SmokeFailed, TidemarkError) as error:
-        say(f"failed: {error}")
+        report(f"failed: {error}")
     finally:
         if passed:
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            say(f"logs are in {folder}/var")
+            report(f"logs are in {folder}/var")
     return 0 if passed else 1
 
 

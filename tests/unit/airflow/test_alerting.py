@@ -28,14 +28,14 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def told(notes: Path) -> list[tuple[str, str, str]]:
+def summary(notes: Path) -> list[tuple[str, str, str]]:
     return [(alert["what"], alert["application_id"], alert["message"]) for alert in noted(notes)]
 
 
 def test_should_say_what_an_alarm_says(notes: Path) -> None:
     error = Alarm(AlertKind.DRILL_TOO_OLD, "shopping", "none passed")
     AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, "exception": error})
-    assert told(notes) == [("drill too old", "shopping", "lag_check.lag: none passed")]
+    assert summary(notes) == [("drill too old", "shopping", "lag_check.lag: none passed")]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_should_say_which_task_failed_of_which_application(
     notes: Path, context: dict[str, Any], application_id: str, said: str
 ) -> None:
     AlertOnFailure(AlertKind.OPERATION_FAILED)({"ti": TI, **context})
-    assert told(notes) == [("operation failed", application_id, f"lag_check.lag: {said}")]
+    assert summary(notes) == [("operation failed", application_id, f"lag_check.lag: {said}")]
 
 
 @pytest.mark.parametrize(("check", "what"), [("lag", AlertKind.CHECK_FAILED), (DRILL_AGE, AlertKind.DRILL_TOO_OLD)])
@@ -87,7 +87,7 @@ def test_should_say_which_plan_waits_for_whom_and_for_how_long(
     context = {"task": task, "ti": TI, "dag_run": run, "params": {"topology": "shopping"}}
     PlanWaits(timedelta(minutes=30))(context)
     waits = f"rescale: the plan of run r1 waits for an answer from {told_users} within 0:30:00: {link}"
-    assert told(notes) == [("plan waits", "shopping", waits)]
+    assert summary(notes) == [("plan waits", "shopping", waits)]
 
 
 def test_should_know_the_application_of_a_stream(notes: Path) -> None:
@@ -98,13 +98,13 @@ def test_should_know_the_application_of_a_stream(notes: Path) -> None:
 @pytest.mark.parametrize("reason", ["task_failure", "all_tasks_deadlocked", None])
 def test_should_leave_a_failed_run_to_its_tasks(notes: Path, reason: str | None) -> None:
     alert_on_time_out({"dag": TI, "run_id": "r", "reason": reason})
-    assert told(notes) == []
+    assert summary(notes) == []
 
 
 def test_should_say_that_a_run_took_too_long(notes: Path) -> None:
     alert_on_time_out({"dag": TI, "run_id": "r7", "reason": "timed_out", "params": {"topology": "shopping"}})
     said = "lag_check: Airflow ended run r7: it took longer than its dagrun_timeout"
-    assert told(notes) == [("operation failed", "shopping", said)]
+    assert summary(notes) == [("operation failed", "shopping", said)]
 
 
 def test_should_refuse_to_begin_with_a_callback_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from spark_jobs.audit.attribution import TopicRole
+from spark_jobs.audit.attribution import AuditedTopicRole
 from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
-from spark_jobs.audit.reading import DLQ, SINK, SOURCE, Reading
+from spark_jobs.audit.reading import DLQ, SINK, SOURCE, AuditRange
 from spark_jobs.audit.state import no_fold
 from tests.unit.audit.test_audit_ranges import NOW_MS, TASK, history, ranged
 
@@ -37,11 +37,11 @@ def plan():
 
 def reading(lost=()):
     roles = {"in": SOURCE, "out": SINK, "app-dlq": DLQ}
-    made = {topic: TopicRole(role, 0, own=True, tasks=2, placed=None) for topic, role in roles.items()}
-    return Reading(made, {}, {}, frozenset(lost))
+    made = {topic: AuditedTopicRole(role, 0, own=True, tasks=2, placed=None) for topic, role in roles.items()}
+    return AuditRange(made, {}, {}, frozenset(lost))
 
 
-def told(read, thin=(), without=None, not_derived=()):
+def summary(read, thin=(), without=None, not_derived=()):
     findings = untold(read, thin, not_derived, without or {}, [c for c in contracts(plan()) if c.topic == "out"])
     assert {found.verdict for found in findings} <= {Verdict.NOT_ENOUGH_EVIDENCE}
     assert all(found.evidence[NOT_COMPUTED] for found in findings)
@@ -83,16 +83,16 @@ def test_should_leave_letters_out_where_the_oldest_of_them_have_expired():
     assert has_all_letters(reading())
     assert has_all_letters(reading(lost=["in"]))
     assert not has_all_letters(reading(lost=["app-dlq"]))
-    assert told(reading()) == {}
-    assert "missing dead letters are not checked" in told(reading(lost=["app-dlq"]))["app-dlq"]
+    assert summary(reading()) == {}
+    assert "missing dead letters are not checked" in summary(reading(lost=["app-dlq"]))["app-dlq"]
 
 
 def test_should_say_why_values_are_not_computed_again():
-    assert "its beginning has been deleted" in told(reading(lost=["in"]))["in"]
-    assert "the topic is compacted" in told(reading(), thin=["in"])["in"]
+    assert "its beginning has been deleted" in summary(reading(lost=["in"]))["in"]
+    assert "the topic is compacted" in summary(reading(), thin=["in"])["in"]
     assert (
         "no results to continue from"
-        in told(reading(), without={"out": "task 0_1 has no results to continue from"})["out"]
+        in summary(reading(), without={"out": "task 0_1 has no results to continue from"})["out"]
     )
 
 

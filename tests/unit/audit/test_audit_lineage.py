@@ -84,19 +84,19 @@ def test_should_say_of_each_topic_what_holds_for_it() -> None:
     assert {name: facet["dataQualityMetrics"]["rowCount"] for name, facet in facets.items()} == {
         name: read.records for name, read in topics.items()
     }
-    told = {
+    summary = {
         name: {(a["assertion"], a.get("column")): a["success"] for a in facet["dataQualityAssertions"]["assertions"]}
         for name, facet in facets.items()
     }
-    assert told["in"] == {
+    assert summary["in"] == {
         ("ranges_leave_no_gap", None): True,
         ("every_record_is_accounted_for", None): False,
         ("in: x is not null", "x"): False,
     }
-    assert told["out"] == {("no_update_comes_twice", None): False, ("outputs_are_not_lost", None): False}
+    assert summary["out"] == {("no_update_comes_twice", None): False, ("outputs_are_not_lost", None): False}
     # Of the rows that say where outputs are lost, not all were kept: no topic is cleared.
-    assert told["app-n-changelog"] == {("no_update_comes_twice", None): True, ("outputs_are_not_lost", None): False}
-    assert told["app-dlq"] == {}
+    assert summary["app-n-changelog"] == {("no_update_comes_twice", None): True, ("outputs_are_not_lost", None): False}
+    assert summary["app-dlq"] == {}
 
 
 def test_the_schema_here_should_refuse_an_event_without_its_run() -> None:

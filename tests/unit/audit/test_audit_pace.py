@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spark_jobs.audit.pace import Pace
+from spark_jobs.audit.pace import Throttle
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,6 @@ from spark_jobs.audit.pace import Pace
 )
 def test_should_rest_until_its_share_of_a_core_is_kept(share, used_s, took_s, rested_s):
     used, now, rests = iter((7.0, 7.0 + used_s)), iter((50.0, 50.0 + took_s)), []
-    with Pace(share, lambda: next(used), lambda: next(now), rests.append).turn():
+    with Throttle(share, lambda: next(used), lambda: next(now), rests.append).turn():
         pass
     assert rests == ([] if rested_s is None else [pytest.approx(rested_s)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from spark_jobs.audit.attribution import Attribution, Recorder, TopicRole
+from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Recorder
 from spark_jobs.audit.reading import CHANGELOG, SINK, SOURCE, parts_of, reading_of
 from tests.unit.audit.test_audit_ranges import TASK, history, ranged
 
@@ -60,13 +60,13 @@ def attributed(role, batches, rows):
     ("offset", "batch"), [(9, None), (10, 4), (14, 4), (15, 5), (19, 5), (20, None), (25, 6), (30, None)]
 )
 def test_should_find_a_sources_batch_between_its_offsets(offset, batch):
-    role = TopicRole("source", 0, own=True, tasks=3, placed=None)
+    role = AuditedTopicRole("source", 0, own=True, tasks=3, placed=None)
     batches = {("t", 1, 1): ([10, 15, 25], [15, 20, 30], [4, 5, 6])}
     assert attributed(role, batches, [(1, offset, b"k")]) == [(1, batch, None)]
 
 
 def test_should_find_a_sinks_task_by_its_key_and_say_where_it_should_lie():
-    role = TopicRole(SINK, 0, own=False, tasks=3, placed=3)
+    role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=3)
     # Two tasks write one partition; their batches begin where each saw it end.
     batches = {("t", 0, task): ([0, 10 + task], [10 + task, 99], [1, 2]) for task in range(3)}
     rows = [(0, 11, key) for key in KEYS]
@@ -74,13 +74,13 @@ def test_should_find_a_sinks_task_by_its_key_and_say_where_it_should_lie():
 
 
 def test_should_place_a_changelogs_record_by_its_key_less_the_window():
-    role = TopicRole(CHANGELOG, 0, own=True, tasks=3, placed=3, suffix_bytes=8)
+    role = AuditedTopicRole(CHANGELOG, 0, own=True, tasks=3, placed=3, suffix_bytes=8)
     rows = [(2, 5, key + bytes(8)) for key in KEYS]
     assert attributed(role, {("t", 2, 2): ([0], [9], [7])}, rows) == [(2, 7, HOME[key]) for key in KEYS]
 
 
 def test_should_find_the_task_of_a_sinks_windowed_key_by_the_key_less_the_window():
-    role = TopicRole(SINK, 0, own=False, tasks=3, placed=3, suffix_bytes=8)
+    role = AuditedTopicRole(SINK, 0, own=False, tasks=3, placed=3, suffix_bytes=8)
     batches = {("t", 0, task): ([0], [99], [task]) for task in range(3)}
     rows = [(0, 11, key + bytes(8)) for key in KEYS]
     assert attributed(role, batches, rows) == [(HOME[key], HOME[key], HOME[key]) for key in KEYS]
@@ -112,7 +112,7 @@ def test_should_read_every_offset_once_in_parts_of_about_one_size():
 
 
 def test_should_write_each_tasks_records_once_however_often_it_runs(tmp_path):
-    attribution = Attribution({"t": TopicRole("source", 0, own=True, tasks=3, placed=None)}, {})
+    attribution = Attribution({"t": AuditedTopicRole("source", 0, own=True, tasks=3, placed=None)}, {})
     record = Recorder(attribution, tmp_path, 7)
     batches = [given([(1, offset, b"k") for offset in range(start, start + 3)]) for start in (0, 3)]
     for _ in range(2):

@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from tidemark.audit.expectations import ASSETS, BY_NAME, CHECKS, checks_of
-from tidemark.audit.suites import Outcome, finding, outcomes, suite
+from tidemark.audit.suites import ExpectationOutcome, finding, outcomes, suite
 from tidemark.verdict import Verdict
 
 GAP = BY_NAME["ranges_leave_no_gap"]
@@ -55,18 +55,18 @@ def test_should_claim_less_of_at_least_once():
 )
 def test_should_tell_a_broken_check_from_bad_data(info):
     (broken,) = outcomes(result(success=False, exception_info=info))
-    assert broken == Outcome(GAP.name, passed=False, unexpected_rows=0, rows=5, broken="no such column")
-    told = finding(GAP, broken, [])
-    assert told.verdict is Verdict.NOT_ENOUGH_EVIDENCE
-    assert "the check itself failed" in told.message
-    assert told.evidence["broken"] is True
+    assert broken == ExpectationOutcome(GAP.name, passed=False, unexpected_rows=0, rows=5, broken="no such column")
+    summary = finding(GAP, broken, [])
+    assert summary.verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert "the check itself failed" in summary.message
+    assert summary.evidence["broken"] is True
     (bad,) = outcomes(result(success=False, rows=3))
-    assert bad == Outcome(GAP.name, passed=False, unexpected_rows=3, rows=5, broken=None)
+    assert bad == ExpectationOutcome(GAP.name, passed=False, unexpected_rows=3, rows=5, broken=None)
     assert finding(GAP, bad, [{"task": "0_1", "batch": 7}]).verdict is Verdict.FAILED
 
 
 def test_should_say_what_where_and_what_to_do():
-    message = finding(GAP, Outcome(GAP.name, False, 3, 5, None), [{"task": "0_1", "batch": 7}]).message
+    message = finding(GAP, ExpectationOutcome(GAP.name, False, 3, 5, None), [{"task": "0_1", "batch": 7}]).message
     assert message.startswith(
         "3 rows break this expectation: each batch begins where the one before it ended; first task=0_1, batch=7; "
     )
@@ -74,12 +74,12 @@ def test_should_say_what_where_and_what_to_do():
 
 
 def test_should_not_call_nothing_ok():
-    assert finding(GAP, Outcome(GAP.name, True, 0, 1, None), []).verdict is Verdict.OK
-    assert finding(GAP, Outcome(GAP.name, True, 0, 0, None), []).verdict is Verdict.NOT_ENOUGH_EVIDENCE
+    assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 1, None), []).verdict is Verdict.OK
+    assert finding(GAP, ExpectationOutcome(GAP.name, True, 0, 0, None), []).verdict is Verdict.NOT_ENOUGH_EVIDENCE
 
 
 def test_should_warn_where_nothing_is_lost():
-    assert finding(CLOCK, Outcome(CLOCK.name, False, 1, 5, None), []).verdict is Verdict.WARNING
+    assert finding(CLOCK, ExpectationOutcome(CLOCK.name, False, 1, 5, None), []).verdict is Verdict.WARNING
 
 
 @pytest.mark.parametrize(

@@ -198,15 +198,15 @@ def test_should_call_the_ratio_what_it_is(sample, ratio):
 
 
 def test_should_read_the_cleaners_position_from_a_brokers_log_folder(tmp_path):
-    checkpoint = tmp_path / "cleaner-offset-checkpoint"
+    create_checkpoint = tmp_path / "cleaner-offset-checkpoint"
     with pytest.raises(PreflightFailed, match="is not a broker's log folder"):
         cleaner_offsets(tmp_path)
-    checkpoint.touch()
+    create_checkpoint.touch()
     assert cleaner_offsets(tmp_path) == {}
-    checkpoint.write_text("0\n2\nlog 0 500\n")
+    create_checkpoint.write_text("0\n2\nlog 0 500\n")
     with pytest.raises(PreflightFailed, match="try again"):
         cleaner_offsets(tmp_path)
-    checkpoint.write_text("0\n1\nlog 0 30\n")
+    create_checkpoint.write_text("0\n1\nlog 0 30\n")
     assert cleaner_offsets(tmp_path) == {PLACE: 30}
 
     (tmp_path / "log-0").mkdir()

@@ -76,14 +76,29 @@ CASES = [
      "log", FAILED, "have no leader"),
     # A broker that is away makes no single broker of the one that is left.
     (replace(log(partition(replicas=(1, 2), in_sync=(1,))), brokers=frozenset({1})), "log", FAILED, "writes are refused"),
-    (replace(FINE, survives=1), "log", OK, "3 replicas"),
-    (replace(FINE, survives=2), "log", FAILED, "survive the loss of 1 brokers, the topology asks for 2: that takes 5 replicas"),
-    (replace(log(min_in_sync=1), survives=1), "log", FAILED, "min.insync.replicas=1 survive the loss of 0 brokers"),
-    (replace(log(min_in_sync=3), survives=1), "log", FAILED, "and min.insync.replicas=2"),
+    (replace(FINE, tolerated_broker_failures=1), "log", OK, "3 replicas"),
+    (
+        replace(FINE, tolerated_broker_failures=2),
+        "log",
+        FAILED,
+        "survive the loss of 1 brokers, the topology asks for 2: that takes 5 replicas",
+    ),
+    (
+        replace(log(min_in_sync=1), tolerated_broker_failures=1),
+        "log",
+        FAILED,
+        "min.insync.replicas=1 survive the loss of 0 brokers",
+    ),
+    (replace(log(min_in_sync=3), tolerated_broker_failures=1), "log", FAILED, "and min.insync.replicas=2"),
     # Meant so or not: it was asked for.
-    (replace(SINGLE, survives=1), "log", FAILED, "the topology asks for 1"),
-    (replace(SINGLE, survives=1), "transaction.state.log", FAILED, "the topology asks to survive the loss of 1 brokers"),
-    (replace(FINE, survives=1), "transaction.state.log", OK, "factor=3"),
+    (replace(SINGLE, tolerated_broker_failures=1), "log", FAILED, "the topology asks for 1"),
+    (
+        replace(SINGLE, tolerated_broker_failures=1),
+        "transaction.state.log",
+        FAILED,
+        "the topology asks to survive the loss of 1 brokers",
+    ),
+    (replace(FINE, tolerated_broker_failures=1), "transaction.state.log", OK, "factor=3"),
     (FINE, "transaction.state.log", OK, "factor=3, min.isr=2"),
     (SINGLE, "transaction.state.log", WARNING, "the only broker there is"),
     (replace(FINE, transaction_replication=1, transaction_min_in_sync=1), "transaction.state.log", FAILED, "lost with a disk"),
@@ -174,10 +189,10 @@ def test_the_evidence_should_name_what_waits_for_what():
 
 def test_should_count_what_goes_with_each_broker():
     found = log(partition(0), partition(1, in_sync=(2, 3)), partition(2, in_sync=(3,)))
-    told = [
+    summary = [
         (loss.broker, [p.partition for p in loss.gone], [p.partition for p in loss.refused]) for loss in losses(found)
     ]
-    assert told == [(1, [], []), (2, [], [1]), (3, [2], [1])]
+    assert summary == [(1, [], []), (2, [], [1]), (3, [2], [1])]
 
 
 def test_should_read_the_eligible_leaders_kafka_prints():

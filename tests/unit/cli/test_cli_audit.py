@@ -54,23 +54,26 @@ def test_should_end_with_one_when_something_is_wrong(monkeypatch, tmp_path):
 
 @pytest.fixture
 def has_run(monkeypatch):
-    """An application with commit records. That the cluster is asked for them: tests/integration/audit/test_audit_never_ran.py."""
+    """An application with commit records. tests/integration/audit/test_audit_never_ran.py asks a cluster for them."""
     monkeypatch.setattr(job, "never_ran", lambda plan, settings, admin: [])
 
 
 @pytest.mark.usefixtures("has_run")
 def test_should_tell_how_far_the_job_is(monkeypatch, tmp_path):
-    told = [AuditProgress("reading", 500, 2000, "offsets", 2.0), AuditProgress("validating", 3, None, "tables", 70.0)]
+    summary = [
+        AuditProgress("reading", 500, 2000, "offsets", 2.0),
+        AuditProgress("validating", 3, None, "tables", 70.0),
+    ]
     script = tmp_path / "job.py"
     script.write_text(
         "import sys, pathlib\n"
-        f"print({told[0].line()!r}, 'what Spark says', {told[1].line()!r}, sep='\\n')\n"
+        f"print({summary[0].line()!r}, 'what Spark says', {summary[1].line()!r}, sep='\\n')\n"
         "pathlib.Path(sys.argv[sys.argv.index('--report') + 1]).write_text('{\"findings\": []}')\n"
     )
     monkeypatch.setattr(job, "_SCRIPT", script)
     heard = []
     run_audit("shopping", Settings.load(), tell=heard.append)
-    assert heard == told
+    assert heard == summary
     assert [str(progress) for progress in heard] == [
         "reading: 500 of 2,000 offsets, 250/s, 6.0 s left",
         "validating: 3 tables done in 1:10",

@@ -55,10 +55,10 @@ def test_should_go_back_as_far_as_asked(facts, since, shown):
 
 
 def test_should_print_events_for_a_program_one_a_line(facts):
-    told = [at(5), at(4, "ERROR", "RUNNING")]
-    for event in told:
+    summary = [at(5), at(4, "ERROR", "RUNNING")]
+    for event in summary:
         write_event(facts, event)
-    assert [Event.from_json(line) for line in run("--json").stdout.splitlines()] == told
+    assert [Event.from_json(line) for line in run("--json").stdout.splitlines()] == summary
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])

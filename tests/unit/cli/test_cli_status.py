@@ -18,13 +18,13 @@ from tidemark.names import TaskId
 from tidemark.operations.change.upgrade import CHANGES_FOLDER
 from tidemark.operations.leftovers import REMOVED_FOLDER
 from tidemark.operations.rewind.rewind import REWINDS_FOLDER
-from tidemark.operations.workspace import Move, RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.operations.workspace import Move, RestoreState, Workspace, WorkspaceProgress, new_id
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.settings import Settings
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.supervision.hold import Hold, HoldingProcess, hold_path, release_hold, take_hold
 from tidemark.supervision.outage_file import RecordedOutage, outage_path, write_outage
 
@@ -75,14 +75,14 @@ def holder(settings, name: object):
 def store(folder, batch: int) -> None:
     """A store of task 0_0, as after a batch."""
     made = RocksStore(folder_of(folder, TaskId(0, 0), "n"), write_buffer_bytes=1 << 20)
-    made.put_many([Writes(0, [b"k"], [b"v" * 100])], Marker(APP, "1", "n", "1:", batch, 1, {}, 1, 1), None)
+    made.put_many([Writes(0, [b"k"], [b"v" * 100])], StoreCheckpoint(APP, "1", "n", "1:", batch, 1, {}, 1, 1), None)
     made.close()
 
 
-def restore(settings, state: RestoreState, **told) -> Workspace:
+def restore(settings, state: RestoreState, **summary) -> Workspace:
     made = Workspace(settings.state_dir, APP, new_id())
     made.create(RestorePlan(made.folder.name, APP, "1", 1, None, (), (), {}, 0))
-    made.write(RestoreProgress(state, **told))
+    made.write(WorkspaceProgress(state, **summary))
     return made
 
 
@@ -133,7 +133,7 @@ def test_should_show_what_restores_and_changes_have_left_but_not_while_somebody_
     previous = kept.previous / "0" / "0_0"
     previous.mkdir(parents=True)
     move = Move("0_0", f"0/{APP}/0_0", str(previous.relative_to(settings.state_dir)), takes_built=True)
-    kept.write(RestoreProgress(RestoreState.DONE, moves=(move,)))
+    kept.write(WorkspaceProgress(RestoreState.DONE, moves=(move,)))
     left_half = restore(settings, RestoreState.SWAPPING)
     aborted = restore(settings, RestoreState.ABORTED)
     (aborted.built / "0_0").mkdir(parents=True)

@@ -10,7 +10,7 @@ from tests.support.cli_stores import HOUR_MS, put, store_at
 from tidemark.checks.store_growth import StoreSample, append, growth, history_path, read
 from tidemark.errors import TidemarkError
 from tidemark.names import TaskId, TopicPartition
-from tidemark.store_sizes import Known, copies_on_disk, estimated_keys, folder_bytes, parse_log_dirs
+from tidemark.store_sizes import KnownSizes, copies_on_disk, estimated_keys, folder_bytes, parse_log_dirs
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 SPEC = StoreSpec("n", StoreKind.KEY_VALUE, None, None)
@@ -29,11 +29,11 @@ def test_should_add_up_the_keys_of_all_segments_while_the_owner_holds_the_lock(t
     put(store, 0, range(30))
     put(store, 1, range(12))
     before = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    assert estimated_keys(tmp_path) == Known(42)
+    assert estimated_keys(tmp_path) == KnownSizes(42)
     assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == before
     assert folder_bytes(tmp_path) == sum(before.values())
     put(store, 2, range(3))
-    assert estimated_keys(tmp_path) == Known(45)
+    assert estimated_keys(tmp_path) == KnownSizes(45)
     store.close()
 
 
@@ -46,8 +46,8 @@ def test_should_try_again_when_files_change_under_it_and_then_say_so(tmp_path):
             raise answer
         return answer
 
-    assert estimated_keys(tmp_path, count) == Known(7)
-    assert estimated_keys(tmp_path) == Known(None, "unreadable")
+    assert estimated_keys(tmp_path, count) == KnownSizes(7)
+    assert estimated_keys(tmp_path) == KnownSizes(None, "unreadable")
 
 
 def test_should_find_every_copy_on_this_disk_of_this_task_and_application_alone(tmp_path):
@@ -59,7 +59,7 @@ def test_should_find_every_copy_on_this_disk_of_this_task_and_application_alone(
         put(made, 0, range(5))
         made.close()
     assert [copy[:2] for copy in copies_on_disk(tmp_path, "app", TaskId(0, 1), SPEC)] == [
-        ("0", Known(5)), ("standby-0", Known(5)),
+        ("0", KnownSizes(5)), ("standby-0", KnownSizes(5)),
     ]  # fmt: skip
 
 
@@ -67,10 +67,10 @@ def test_should_say_why_a_store_has_no_keys_to_count(tmp_path):
     custom = StoreSpec("own", StoreKind.KEY_VALUE, None, None, custom="package.module:Class")
     (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own").mkdir(parents=True)
     (tmp_path / "0" / "app" / "0_0" / "rocksdb" / "own" / "store.sqlite").write_bytes(b"123")
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), custom) == [("0", Known(None, "custom"), Known(3))]
+    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), custom) == [("0", KnownSizes(None, "custom"), KnownSizes(3))]
     memory = StoreSpec("m", StoreKind.KEY_VALUE, None, None, in_memory=True)
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), memory)[0][1:] == (Known(None, "in memory"),) * 2
-    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), SPEC)[0][1:] == (Known(None, "not here"),) * 2
+    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), memory)[0][1:] == (KnownSizes(None, "in memory"),) * 2
+    assert copies_on_disk(tmp_path, "app", TaskId(0, 0), SPEC)[0][1:] == (KnownSizes(None, "not here"),) * 2
 
 
 def test_should_take_the_largest_replica_and_none_that_moves_in():

@@ -71,8 +71,8 @@ def test_only_outputs_should_wait_for_less_than_all_replicas(recording, acks):
     assert journal == [
         *[(acks.value, "send", "out")] * 3, *[(STATE, "send", topic) for topic in ("changelog", "repartition", "dlq")],
     ]  # fmt: skip
-    told = [(c["acks"], c["enable.idempotence"], c.get("max.in.flight.requests.per.connection")) for c in configs]
-    assert told == [(STATE, True, None), (acks.value, False, 1)]
+    summary = [(c["acks"], c["enable.idempotence"], c.get("max.in.flight.requests.per.connection")) for c in configs]
+    assert summary == [(STATE, True, None), (acks.value, False, 1)]
 
 
 def test_there_should_be_one_client_where_all_wait_for_all(recording):

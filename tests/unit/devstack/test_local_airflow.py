@@ -47,17 +47,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.command, self.path, body))
         if self.path == "/auth/token":
             self.server.valid = self.server.tokens.pop(0)
-            self.say(201, {"access_token": self.server.valid})
+            self.report(201, {"access_token": self.server.valid})
         elif self.path != "/api/v2/monitor/health" and self.headers["Authorization"] != f"Bearer {self.server.valid}":
-            self.say(401, {"detail": "who are you"})
+            self.report(401, {"detail": "who are you"})
         elif (self.command, self.path) in self.server.answers:
-            self.say(200, self.server.answers[self.command, self.path])
+            self.report(200, self.server.answers[self.command, self.path])
         else:
-            self.say(404, {"detail": "no such thing"})
+            self.report(404, {"detail": "no such thing"})
 
     do_GET = do_POST = do_PATCH = answer
 
-    def say(self, status: int, body: Any) -> None:
+    def report(self, status: int, body: Any) -> None:
         text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))

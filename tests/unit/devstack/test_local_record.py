@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tidemark.devstack import record
-from tidemark.devstack.record import AirflowAccess, Record, Service
+from tidemark.devstack.record import AirflowAccess, Service, StackRecord
 from tidemark.errors import PreflightFailed
 from tidemark.settings import Settings, stack_file
 
 
 def test_a_record_should_be_read_as_it_was_written(tmp_path: Path) -> None:
-    written = Record(
+    written = StackRecord(
         stack_id="one",
         started_at=12.5,
         settings={"bootstrap_servers": "127.0.0.1:29092"},
@@ -26,7 +26,7 @@ def test_a_record_should_be_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_every_command_should_find_the_recorded_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_VAR_DIR", str(tmp_path))
-    record.save(Record("one", 0.0, settings={"bootstrap_servers": "127.0.0.1:29092"}), tmp_path)
+    record.save(StackRecord("one", 0.0, settings={"bootstrap_servers": "127.0.0.1:29092"}), tmp_path)
     assert Settings.load().bootstrap_servers == "127.0.0.1:29092"
 
 

@@ -9,16 +9,16 @@ import pytest
 from tidemark.drill.age import drill_age
 from tidemark.drill.comparison import distance
 from tidemark.drill.rebuild import Built, SavedState
-from tidemark.drill.store_diff import EXAMPLES, Kind, compare
+from tidemark.drill.store_diff import EXAMPLES, DifferenceKind, compare
 from tidemark.drill.verdicts import judge
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.drill_history.report import DrillReport, StoreDrill, Way
+from tidemark.operations.drill_history.report import DrillReport, RebuildMethod, StoreDrill
 from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.bounds import EvidenceBounds, Keeping
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import Guarantee, StoreKind, StoreSpec
 from tidemark.verdict import Verdict
 
@@ -26,7 +26,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 NOW = 1_700_000_000_000
 SEGMENT = 60_000
 WINDOWS = StoreSpec("counts", StoreKind.WINDOW, 6 * HOUR, SEGMENT)
-MARKER = Marker("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
+MARKER = StoreCheckpoint("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
 TASK = TaskId(0, 1)
 STATE = SavedState("s1", TASK, WINDOWS, StateCopy(SourceOfState.SAVEPOINT, MARKER, "s1/0_1.json"), NOW)
 EVERYTHING = EvidenceBounds(None, None, None)
@@ -47,12 +47,12 @@ SAVED = {1: {b"a": b"1", b"b": b"2"}, 2: {b"a": b"3"}}
     ("rebuilt", "expected"),
     [
         (SAVED, []),
-        ({1: {b"a": b"1", b"b": b"9"}, 2: {b"a": b"3"}}, [(Kind.ALTERED, 1, b"b", b"2", b"9")]),
-        ({1: {b"a": b"1"}, 2: {b"a": b"3"}}, [(Kind.MISSING, 1, b"b", b"2", None)]),
-        ({1: {b"a": b"1", b"b": b"2"}}, [(Kind.MISSING, 2, b"a", b"3", None)]),
-        ({**SAVED, 3: {b"c": b""}}, [(Kind.EXTRA, 3, b"c", None, b"")]),
+        ({1: {b"a": b"1", b"b": b"9"}, 2: {b"a": b"3"}}, [(DifferenceKind.ALTERED, 1, b"b", b"2", b"9")]),
+        ({1: {b"a": b"1"}, 2: {b"a": b"3"}}, [(DifferenceKind.MISSING, 1, b"b", b"2", None)]),
+        ({1: {b"a": b"1", b"b": b"2"}}, [(DifferenceKind.MISSING, 2, b"a", b"3", None)]),
+        ({**SAVED, 3: {b"c": b""}}, [(DifferenceKind.EXTRA, 3, b"c", None, b"")]),
         ({1: {b"a": b"1", b"b": b"2"}, 3: {b"a": b"3"}},
-         [(Kind.MISSING, 2, b"a", b"3", None), (Kind.EXTRA, 3, b"a", None, b"3")]),
+         [(DifferenceKind.MISSING, 2, b"a", b"3", None), (DifferenceKind.EXTRA, 3, b"a", None, b"3")]),
     ],
 )  # fmt: skip
 def test_should_tell_altered_missing_and_extra_keys_apart(rebuilt, expected):
@@ -104,7 +104,7 @@ def test_should_leave_out_and_count_only_missing_keys_whose_records_may_be_delet
 def test_should_call_missing_what_a_record_deletes():
     found = compare(store_of(SAVED), store_of({}), EvidenceBounds(None, None, 3), {b"b"})
     assert (found.missing, found.deleted) == (1, 2)
-    assert [(d.kind, d.key) for d in found.first] == [(Kind.MISSING, b"b")]
+    assert [(d.kind, d.key) for d in found.first] == [(DifferenceKind.MISSING, b"b")]
 
 
 def built(after_ms=0, fault=None):
@@ -113,7 +113,7 @@ def built(after_ms=0, fault=None):
 
 def verdict_of(one, rebuilt):
     found = compare(store_of(SAVED), store_of(rebuilt), EVERYTHING)
-    return judge(STATE, Way.CHANGELOG, one, found, ["altered b"] * found.altered, Keeping("t", 600_000, None))
+    return judge(STATE, RebuildMethod.CHANGELOG, one, found, ["altered b"] * found.altered, Keeping("t", 600_000, None))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ PURGED = EvidenceBounds(None, None, 3)
 )
 def test_should_never_pass_where_nothing_was_compared(saved, rebuilt, bounds, verdict, said):
     found = compare(store_of(saved), store_of(rebuilt), bounds)
-    judged = judge(STATE, Way.CHANGELOG, built(), found, [], Keeping("t", 600_000, None))
+    judged = judge(STATE, RebuildMethod.CHANGELOG, built(), found, [], Keeping("t", 600_000, None))
     assert judged.verdict is verdict
     assert said in judged.message
     assert (judged.compared, judged.left_out, judged.differing) == (found.compared, found.left_out, 0)
@@ -160,7 +160,7 @@ def test_should_name_what_differs_and_fail_what_cannot_be_rebuilt():
     differs = verdict_of(built(), {1: {b"a": b"1", b"b": b"9"}, 2: {b"a": b"3"}})
     assert "1 keys differ from savepoint s1 (1 altered, 0 missing, 0 extra): altered b" in differs.message
     assert "the store or its changelog is wrong, and a drill cannot tell which" in differs.message
-    broken = judge(STATE, Way.CHANGELOG, built(fault="too short"), None, (), Keeping("t", 600_000, None))
+    broken = judge(STATE, RebuildMethod.CHANGELOG, built(fault="too short"), None, (), Keeping("t", 600_000, None))
     assert broken.verdict is Verdict.FAILED
     assert broken.message == "it cannot be rebuilt: too short"
 
@@ -197,7 +197,17 @@ def test_should_say_how_far_the_application_is_ahead_in_offsets_and_seconds():
 
 def report_of(verdict, followed=3, guarantee=Guarantee.EXACTLY_ONCE):
     store = StoreDrill(
-        "0_1", "counts", Way.CHANGELOG, "s1", verdict, "told", records=10, keys=4, bytes=80, seconds=2.0, compared=4
+        "0_1",
+        "counts",
+        RebuildMethod.CHANGELOG,
+        "s1",
+        verdict,
+        "summary",
+        records=10,
+        keys=4,
+        bytes=80,
+        seconds=2.0,
+        compared=4,
     )
     return DrillReport("d1", "app", "1", guarantee, NOW, NOW + 5, ("s1",), (store,), (), followed, 3, ())
 

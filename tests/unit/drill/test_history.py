@@ -10,7 +10,7 @@ from tests.unit.drill.test_verdicts import NOW, OTHER, TASK, compared, differs, 
 from tidemark.database import FactsDatabase
 from tidemark.operations.drill_history.history import DrillHistory
 from tidemark.operations.drill_history.rates import FEWEST_BYTES, FEWEST_OFFSETS, last_rates, newest_rates, rates_of
-from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import write_drill
 from tidemark.recovery.candidates import MEASURED
 from tidemark.recovery.evidence import SourceOfState, StateCopy
@@ -69,7 +69,7 @@ def rebuilt(offsets, seconds, **more):
             {"changelog_offsets_per_s": 2 * FEWEST_OFFSETS, "copied_bytes_per_s": 4 * FEWEST_BYTES},
         ),
         (
-            [rebuilt(30_000, 1.0), rebuilt(10_000, 3.0), rebuilt(99_999, 0.1, way=Way.SAVEPOINT)],
+            [rebuilt(30_000, 1.0), rebuilt(10_000, 3.0), rebuilt(99_999, 0.1, way=RebuildMethod.SAVEPOINT)],
             [(1_000_000, 1.0), (5_000_000, 1.0)],
             {"changelog_offsets_per_s": 10_000.0, "copied_bytes_per_s": 3_000_000.0},
         ),
@@ -91,7 +91,7 @@ def test_should_take_each_rate_from_the_newest_drill_that_measured_it_and_say_wh
     assumed = last_rates(settings, "app")
     assert assumed == newest_rates([])
     assert assumed.rates == MEASURED
-    assert assumed.told == (
+    assert assumed.summary == (
         "250,000 changelog offsets/s and 200.0 MB/s of a savepoint (assumed, no drill has measured it)"
     )
     facts = FactsDatabase(settings)
@@ -105,5 +105,5 @@ def test_should_take_each_rate_from_the_newest_drill_that_measured_it_and_say_wh
     facts.close()
     found_rates = last_rates(settings, "app")
     assert found_rates.rates == replace(MEASURED, changelog_offsets_per_s=1234.5, copied_bytes_per_s=2e6)
-    assert f"1,234 changelog offsets/s (measured by the drill d{NOW + 2 * HOUR}, " in found_rates.told
-    assert f"2.0 MB/s of a savepoint (measured by the drill d{NOW}, " in found_rates.told
+    assert f"1,234 changelog offsets/s (measured by the drill d{NOW + 2 * HOUR}, " in found_rates.summary
+    assert f"2.0 MB/s of a savepoint (measured by the drill d{NOW}, " in found_rates.summary

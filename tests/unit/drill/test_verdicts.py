@@ -12,11 +12,11 @@ import pytest
 from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.operations.change.repaired_stores import note_repaired
-from tidemark.operations.drill_history.report import DrillReport, StoreDrill, Way
+from tidemark.operations.drill_history.report import DrillReport, RebuildMethod, StoreDrill
 from tidemark.operations.drill_history.store_verdicts import last_verdicts, verdicts_of
 from tidemark.operations.drill_history.table import write_drill
 from tidemark.operations.rewind.rewind import RewindProgress, RewindState
-from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, new_id
+from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, new_id
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.restore import verify
 from tidemark.settings import Settings
@@ -36,9 +36,9 @@ def savepoint(at_ms):
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y%m%dT%H%M%S}-abcdef"
 
 
-def compared(verdict=Verdict.OK, differing=0, way=Way.CHANGELOG, at_ms=NOW, **more):
+def compared(verdict=Verdict.OK, differing=0, way=RebuildMethod.CHANGELOG, at_ms=NOW, **more):
     made = StoreDrill(
-        str(TASK), "n", way, savepoint(at_ms), verdict, "told", compared=4, differing=differing, value_layout=LAYOUT
+        str(TASK), "n", way, savepoint(at_ms), verdict, "summary", compared=4, differing=differing, value_layout=LAYOUT
     )
     return replace(made, **more)
 
@@ -53,7 +53,7 @@ def found(*reports, layouts=LAYOUTS, replaced=None):
     return verdicts_of(shuffled, layouts, {(TASK, "n"): replaced or []})
 
 
-def differs(at_ms, keys=3, way=Way.CHANGELOG):
+def differs(at_ms, keys=3, way=RebuildMethod.CHANGELOG):
     return drill(at_ms, compared(Verdict.FAILED, keys, way, at_ms))
 
 
@@ -64,14 +64,14 @@ def equal(at_ms):
 def test_should_say_what_the_newest_drill_found_of_the_live_store():
     (verdict,) = found(equal(NOW), differs(NOW + HOUR)).values()
     assert (verdict.drill_id, verdict.differing, verdict.is_suspect) == (f"d{NOW + HOUR}", 3, True)
-    assert "found 3 keys that differ between it and its changelog" in verdict.told
-    assert verdict.drill_id in verdict.told
+    assert "found 3 keys that differ between it and its changelog" in verdict.summary
+    assert verdict.drill_id in verdict.summary
     (verdict,) = found(differs(NOW), equal(NOW + HOUR)).values()
     assert (verdict.verdict, verdict.is_suspect, verdict.savepoints) == (Verdict.OK, False, (savepoint(NOW + HOUR),))
 
 
 def test_should_suspect_the_store_where_the_later_comparison_differs():
-    report = drill(NOW, compared(at_ms=NOW), compared(Verdict.FAILED, 2, Way.FOLLOWED, NOW + 30_000))
+    report = drill(NOW, compared(at_ms=NOW), compared(Verdict.FAILED, 2, RebuildMethod.FOLLOWED, NOW + 30_000))
     (verdict,) = found(report).values()
     assert (verdict.differing, verdict.savepoints) == (2, (savepoint(NOW + 30_000),))
     assert verdict.right_ms == NOW
@@ -79,7 +79,9 @@ def test_should_suspect_the_store_where_the_later_comparison_differs():
 
 def test_should_go_by_the_later_comparison_where_the_store_was_mended_meanwhile():
     second = savepoint(NOW + 30_000)
-    report = drill(NOW, compared(Verdict.FAILED, 2, at_ms=NOW), compared(Verdict.OK, 0, Way.FOLLOWED, NOW + 30_000))
+    report = drill(
+        NOW, compared(Verdict.FAILED, 2, at_ms=NOW), compared(Verdict.OK, 0, RebuildMethod.FOLLOWED, NOW + 30_000)
+    )
     (verdict,) = found(report).values()
     assert (verdict.verdict, verdict.savepoints, verdict.right_ms) == (Verdict.OK, (second,), NOW + 30_000)
 
@@ -90,7 +92,7 @@ def test_should_go_by_the_later_comparison_where_the_store_was_mended_meanwhile(
         compared(Verdict.FAILED, 0),  # it could not be rebuilt
         compared(Verdict.NOT_ENOUGH_EVIDENCE, 5),  # read too late to count
         compared(Verdict.NOT_ENOUGH_EVIDENCE, 0),
-        compared(Verdict.FAILED, 5, Way.SAVEPOINT),  # the older savepoint may be the wrong one
+        compared(Verdict.FAILED, 5, RebuildMethod.SAVEPOINT),  # the older savepoint may be the wrong one
         compared(Verdict.FAILED, 5, value_layout="g1/1:count"),  # another generation
     ],
 )
@@ -174,11 +176,11 @@ def test_should_go_by_drills_until_a_restore_has_verified_and_replaced_the_store
     assert suspects(settings, plan) == {TASK, OTHER}
     workspace = Workspace(settings.state_dir, "app", new_id())
     workspace.create(RestorePlan(workspace.folder.name, "app", "1", 5, None, (), (), {}, 0))
-    verdict = verify.Verdict(
+    verdict = verify.StoreVerification(
         str(TASK), "n", 4, "", compared_keys, 0 if compared_keys else 4, different, 0 if compared_keys else 4,
         bool(compared_keys), (),
     )  # fmt: skip
-    workspace.write(RestoreProgress(state, ended_ms=NOW + HOUR, verdicts={f"{TASK}/n": verdict}))
+    workspace.write(WorkspaceProgress(state, ended_ms=NOW + HOUR, verdicts={f"{TASK}/n": verdict}))
     assert suspects(settings, plan) == ({OTHER} if clears else {TASK, OTHER})
     kept_drill(settings, plan, NOW + 2 * HOUR, 1)
     assert suspects(settings, plan) == {TASK, OTHER}

@@ -94,8 +94,8 @@ def test_anything_else_should_be_no_event(text):
 
 def test_the_page_should_list_every_kind_with_its_fields():
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \| .*\|$", PAGE.read_text().split("## Fields")[0], re.MULTILINE)
-    told = {kind: tuple(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
-    assert told == {str(kind): fields for kind, fields in BODY_FIELDS.items()}
+    summary = {kind: tuple(re.findall(r"`(\w+)`", fields)) for kind, fields in rows}
+    assert summary == {str(kind): fields for kind, fields in BODY_FIELDS.items()}
 
 
 def test_the_page_should_say_what_every_field_is():

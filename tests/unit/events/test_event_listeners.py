@@ -53,10 +53,10 @@ class Blocking:
         assert type(self).let_go.wait(60)
         self.heard.append((self.of, "on_change"))
 
-    def on_batch_restored(self, told):
+    def on_batch_restored(self, summary):
         self.heard.append((self.of, "on_batch_restored"))
 
-    def on_restore_end(self, told):
+    def on_restore_end(self, summary):
         self.heard.append((self.of, "on_restore_end"))
 
 
@@ -76,8 +76,8 @@ class Raising:
     def on_change(self, new, old):
         raise RuntimeError("no chat today")
 
-    def on_restore_end(self, told):
-        heard_by_raising.append(told)
+    def on_restore_end(self, summary):
+        heard_by_raising.append(summary)
 
 
 def tell_all(listeners):
@@ -157,10 +157,10 @@ def test_a_users_listener_that_raises_should_be_told_once_by_name_and_go_on(capl
         user.close(BOUND_S)
     assert heard_by_raising == [progress(110)]
     assert user.failed == 5
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert "own:Raising: on_change: RuntimeError: no chat today" in told[0]
-    assert "0 calls dropped, 5 failed" in told[1]
+    summary = [record.getMessage() for record in caplog.records]
+    assert len(summary) == 2
+    assert "own:Raising: on_change: RuntimeError: no chat today" in summary[0]
+    assert "0 calls dropped, 5 failed" in summary[1]
 
 
 def test_a_users_listener_that_cannot_be_made_should_stop_nothing(caplog):

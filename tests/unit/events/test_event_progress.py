@@ -82,8 +82,8 @@ def test_should_be_told_from_several_threads_at_once():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "summary"),
     [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00"), (187, "3:07"), (3600, "1:00:00"), (3765, "1:02:45")],
 )
-def test_should_write_durations_shortly(seconds, told):
-    assert duration(seconds) == told
+def test_should_write_durations_shortly(seconds, summary):
+    assert duration(seconds) == summary

@@ -35,13 +35,13 @@ def recorder(*sinks):
 
 def test_should_give_each_sink_the_same_events_with_who_and_when():
     first, second = Kept(), Kept()
-    told = recorder(first, second)
-    told.on_change(InstanceState.REBALANCING, InstanceState.CREATED)
-    told.on_failure(RuntimeError())
-    told.on_rebalance(Rebalance((CHANGELOG,), (CHANGELOG,), (), 1))
-    told.on_restore_start(progress())
-    told.on_restore_end(progress(110))
-    told.on_restore_suspended(progress(60))
+    summary = recorder(first, second)
+    summary.on_change(InstanceState.REBALANCING, InstanceState.CREATED)
+    summary.on_failure(RuntimeError())
+    summary.on_rebalance(Rebalance((CHANGELOG,), (CHANGELOG,), (), 1))
+    summary.on_restore_start(progress())
+    summary.on_restore_end(progress(110))
+    summary.on_restore_suspended(progress(60))
     assert first.events == second.events
     assert [(e.application_id, e.topology_version, e.instance) for e in first.events] == [("app", "2", 3)] * 6
     assert [e.time_ms for e in first.events] == [100, 101, 102, 103, 104, 105]
@@ -57,21 +57,21 @@ def test_should_give_each_sink_the_same_events_with_who_and_when():
 
 def test_should_tell_batches_once_a_second_and_store():
     kept = Kept()
-    told = recorder(kept)
+    summary = recorder(kept)
     for changelog in (CHANGELOG, OTHER):
-        told.on_restore_start(progress(changelog=changelog))
+        summary.on_restore_start(progress(changelog=changelog))
         for elapsed_s in (0.4, 0.999, 1.0, 1.5, 1.999, 2.0):
-            told.on_batch_restored(progress(60, elapsed_s, changelog=changelog))
+            summary.on_batch_restored(progress(60, elapsed_s, changelog=changelog))
     batches = [e.body for e in kept.events if e.kind is EventKind.RESTORE_BATCH]
     assert [(b["partition"], b["elapsed_s"]) for b in batches] == [(3, 1.0), (3, 2.0), (4, 1.0), (4, 2.0)]
 
 
 def test_should_tell_batches_of_a_restore_that_starts_once_more():
     kept = Kept()
-    told = recorder(kept)
+    summary = recorder(kept)
     for elapsed_s in (5.0, 1.0):
-        told.on_restore_start(progress())
-        told.on_batch_restored(progress(60, elapsed_s))
+        summary.on_restore_start(progress())
+        summary.on_batch_restored(progress(60, elapsed_s))
     assert [e.body["elapsed_s"] for e in kept.events if e.kind is EventKind.RESTORE_BATCH] == [5.0, 1.0]
 
 
@@ -84,8 +84,8 @@ def test_should_keep_the_order_of_time_when_several_stores_are_restored_at_once(
         time.sleep(0.001)
         return now
 
-    told = EventRecorder("app", "2", 3, slow_clock, (kept,))
+    summary = EventRecorder("app", "2", 3, slow_clock, (kept,))
     with ThreadPoolExecutor(8) as pool:
         for _ in range(100):
-            pool.submit(told.on_restore_end, progress(110))
+            pool.submit(summary.on_restore_end, progress(110))
     assert [event.time_ms for event in kept.events] == list(range(100))

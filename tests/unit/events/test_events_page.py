@@ -22,11 +22,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "events.md"
 @pytest.fixture
 def chat():
     """What a chat on loopback was told, and its address."""
-    told = []
+    summary = []
 
     class Chat(BaseHTTPRequestHandler):
         def do_POST(self):
-            told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            summary.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
             self.send_response(200)
             self.end_headers()
 
@@ -34,12 +34,12 @@ def chat():
 
     with HTTPServer(("127.0.0.1", 0), Chat) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield told, f"http://127.0.0.1:{server.server_port}"
+        yield summary, f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
 def test_the_pages_listener_should_be_short_and_tell_failures_and_restores(chat, monkeypatch):
-    told, url = chat
+    summary, url = chat
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(source.strip().splitlines()) < 20
     module = ModuleType("alerts")
@@ -50,7 +50,7 @@ def test_the_pages_listener_should_be_short_and_tell_failures_and_restores(chat,
     listener.on_restore_end(progress(110, elapsed_s=7.0))
     listener.on_failure(OutcomeUnknown("the broker is away"))
     listener.close(20)
-    assert told == ["app-1: n restored in 7 s", "app-1 ends: the broker is away"]
+    assert summary == ["app-1: n restored in 7 s", "app-1 ends: the broker is away"]
 
 
 def test_the_page_should_list_the_methods_of_a_listener():

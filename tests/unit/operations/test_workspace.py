@@ -8,7 +8,7 @@ import pytest
 
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
-from tidemark.operations.workspace import Move, RestoreProgress, RestoreState, Workspace, is_id, new_id, workspaces
+from tidemark.operations.workspace import Move, RestoreState, Workspace, WorkspaceProgress, is_id, new_id, workspaces
 from tidemark.recovery.restore_plan import RestorePlan
 
 APP, ID, TASK = "app", "20261122T031500000000Z", "0_1"
@@ -279,7 +279,7 @@ def test_should_keep_the_progress_of_a_plan_that_is_given_again(workspace):
     workspace.create(plan_of())
     moves = (Move(TASK, f"0/{APP}/{TASK}", f".restores/{APP}/{ID}/previous/0/{TASK}", takes_built=True),)
     aside = (replace(moves[0], takes_built=False),)
-    progress = RestoreProgress(RestoreState.SWAPPING, verdicts={}, moves=moves, aside=aside)
+    progress = WorkspaceProgress(RestoreState.SWAPPING, verdicts={}, moves=moves, aside=aside)
     workspace.write(progress)
     workspace.create(plan_of())
     assert workspace.progress() == progress

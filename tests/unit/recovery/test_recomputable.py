@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tidemark.recovery.recomputable import impure
+from tidemark.recovery.recomputable import not_recomputable_reason
 from tidemark.topology.builder import Topology
 from tidemark.topology.windows import tumbling
 
@@ -16,7 +16,7 @@ SCHEMA = "id STRING, amount DOUBLE, items BIGINT"
 def reason_of(topology, name="s"):
     plan = topology.plan()
     subtopology, spec = next((t, s) for t in plan.subtopologies for s in t.stores if s.name == name)
-    return impure(plan, subtopology, spec)
+    return not_recomputable_reason(plan, subtopology, spec)
 
 
 def sold():
@@ -54,8 +54,8 @@ def test_should_refuse_what_has_been_carried_over():
     plan = topology.plan()
     (subtopology,) = plan.subtopologies
     (spec,) = subtopology.stores
-    assert impure(plan, subtopology, spec) is None
-    assert "carried it over" in impure(plan, subtopology, dataclasses.replace(spec, generation=1))
+    assert not_recomputable_reason(plan, subtopology, spec) is None
+    assert "carried it over" in not_recomputable_reason(plan, subtopology, dataclasses.replace(spec, generation=1))
 
 
 def test_should_refuse_what_is_behind_a_repartition_topic():

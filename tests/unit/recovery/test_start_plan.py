@@ -12,9 +12,9 @@ from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.candidates import MEASURED, Rates, holds_last_commit
 from tidemark.recovery.evidence import (
+    CommittedProgress,
     SourceEvidence,
     SourceOfState,
-    Standing,
     StateCopy,
     StoreEvidence,
     TaskEvidence,
@@ -25,13 +25,13 @@ from tidemark.recovery.start_plan import (
     Refuse,
     Resume,
     StartPlan,
-    best_way,
+    best_candidate,
+    committed_progress_of,
     plan_start,
-    standing_of,
     unlogged_fault,
 )
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY, LostTopic, TopicUse
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
@@ -51,11 +51,11 @@ def way_of(plan: StartPlan) -> object:
     """What becomes of the store, or the kind of plan that does not come to that."""
     if not isinstance(plan, Resume):
         return type(plan)
-    way = plan.stores["counts"]
-    assert way.fault is None
-    if way.copy is None:
+    candidate = plan.stores["counts"]
+    assert candidate.fault is None
+    if candidate.copy is None:
         return WHOLE
-    return READY if way.is_ready else TAIL
+    return READY if candidate.is_ready else TAIL
 
 
 def times(stream_time_ms: int) -> StreamTimes:
@@ -74,12 +74,12 @@ def a_copy(
     offset: int = 100, changelog_offset: int = 60, age_ms: int = 0, kind: SourceOfState = SourceOfState.LOCAL,
     layout: str = LAYOUT, application_id: str = "app",
 ) -> StateCopy:  # fmt: skip
-    marker = Marker(
+    checkpoint = StoreCheckpoint(
         application_id=application_id, topology_version="1", store="counts", value_layout=layout, batch=7,
         commit_time_ms=NOW - age_ms, source_offsets={"pulse-events": offset}, stream_time_ms=NOW,
         changelog_offset=changelog_offset,
     )  # fmt: skip
-    return StateCopy(kind, marker, f"/state/{kind.name.lower()}")
+    return StateCopy(kind, checkpoint, f"/state/{kind.name.lower()}")
 
 
 def found(
@@ -94,14 +94,14 @@ def found(
     changelog_retention_ms: int | None = 30 * HOUR,
     more: tuple[SourceEvidence, ...] = (),
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
-    impure: str | None = None,
+    not_recomputable_reason: str | None = None,
     is_source: bool = False,
     young_offset: int | None = None,
 ) -> TaskEvidence:
     store = StoreEvidence(
         store="counts", value_layout=LAYOUT, copies=copies, changelog=CHANGELOG, changelog_watermarks=changelog,
         delete_retention_ms=24 * HOUR, store_retention_ms=store_retention_ms,
-        changelog_retention_ms=changelog_retention_ms, impure=impure, is_source=is_source,
+        changelog_retention_ms=changelog_retention_ms, not_recomputable_reason=not_recomputable_reason, is_source=is_source,
         young_offset=young_offset,
     )  # fmt: skip
     return TaskEvidence(
@@ -124,7 +124,7 @@ def expected(committed, record, copies, changelog) -> object:
         return Refuse
     if not copies:
         return WHOLE
-    at = copies[0].marker.source_offsets["pulse-events"]
+    at = copies[0].checkpoint.source_offsets["pulse-events"]
     if at > 100:
         return Refuse
     # It was written up to 60, a moment ago: what ends before that, or begins after it, is not that changelog.
@@ -153,7 +153,7 @@ def test_should_begin_where_the_source_begins_without_any_trace():
 def test_should_take_the_commit_record_when_the_groups_offsets_have_expired():
     plan = plan_start(found(committed=None, record=a_record(100), copies=(a_copy(100),)))
     assert isinstance(plan, Resume)
-    assert (plan.standing.next_offsets, plan.standing.batch) == ({"pulse-events": 100}, 7)
+    assert (plan.committed.next_offsets, plan.committed.batch) == ({"pulse-events": 100}, 7)
 
 
 def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_record():
@@ -162,8 +162,8 @@ def test_should_take_stream_time_from_the_offset_metadata_and_else_from_the_reco
     without = plan_start(found(record=a_record(), copies=(a_copy(),)))
     assert isinstance(with_metadata, Resume)
     assert isinstance(without, Resume)
-    assert with_metadata.standing.stream_times == times(NOW - 5)
-    assert without.standing.stream_times == times(NOW)
+    assert with_metadata.committed.stream_times == times(NOW - 5)
+    assert without.committed.stream_times == times(NOW)
 
 
 @pytest.mark.parametrize(("low", "refused"), [(99, False), (100, False), (101, True)])
@@ -270,8 +270,8 @@ def test_should_take_a_level_copy_and_nothing_else_for_a_restore_beside_a_lost_c
 
     def kind_of(*copies: StateCopy) -> SourceOfState | None:
         evidence = with_store(found(record=a_record(), copies=copies), lost=lost)
-        way = best_way(evidence, evidence.stores[0], standing_of(evidence), MEASURED, None)
-        return None if isinstance(way, Refuse) else way.kind
+        candidate = best_candidate(evidence, evidence.stores[0], committed_progress_of(evidence), MEASURED, None)
+        return None if isinstance(candidate, Refuse) else candidate.kind
 
     assert kind_of(a_copy(100)) is SourceOfState.LOCAL
     assert kind_of(a_copy(99)) is None
@@ -289,16 +289,16 @@ def test_should_refuse_a_source_that_is_another_topic_whatever_its_offsets(use):
     assert "tidemark offsets reset NAME" in plan.remedy
 
 
-def unlogged(batch: int, offset: int = 100, layout: str = LAYOUT) -> Marker:
-    return dataclasses.replace(a_copy(offset, layout=layout).marker, batch=batch, changelog_offset=0)
+def unlogged(batch: int, offset: int = 100, layout: str = LAYOUT) -> StoreCheckpoint:
+    return dataclasses.replace(a_copy(offset, layout=layout).checkpoint, batch=batch, changelog_offset=0)
 
 
-AT_7 = Standing({"pulse-events": 100}, 7, StreamTimes.none())
-FRESH = Standing({"pulse-events": 100}, -1, StreamTimes.none())
+AT_7 = CommittedProgress({"pulse-events": 100}, 7, StreamTimes.none())
+FRESH = CommittedProgress({"pulse-events": 100}, -1, StreamTimes.none())
 
 
 @pytest.mark.parametrize(
-    ("marker", "standing", "said"),
+    ("checkpoint", "committed", "said"),
     [
         (unlogged(7), AT_7, None),
         # A tick moves no offset: the crash came between its steps 6 and 7.
@@ -312,8 +312,8 @@ FRESH = Standing({"pulse-events": 100}, -1, StreamTimes.none())
         (unlogged(0), FRESH, "its folder holds batch 0, while nothing was ever committed"),
     ],
 )
-def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last_commits(marker, standing, said):
-    fault = unlogged_fault(marker, LAYOUT, standing, a_record())
+def test_should_keep_a_store_that_is_not_logged_only_where_its_batch_is_the_last_commits(checkpoint, committed, said):
+    fault = unlogged_fault(checkpoint, LAYOUT, committed, a_record())
     assert (fault is None) is (said is None)
     assert (said or "") in (fault or "")
 
@@ -404,7 +404,7 @@ def test_should_prefer_the_newest_copy_and_the_local_one_of_equals():
 
 def test_should_not_take_a_store_from_before_a_rewind_for_level_though_its_offsets_are():
     copy = a_copy(100)
-    before = dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, batch=6))
+    before = dataclasses.replace(copy, checkpoint=dataclasses.replace(copy.checkpoint, batch=6))
     assert way_of(plan_start(found(record=a_record(), copies=(copy,)))) == READY
     assert way_of(plan_start(found(record=a_record(), copies=(before,)))) == TAIL
 
@@ -444,15 +444,23 @@ def test_should_refuse_a_changelog_without_its_beginning_where_nothing_expires_b
 def test_should_process_the_sources_again_only_when_that_is_asked_for():
     evidence = found(record=a_record(), source=SOURCE_500)
     assert way_of(plan_start(evidence)) == WHOLE
-    way = plan_start(evidence, only=SourceOfState.SOURCE).stores["counts"]
-    assert (way.kind, way.copy, way.from_offset, way.end_offset) == (SourceOfState.SOURCE, None, 0, 100)
-    assert way.eta_s == pytest.approx(MEASURED.spark_start_s + 100 / MEASURED.source_offsets_per_s)
+    candidate = plan_start(evidence, only=SourceOfState.SOURCE).stores["counts"]
+    assert (candidate.kind, candidate.copy, candidate.from_offset, candidate.end_offset) == (
+        SourceOfState.SOURCE,
+        None,
+        0,
+        100,
+    )
+    assert candidate.eta_s == pytest.approx(MEASURED.spark_start_s + 100 / MEASURED.source_offsets_per_s)
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"impure": "it is windowed"}, "cannot be computed from its source topics alone: it is windowed"),
+        (
+            {"not_recomputable_reason": "it is windowed"},
+            "cannot be computed from its source topics alone: it is windowed",
+        ),
         ({"source": Watermarks(1, 500)}, "has lost its beginning, up to offset 1"),
         ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 500),)}, "auto_offset_reset is latest"),
         ({"more": (SourceEvidence(TopicPartition("rates", 2), 100, SOURCE_500, 0, True),)}, "rates is compacted"),
@@ -509,7 +517,7 @@ def a_record_of_two() -> CommitRecord:
 def a_copy_of_two(pulse: int, temperature: int) -> StateCopy:
     copy = a_copy(pulse)
     offsets = {"pulse-events": pulse, "temperature": temperature}
-    return dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, source_offsets=offsets))
+    return dataclasses.replace(copy, checkpoint=dataclasses.replace(copy.checkpoint, source_offsets=offsets))
 
 
 @pytest.mark.parametrize(
@@ -542,18 +550,20 @@ def test_at_least_once_should_go_on_from_offsets_that_are_behind_the_commit_reco
         found(committed=committed, metadata=metadata, record=a_record(100), guarantee=Guarantee.AT_LEAST_ONCE)
     )
     assert isinstance(plan, Resume)
-    assert plan.standing.next_offsets == {"pulse-events": committed or 100}
-    assert plan.standing.batch == (6 if committed == 99 else 7)
+    assert plan.committed.next_offsets == {"pulse-events": committed or 100}
+    assert plan.committed.batch == (6 if committed == 99 else 7)
 
 
 @pytest.mark.parametrize(
-    ("ahead_ms", "retention_ms", "way"), [(0, 6 * HOUR, TAIL), (1, 6 * HOUR, WHOLE), (1, None, TAIL)]
+    ("ahead_ms", "retention_ms", "candidate"), [(0, 6 * HOUR, TAIL), (1, 6 * HOUR, WHOLE), (1, None, TAIL)]
 )
-def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_committed(ahead_ms, retention_ms, way):
+def test_should_pass_over_a_copy_whose_windows_have_expired_further_than_was_committed(
+    ahead_ms, retention_ms, candidate
+):
     """After a rewind they are live once more, and the tail holds only what differs."""
     copy = a_copy(99, kind=SourceOfState.STANDBY)
-    copy = dataclasses.replace(copy, marker=dataclasses.replace(copy.marker, stream_time_ms=NOW + ahead_ms))
-    assert way_of(plan_start(found(record=a_record(), copies=(copy,), store_retention_ms=retention_ms))) == way
+    copy = dataclasses.replace(copy, checkpoint=dataclasses.replace(copy.checkpoint, stream_time_ms=NOW + ahead_ms))
+    assert way_of(plan_start(found(record=a_record(), copies=(copy,), store_retention_ms=retention_ms))) == candidate
 
 
 @pytest.mark.parametrize("copies", [(), (a_copy(99),), (a_copy(100),)], ids=["lost", "behind", "level"])

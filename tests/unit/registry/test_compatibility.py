@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import StartRefused
-from tidemark.registry.compatibility import Fate, carry, obstacles
+from tidemark.registry.compatibility import StoreChangeKind, carry, obstacles
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state
 from tidemark.topology.builder import Topology
@@ -57,11 +57,11 @@ WITH_TTL = table("1", ttl="1d")
 
 @dataclass(frozen=True)
 class Case:
-    """`told` and `declared` are the page's; `says` must stand in what the plan says of `store`, old or new."""
+    """`summary` and `declared` are the page's; `says` must stand in what the plan says of `store`, old or new."""
 
-    told: str
+    summary: str
     declared: str
-    fate: Fate | str
+    change_kind: StoreChangeKind | str
     old: Topology
     new: Topology
     says: str = ""
@@ -74,37 +74,99 @@ FOLDS = "computes an aggregate in another way"
 FIVE_MINUTES = counted(window=tumbling("5m"), retention="6h")
 WITH_CITY = table(schema="v BIGINT, city STRING")
 CASES = [
-    Case("has the same store", "", Fate.KEPT, COUNT, counted(), "unchanged"),
-    Case(STATELESS, "", Fate.KEPT, COUNT, counted(filtered="v > 3"), "unchanged"),
-    Case("has an additional store", "", Fate.NEW, COUNT, and_another(), "what is processed from now on", "m"),
-    Case("lacks the store", "", Fate.REFUSED, and_another("1"), counted(store="m"), "no such store"),
-    Case("lacks the store", "--drop n", Fate.DROPPED, and_another("1"), counted(store="m"), "declared"),
-    Case("has another name for the store", "", Fate.REFUSED, COUNT, counted(store="m"), "--rename n=NEW"),
-    Case("has another name for the store", "--rename n=m", Fate.COPIED, COUNT, counted(store="m"), "renamed from n"),
-    Case("adds an aggregate", "", Fate.REFUSED, COUNT, MORE, "--add n.most"),
-    Case("adds an aggregate", "--add n.most", Fate.COPIED, COUNT, MORE, "most is null"),
-    Case("adds an aggregate", "--add n.most=0", Fate.COPIED, COUNT, MORE, "most is 0"),
-    Case("adds a mean", "--add n.most=0", Fate.REFUSED, COUNT, counted(n="count(*)", most="mean(v)"), "begin at null"),
-    Case("lacks an aggregate", "", Fate.REFUSED, TWO, counted(), "--drop n.most"),
-    Case("lacks an aggregate", "--drop n.most", Fate.COPIED, TWO, counted(), "most is discarded"),
-    Case("has the aggregates in another order", "", Fate.COPIED, TWO, counted(most="max(v)", n="count(*)"), "order"),
-    Case(FOLDS, "", Fate.REFUSED, COUNT, counted(n="sum(v)"), "was count(*), now it is sum(v)"),
-    Case(FOLDS, "--drop n", Fate.DROPPED, COUNT, counted(n="sum(v)"), BEGINS_ANEW),
-    Case("changes the window", "", Fate.REFUSED, WINDOWED, FIVE_MINUTES, "windows of 1m, now it holds windows of 5m"),
-    Case("changes the window", "--drop n", Fate.DROPPED, WINDOWED, FIVE_MINUTES, BEGINS_ANEW),
-    Case("changes the key", "", Fate.REFUSED, COUNT, counted(key="city"), "its keys were id, now they are city"),
-    Case("changes the key", "--drop n", Fate.DROPPED, COUNT, counted(key="city"), BEGINS_ANEW),
-    Case("keeps windows longer", "", Fate.COPIED, WINDOWED, counted(window=tumbling("60s"), retention="2d"), "back"),
-    Case("keeps windows shorter", "", Fate.COPIED, WINDOWED, counted(window=tumbling("60s"), retention="1h"), "older"),
-    Case("adds a column to a table", "", Fate.REFUSED, TABLE, WITH_CITY, "--add n.city"),
-    Case("adds a column to a table", '--add n.city="-"', Fate.COPIED, TABLE, WITH_CITY, "city is '-'"),
-    Case("changes a column's type", "", Fate.REFUSED, TABLE, table(schema="v STRING"), "was BIGINT, now it is STRING"),
-    Case("gives a table a ttl", "", Fate.REFUSED, TABLE, table(ttl="1d"), "no age", "n-order"),
-    Case("gives a table a ttl", "--drop n", Fate.DROPPED, TABLE, table(ttl="1d"), BEGINS_ANEW),
-    Case("removes the ttl", "", Fate.KEPT, WITH_TTL, table(), "unchanged"),
-    Case("removes the store's changelog", "", Fate.REFUSED, TABLE, table(logging=False), "no longer be logged"),
+    Case("has the same store", "", StoreChangeKind.KEPT, COUNT, counted(), "unchanged"),
+    Case(STATELESS, "", StoreChangeKind.KEPT, COUNT, counted(filtered="v > 3"), "unchanged"),
+    Case(
+        "has an additional store", "", StoreChangeKind.NEW, COUNT, and_another(), "what is processed from now on", "m"
+    ),
+    Case("lacks the store", "", StoreChangeKind.REFUSED, and_another("1"), counted(store="m"), "no such store"),
+    Case("lacks the store", "--drop n", StoreChangeKind.DROPPED, and_another("1"), counted(store="m"), "declared"),
+    Case("has another name for the store", "", StoreChangeKind.REFUSED, COUNT, counted(store="m"), "--rename n=NEW"),
+    Case(
+        "has another name for the store",
+        "--rename n=m",
+        StoreChangeKind.COPIED,
+        COUNT,
+        counted(store="m"),
+        "renamed from n",
+    ),
+    Case("adds an aggregate", "", StoreChangeKind.REFUSED, COUNT, MORE, "--add n.most"),
+    Case("adds an aggregate", "--add n.most", StoreChangeKind.COPIED, COUNT, MORE, "most is null"),
+    Case("adds an aggregate", "--add n.most=0", StoreChangeKind.COPIED, COUNT, MORE, "most is 0"),
+    Case(
+        "adds a mean",
+        "--add n.most=0",
+        StoreChangeKind.REFUSED,
+        COUNT,
+        counted(n="count(*)", most="mean(v)"),
+        "begin at null",
+    ),
+    Case("lacks an aggregate", "", StoreChangeKind.REFUSED, TWO, counted(), "--drop n.most"),
+    Case("lacks an aggregate", "--drop n.most", StoreChangeKind.COPIED, TWO, counted(), "most is discarded"),
+    Case(
+        "has the aggregates in another order",
+        "",
+        StoreChangeKind.COPIED,
+        TWO,
+        counted(most="max(v)", n="count(*)"),
+        "order",
+    ),
+    Case(FOLDS, "", StoreChangeKind.REFUSED, COUNT, counted(n="sum(v)"), "was count(*), now it is sum(v)"),
+    Case(FOLDS, "--drop n", StoreChangeKind.DROPPED, COUNT, counted(n="sum(v)"), BEGINS_ANEW),
+    Case(
+        "changes the window",
+        "",
+        StoreChangeKind.REFUSED,
+        WINDOWED,
+        FIVE_MINUTES,
+        "windows of 1m, now it holds windows of 5m",
+    ),
+    Case("changes the window", "--drop n", StoreChangeKind.DROPPED, WINDOWED, FIVE_MINUTES, BEGINS_ANEW),
+    Case(
+        "changes the key",
+        "",
+        StoreChangeKind.REFUSED,
+        COUNT,
+        counted(key="city"),
+        "its keys were id, now they are city",
+    ),
+    Case("changes the key", "--drop n", StoreChangeKind.DROPPED, COUNT, counted(key="city"), BEGINS_ANEW),
+    Case(
+        "keeps windows longer",
+        "",
+        StoreChangeKind.COPIED,
+        WINDOWED,
+        counted(window=tumbling("60s"), retention="2d"),
+        "back",
+    ),
+    Case(
+        "keeps windows shorter",
+        "",
+        StoreChangeKind.COPIED,
+        WINDOWED,
+        counted(window=tumbling("60s"), retention="1h"),
+        "older",
+    ),
+    Case("adds a column to a table", "", StoreChangeKind.REFUSED, TABLE, WITH_CITY, "--add n.city"),
+    Case("adds a column to a table", '--add n.city="-"', StoreChangeKind.COPIED, TABLE, WITH_CITY, "city is '-'"),
+    Case(
+        "changes a column's type",
+        "",
+        StoreChangeKind.REFUSED,
+        TABLE,
+        table(schema="v STRING"),
+        "was BIGINT, now it is STRING",
+    ),
+    Case("gives a table a ttl", "", StoreChangeKind.REFUSED, TABLE, table(ttl="1d"), "no age", "n-order"),
+    Case("gives a table a ttl", "--drop n", StoreChangeKind.DROPPED, TABLE, table(ttl="1d"), BEGINS_ANEW),
+    Case("removes the ttl", "", StoreChangeKind.KEPT, WITH_TTL, table(), "unchanged"),
+    Case(
+        "removes the store's changelog", "", StoreChangeKind.REFUSED, TABLE, table(logging=False), "no longer be logged"
+    ),
     Case("reads another topic", "", AS_A_WHOLE, COUNT, counted(topic="other"), "read in, now it reads other"),
-    Case("reads an additional topic in its own sub-topology", "", Fate.KEPT, COUNT, and_another(topic="other")),
+    Case(
+        "reads an additional topic in its own sub-topology", "", StoreChangeKind.KEPT, COUNT, and_another(topic="other")
+    ),
     Case("has the same version number", "", AS_A_WHOLE, COUNT, counted("1", store="m"), "another version"),
 ]
 
@@ -117,7 +179,7 @@ def options(text, name):
     return [value for option, value in re.findall(r"(--\w+) (\S+)", text) if option == name]
 
 
-def decided(case: Case) -> tuple[Fate | str, str]:
+def decided(case: Case) -> tuple[StoreChangeKind | str, str]:
     """What becomes of the case's store, and what is said of it."""
     old, new = described(case.old), described(case.new)
     declared = parse_declared(old, new, *(options(case.declared, name) for name in ("--rename", "--drop", "--add")))
@@ -125,24 +187,24 @@ def decided(case: Case) -> tuple[Fate | str, str]:
     if against:
         return AS_A_WHOLE, " ".join(against)
     change = next(c for c in carry(old, new, declared) if case.store in (c.was, c.store))
-    return change.fate, f"{change.why} {change.remedy}"
+    return change.change_kind, f"{change.why} {change.remedy}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.told} {case.declared}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.summary} {case.declared}")
 def test_should_decide(case):
-    fate, told = decided(case)
-    assert fate == case.fate
-    assert case.says in told
+    change_kind, summary = decided(case)
+    assert change_kind == case.change_kind
+    assert case.says in summary
 
 
 FATES = {
     AS_A_WHOLE: AS_A_WHOLE,
-    "is kept": Fate.KEPT,
-    "starts empty": Fate.NEW,
-    "refused": Fate.REFUSED,
-    "is discarded": Fate.DROPPED,
-    "is emptied": Fate.DROPPED,
-    "is copied": Fate.COPIED,
+    "is kept": StoreChangeKind.KEPT,
+    "starts empty": StoreChangeKind.NEW,
+    "refused": StoreChangeKind.REFUSED,
+    "is discarded": StoreChangeKind.DROPPED,
+    "is emptied": StoreChangeKind.DROPPED,
+    "is copied": StoreChangeKind.COPIED,
 }
 """By the page's words, the longer ones first."""
 
@@ -151,23 +213,23 @@ def test_the_page_should_have_the_same_cases():
     rows = PAGE.read_text().split("| the new version | declared | the store |\n|---|---|---|\n")[1].split("\n\n")[0]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
     on_page = [
-        (told, declared.strip("`"), next(f for words, f in FATES.items() if fate.startswith(words)))
-        for told, declared, fate in cells
+        (summary, declared.strip("`"), next(f for words, f in FATES.items() if change_kind.startswith(words)))
+        for summary, declared, change_kind in cells
     ]
-    assert on_page == [(case.told, case.declared, case.fate) for case in CASES]
+    assert on_page == [(case.summary, case.declared, case.change_kind) for case in CASES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.told} {case.declared}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.summary} {case.declared}")
 def test_only_what_keeps_the_same_should_start_without_an_upgrade(case):
-    starts = case.told in ("has the same store", STATELESS)
+    starts = case.summary in ("has the same store", STATELESS)
     assert described(case.new).keeps_the_same(described(case.old)) is starts
 
 
 def test_a_rescaled_application_should_get_no_more_sub_topologies():
     old, new = described(COUNT), described(and_another(topic="other"))
     assert obstacles(old, new) == []
-    (told,) = obstacles(replace(old, routing=1), new)
-    assert "number of its sub-topologies cannot change" in told
+    (summary,) = obstacles(replace(old, routing=1), new)
+    assert "number of its sub-topologies cannot change" in summary
     assert obstacles(replace(old, routing=1), described(MORE)) == []
 
 
@@ -199,9 +261,9 @@ def test_a_renamed_store_should_take_its_order_along():
     topology.table("in", schema="v BIGINT", store=Materialized("m", ttl="1d"))
     old, new = described(WITH_TTL), described(topology)
     changes = carry(old, new, parse_declared(old, new, ["n=m"], [], []))
-    assert [(c.was, c.store, c.fate) for c in changes] == [
-        ("n", "m", Fate.COPIED),
-        ("n-order", "m-order", Fate.COPIED),
+    assert [(c.was, c.store, c.change_kind) for c in changes] == [
+        ("n", "m", StoreChangeKind.COPIED),
+        ("n-order", "m-order", StoreChangeKind.COPIED),
     ]
 
 

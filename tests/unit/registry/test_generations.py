@@ -14,7 +14,7 @@ from tidemark.recovery.evidence import Watermarks
 from tidemark.recovery.start_plan import Refuse, Resume, plan_start
 from tidemark.registry.description import describe_state
 from tidemark.registry.generations import next_generation
-from tidemark.registry.reader import named, settled
+from tidemark.registry.reader import named, resolved
 from tidemark.tasks.values import generation_of, value_signature
 
 COUNTS = {"app-in": 2}
@@ -67,21 +67,21 @@ def test_a_start_should_refuse_local_state_of_a_later_generation_or_another_layo
 def test_a_start_should_be_given_the_names_in_use():
     plan = version_one("app").plan()
     held = describe_state(plan, COUNTS)
-    assert settled(plan, None, COUNTS) == plan
-    assert settled(plan, held, COUNTS) == plan
+    assert resolved(plan, None, COUNTS) == plan
+    assert resolved(plan, held, COUNTS) == plan
     anew = describe_state(named(plan, held), COUNTS)
     (state,) = anew.subtopologies
     anew = dataclasses.replace(anew, subtopologies=(dataclasses.replace(state, stores=(
         dataclasses.replace(state.stores[0], spec=dataclasses.replace(state.stores[0].spec, generation=4)),
     )),))  # fmt: skip
-    assert [spec.generation for spec in settled(plan, anew, COUNTS).stores] == [4]
+    assert [spec.generation for spec in resolved(plan, anew, COUNTS).stores] == [4]
 
 
 @pytest.mark.parametrize("now", [1, 3])
 def test_a_start_should_refuse_another_number_of_partitions(now):
     plan = version_one("app").plan()
     with pytest.raises(StartRefused, match=rf"app-in has {now} partitions, it had 2 .*rescale NAME --tasks {now}`"):
-        settled(plan, describe_state(plan, COUNTS), {"app-in": now})
+        resolved(plan, describe_state(plan, COUNTS), {"app-in": now})
 
 
 def test_a_start_should_refuse_another_state_and_say_which():
@@ -92,5 +92,5 @@ def test_a_start_should_refuse_another_state_and_say_which():
         (version("app", "1", "n", n="max(v)"), r"store n: its field n was count\(\*\)"),
     ):
         with pytest.raises(StartRefused, match=rf"{what}.*`tidemark upgrade`"):
-            settled(topology.plan(), held, COUNTS)
-    settled(version("app", "2", "n", n="count(*)").plan(), held, COUNTS)
+            resolved(topology.plan(), held, COUNTS)
+    resolved(version("app", "2", "n", n="count(*)").plan(), held, COUNTS)

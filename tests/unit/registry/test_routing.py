@@ -11,7 +11,7 @@ from tests.support.routing import SCHEMA
 from tidemark.errors import StartRefused
 from tidemark.operations.change.key_owner import owner_of
 from tidemark.registry.description import describe_state
-from tidemark.registry.reader import describe_settled, settled
+from tidemark.registry.reader import describe_resolved, resolved
 from tidemark.registry.routing import next_routing, require_routable, routed
 from tidemark.topology.builder import Topology
 from tidemark.topology.stores import Materialized, store
@@ -53,20 +53,20 @@ def test_a_skeleton_should_have_the_sources_of_the_routed_plan():
     for topology in (version_one("app"), rekeyed()):
         plan, counts = topology.plan(), {"in": 4, "app-in": 4}
         held = replace(describe_state(plan, counts), routing=3)
-        running = settled(plan, held, counts)
+        running = resolved(plan, held, counts)
         assert [s.source_topics for s in held.skeleton().subtopologies] == [
             s.source_topics for s in running.subtopologies
         ]
         assert held.skeleton().routed == running.routed
-        assert describe_settled(plan, held, counts, {}) == held
+        assert describe_resolved(plan, held, counts, {}) == held
 
 
 def test_a_routed_topic_may_grow_and_not_shrink():
     plan = version_one("app").plan()
     held = replace(describe_state(plan, {"app-in": 4}), routing=1)
-    settled(plan, held, {"app-in": 5})
+    resolved(plan, held, {"app-in": 5})
     with pytest.raises(StartRefused, match="app-in has 3 partitions, it had 4"):
-        settled(plan, held, {"app-in": 3})
+        resolved(plan, held, {"app-in": 3})
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_should_never_say_ok_where_not_one_key_was_compared():
     assert overall([empty, full]) is OK
     assert overall([full, unknown]) is UNKNOWN
     assert overall([unknown, wrong]) is FAILED
-    assert total([full, unknown, wrong]).told == "6 keys compared, 3 left out, 1 differ"
+    assert total([full, unknown, wrong]).summary == "6 keys compared, 3 left out, 1 differ"
 
 
 def test_should_leave_nothing_out_without_bounds():

@@ -14,12 +14,12 @@ from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.restore.restorer import RestoreJob, Restorer
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 NOW = 1_700_000_000_000
 SPEC = StoreSpec("s", StoreKind.KEY_VALUE, None, None, source_topic="t")
-COPY = Marker("app", "1", "s", "rows", 3, NOW - 1000, {"t": 1}, 0, 1)
+COPY = StoreCheckpoint("app", "1", "s", "rows", 3, NOW - 1000, {"t": 1}, 0, 1)
 JOB = RestoreJob(SPEC, TopicPartition("t", 0), 0, replace(COPY, batch=9, changelog_offset=2), None, None)
 
 
@@ -29,7 +29,7 @@ class Slow:
     def __init__(self, takes_ms):
         self.now_ms, self._takes_ms = NOW, takes_ms
 
-    def read_table(self, spec, partition, start, end, go_on):
+    def read_table(self, spec, partition, start, end, should_continue):
         self.now_ms += self._takes_ms
         yield ChangelogBatch([b"k"], [b"{}"], end)
 
@@ -45,8 +45,8 @@ class Bulk(MemoryStore):
     def load_many(self, writes):
         pass
 
-    def finish_load(self, marker):
-        self.marked = marker
+    def finish_load(self, checkpoint):
+        self.marked = checkpoint
 
 
 def restorer(slow):
@@ -68,11 +68,11 @@ def test_should_refuse_a_copy_whose_tail_took_longer_to_read_than_tombstones_are
 
     if is_level:
         replay()
-        assert store.marker == JOB.target
+        assert store.checkpoint == JOB.target
         return
     with pytest.raises(CopyUnusable, match="keys that they deleted would come back"):
         replay()
-    assert store.marker == COPY, "the next start must not find it level"
+    assert store.checkpoint == COPY, "the next start must not find it level"
 
 
 @pytest.mark.parametrize(("takes_ms", "is_level"), [(DAY_MS - 1, True), (DAY_MS, False)])

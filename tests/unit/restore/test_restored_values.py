@@ -10,7 +10,7 @@ from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TopicPartition
 from tidemark.restore.restorer import RestoreJob, changelog_writes
 from tidemark.stores.layout import ValueLayout, slots_of
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.fold import fold_into
 from tidemark.topology.plan import Aggregate, Fold, Number, StoreKind, StoreSpec
 
@@ -27,7 +27,7 @@ def value_of(*aggregates):
 def writes(value, *aggregates):
     layout = ValueLayout(slots_of(aggregates))
     spec = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
-    target = Marker("app", "1", "s", layout.signature, 1, 1, {}, 1, 1)
+    target = StoreCheckpoint("app", "1", "s", layout.signature, 1, 1, {}, 1, 1)
     changelog = TopicPartition("app-s-changelog", 0)
     job = RestoreJob(spec, changelog, 0, target, layout.value_bytes, None, layout)
     return changelog_writes(job, ChangelogBatch([b"k", b"gone"], [value, None], 2))

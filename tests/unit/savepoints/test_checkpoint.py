@@ -20,20 +20,20 @@ def test_should_open_with_the_contents_and_marker_of_its_moment_while_the_store_
     # The last batch is in the memtable and the write-ahead log alone.
     put(store, 2, {2: 20, 3: 5})
     stood = contents(store)
-    store.checkpoint(tmp_path / "links" / "counts")
+    store.create_checkpoint(tmp_path / "links" / "counts")
     put(store, 3, {1: 4000, 4: 7})
     store.put_many([], a_marker(4), 3)
     copy = open_store(tmp_path / "links" / "counts")
-    assert copy.marker == a_marker(2)
+    assert copy.checkpoint == a_marker(2)
     assert contents(copy) == stood
     put(copy, 9, {3: 5, 8: 1})
     copy.close()
-    assert (store.marker, store.segments()) == (a_marker(4), [3, 4])
+    assert (store.checkpoint, store.segments()) == (a_marker(4), [3, 4])
 
 
 def test_should_hold_the_same_files_as_the_store_and_not_copy_them(store, tmp_path):
     put(store, 1, {1: 4000})
-    store.checkpoint(tmp_path / "links")
+    store.create_checkpoint(tmp_path / "links")
     tables = list((tmp_path / "links").glob("*.sst"))
     assert tables
     assert all(path.samefile(tmp_path / "counts" / path.name) for path in tables)
@@ -52,4 +52,4 @@ def test_should_say_that_a_checkpoint_cannot_be_made_where_something_lies(store,
     put(store, 1, {1: 1})
     (tmp_path / "links").mkdir()
     with pytest.raises(SavepointFailed, match=r"counts cannot be checkpointed to .*links"):
-        store.checkpoint(tmp_path / "links")
+        store.create_checkpoint(tmp_path / "links")

@@ -56,7 +56,7 @@ def test_should_be_whole_when_the_only_instance_has_left(bench, caplog):
     last.take(bench.tasks)
     (left,) = bench.repository.savepoints()
     assert (left.savepoint_id, left.is_complete, left.tasks) == (asked, True, ("0_0", "0_1"))
-    assert [bench.repository.task(asked, str(task)).stores[0].marker.batch for task in TASKS] == [1, 2]
+    assert [bench.repository.task(asked, str(task)).stores[0].checkpoint.batch for task in TASKS] == [1, 2]
     assert not bench.links.joinpath("0").exists()
     assert re.search(rf"last savepoint: id={asked} tasks=0_0,0_1 whole=yes bytes=\d+ copied=\d+", caplog.text)
 

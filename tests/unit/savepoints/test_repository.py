@@ -32,10 +32,10 @@ def test_should_give_back_what_was_saved(repository, stores, tmp_path):
     copies = SavepointCopies(SavepointRepository(repository.location, APP))
     for task, store in stores.items():
         (copy,) = copies.find([task])[task]["counts"]
-        assert copy.marker == store.marker
+        assert copy.checkpoint == store.checkpoint
         copies.fetch(copy, task, "counts", tmp_path / "fetched" / str(task))
         opened = open_store(tmp_path / "fetched" / str(task))
-        assert (opened.marker, contents(opened)) == (store.marker, contents(store))
+        assert (opened.checkpoint, contents(opened)) == (store.checkpoint, contents(store))
         opened.close()
         files = list((tmp_path / "fetched" / str(task)).iterdir())
         assert copy.bytes_to_copy > 0

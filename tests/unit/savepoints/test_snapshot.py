@@ -240,7 +240,7 @@ def test_should_take_the_furthest_store_of_each_task_where_nothing_runs(folders,
     command = stopped_command(tmp_path, folders)
     taken = command.take()
     repository = SavepointRepository(command.settings.savepoint_location, APP)
-    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].marker.batch for task in TASKS]
+    saved = [repository.task(taken.manifest.savepoint_id, str(task)).stores[0].checkpoint.batch for task in TASKS]
     assert saved == [3, 4]
     assert list(folders.glob(".savepoints*/*")) == []
     assert list((folders / ".restores" / APP).iterdir()) == [], "it is not touched"

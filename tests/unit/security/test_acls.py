@@ -36,9 +36,9 @@ def test_the_command_should_print_calls_or_json() -> None:
     assert said.exit_code == 0
     assert "--allow-principal 'User:ward 7' --operation Read --group patient-monitoring  # the" in said.output
     assert "--transactional-id patient-monitoring-1" in said.output
-    told = json.loads(CliRunner().invoke(cli, ["acls", name, "--principal", "User:a", "--json"]).output)
+    summary = json.loads(CliRunner().invoke(cli, ["acls", name, "--principal", "User:a", "--json"]).output)
     assert {"principal": "User:a", "resource": "group", "name": "patient-monitoring", "operation": "Read"}.items() <= (
-        next(entry for entry in told if entry["resource"] == "group").items()
+        next(entry for entry in summary if entry["resource"] == "group").items()
     )
 
 

@@ -10,24 +10,24 @@ from tidemark.kafka.committed_reader import ChangelogBatch
 from tidemark.names import TaskId, TopicPartition
 from tidemark.recovery.evidence import Watermarks
 from tidemark.restore.restorer import RestoreJob
-from tidemark.standby.store_replica import Bounds, FollowedStore, why_anew
+from tidemark.standby.store_replica import FollowedStore, ReplicaBounds, rebuild_reason
 from tidemark.stores.protocol import WHOLE
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.plan import StoreKind, StoreSpec
 
 CHANGELOG = TopicPartition("app-s-changelog", 3)
 HOUR = 3_600_000
 NOW = 1000 * HOUR
-MARKER = Marker("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
+MARKER = StoreCheckpoint("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
 WINDOWED = StoreSpec("s", StoreKind.WINDOW, 10 * HOUR, HOUR)
 PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 
 
-def reason(marker=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
+def reason(checkpoint=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
     job = RestoreJob(spec, CHANGELOG, 0, MARKER, None, None)
-    bounds = Bounds(NOW, Watermarks(low, end), stream_time_ms)
-    return why_anew(marker, job, bounds, 24 * HOUR, NOW)
+    bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms)
+    return rebuild_reason(checkpoint, job, bounds, 24 * HOUR, NOW)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def reason(marker=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
         {"low": 40},
         {"end": 40},
         {"stream_time_ms": 501},
-        {"marker": replace(MARKER, commit_time_ms=NOW - 24 * HOUR + 1)},
+        {"checkpoint": replace(MARKER, commit_time_ms=NOW - 24 * HOUR + 1)},
         {"spec": PLAIN, "stream_time_ms": 499},
-        {"marker": replace(MARKER, topology_version="2")},
+        {"checkpoint": replace(MARKER, topology_version="2")},
     ],
 )
 def test_should_go_on_where_nothing_can_have_been_missed(going_on):
@@ -52,10 +52,10 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
         ({"low": 41}, "older than the beginning"),
         ({"end": 39}, "beyond the end"),
         ({"stream_time_ms": 499}, "ahead of the committed stream time"),
-        ({"marker": replace(MARKER, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
-        ({"marker": replace(MARKER, application_id="other")}, "belongs to other/s"),
-        ({"marker": replace(MARKER, store="t")}, "belongs to app/t"),
-        ({"marker": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
+        ({"checkpoint": replace(MARKER, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
+        ({"checkpoint": replace(MARKER, application_id="other")}, "belongs to other/s"),
+        ({"checkpoint": replace(MARKER, store="t")}, "belongs to app/t"),
+        ({"checkpoint": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
     ],
 )
 def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):
@@ -73,7 +73,7 @@ def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_
         lambda folder: RocksStore(folder, write_buffer_bytes=1 << 20),
         lambda: now[0],
     )
-    store.see(Bounds(NOW, Watermarks(0, 100), 500))
+    store.see(ReplicaBounds(NOW, Watermarks(0, 100), 500))
     assert store.write(ChangelogBatch([b"deleted since"], [b"1"], 50))
     now[0] += asleep_ms
     assert store.write(ChangelogBatch([b"a"], [b"1"], 60)) is goes_on

@@ -18,12 +18,12 @@ from tidemark.savepoints.manifest import SavedFile
 from tidemark.savepoints.repository import SavepointRepository
 from tidemark.settings import Settings
 from tidemark.stores.protocol import WHOLE, Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.topology.builder import Topology
 
 pytestmark = pytest.mark.skipif(not disk.may_mount(), reason="mounting a disk that can be full takes root")
 
-MARKER = Marker("app", "1", "n", "layout", 1, 1, {"in": 1}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "n", "layout", 1, 1, {"in": 1}, 1, 1)
 
 
 @pytest.fixture

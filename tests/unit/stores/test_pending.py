@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
-MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 KEYS = st.binary(max_size=2)
 PUTS = st.lists(st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=4), max_size=6)
 

@@ -11,11 +11,11 @@ from tidemark.errors import TaskCorrupted
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
 from tidemark.stores.rocksdb import RocksStore
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 
-def a_marker(batch: int = 1) -> Marker:
-    return Marker("app", "1", "counts", "3:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
+def a_marker(batch: int = 1) -> StoreCheckpoint:
+    return StoreCheckpoint("app", "1", "counts", "3:n=count<i8", batch, 5, {"t": batch * 10}, 7, 3)
 
 
 def rocks(folder: Path) -> RocksStore:
@@ -33,7 +33,7 @@ def store(request, tmp_path):
 
 
 def test_should_have_no_marker_and_no_segment_when_new(store):
-    assert store.marker is None
+    assert store.checkpoint is None
     assert store.segments() == []
     assert store.get_many(3, [b"a"]) == [None]
 
@@ -42,7 +42,7 @@ def test_should_give_back_values_in_the_order_asked(store):
     store.put_many([Writes(3, [b"a", b"b"], [b"1", b"2"])], a_marker(), None)
     assert store.get_many(3, [b"b", b"x", b"a"]) == [b"2", None, b"1"]
     assert store.get_many(4, [b"a"]) == [None]
-    assert store.marker == a_marker()
+    assert store.checkpoint == a_marker()
 
 
 def test_should_let_the_last_write_of_a_key_win_and_delete_with_none(store):
@@ -84,7 +84,7 @@ def test_should_find_everything_again_after_closing(tmp_path, name):
     first.put_many([Writes(3, [b"a"], [b"1"]), Writes(4, [b"b"], [b"2"])], a_marker(), None)
     first.close()
     again = MAKE[name](tmp_path)
-    assert (again.marker, again.segments(), again.get_many(4, [b"b"])) == (a_marker(), [3, 4], [b"2"])
+    assert (again.checkpoint, again.segments(), again.get_many(4, [b"b"])) == (a_marker(), [3, 4], [b"2"])
     again.close()
 
 
@@ -93,10 +93,10 @@ def test_should_have_no_marker_until_a_bulk_load_is_finished(tmp_path):
     first.load_many([Writes(3, [b"a"], [b"1"])])
     first.close()
     again = rocks(tmp_path)
-    assert again.marker is None
+    assert again.checkpoint is None
     again.finish_load(a_marker())
     again.close()
-    assert rocks(tmp_path).marker == a_marker()
+    assert rocks(tmp_path).checkpoint == a_marker()
 
 
 def test_should_find_what_a_store_for_loading_was_given(tmp_path):
@@ -107,7 +107,7 @@ def test_should_find_what_a_store_for_loading_was_given(tmp_path):
     loading.finish_load(a_marker())
     loading.close()
     again = rocks(tmp_path)
-    assert again.marker == a_marker()
+    assert again.checkpoint == a_marker()
     assert list(again.items(3)) == [(b"b", b"2"), (b"c", b"4")]
     assert list(again.items(4)) == [(b"a", b"3")]
 

@@ -8,8 +8,8 @@ import pytest
 from tidemark.tasks.order import RecordOrder, placed
 from tidemark.tasks.rows import rows_schema
 from tidemark.topology.builder import Topology
-from tidemark.topology.paths import LEFT_FIRST, RIGHT_FIRST, Met, Roads
-from tidemark.topology.plan import Branch, SubTopology
+from tidemark.topology.paths import LEFT_FIRST, RIGHT_FIRST, Met, RecordPaths
+from tidemark.topology.plan import Pipeline, SubTopology
 
 SCHEMA = "id STRING"
 
@@ -23,9 +23,9 @@ def planned(topology: Topology) -> SubTopology:
     return subtopology
 
 
-def road(subtopology: SubTopology, topic: str, at: int = 0) -> Branch:
+def road(subtopology: SubTopology, topic: str, at: int = 0) -> Pipeline:
     """The road of a topic, or one of its roads."""
-    return [b for b in subtopology.branches if subtopology.sources[b.source].topic == topic][at]
+    return [b for b in subtopology.pipelines if subtopology.sources[b.source].topic == topic][at]
 
 
 def rows(*given: tuple[int, int]) -> pa.Table:
@@ -34,14 +34,14 @@ def rows(*given: tuple[int, int]) -> pa.Table:
     return pa.table([[f"k{o}" for o in offsets], times, offsets, [False] * len(given)], rows_schema(()))
 
 
-def order_of(subtopology: SubTopology, *entered: tuple[Branch, pa.Table]) -> list[tuple[str, str]]:
+def order_of(subtopology: SubTopology, *entered: tuple[Pipeline, pa.Table]) -> list[tuple[str, str]]:
     """Topic and key of every row, in the order of the places; checks that each road's rows come in that order."""
-    numbered, _, _ = RecordOrder(Roads(subtopology)).number(entered, [])
+    numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(entered, [])
     found = []
-    for (branch, _), table in zip(entered, numbered, strict=True):
+    for (pipeline, _), table in zip(entered, numbered, strict=True):
         places = table.column("__seq").to_pylist()
         assert places == sorted(places)
-        topic = subtopology.sources[branch.source].topic
+        topic = subtopology.sources[pipeline.source].topic
         found += [(place, topic, key) for place, key in zip(places, table.column("__k").to_pylist(), strict=True)]
     return [(topic, key) for _, topic, key in sorted(found)]
 
@@ -93,7 +93,7 @@ def test_should_give_one_record_one_place_on_all_its_roads():
     stream.filter("id > 'a'").join(stream.filter("id < 'z'").select("id"), within="1s").to("out")
     subtopology = planned(topology)
     one, other = road(subtopology, "in"), road(subtopology, "in", 1)
-    numbered, _, _ = RecordOrder(Roads(subtopology)).number(
+    numbered, _, _ = RecordOrder(RecordPaths(subtopology)).number(
         [(one, rows((0, 100), (2, 70))), (other, rows((1, 50), (2, 70)))], []
     )
     assert [table.column("__seq").to_pylist() for table in numbered] == [[0, 2], [1, 2]]
@@ -109,10 +109,10 @@ def own_count() -> SubTopology:
 @pytest.mark.parametrize(("last", "place"), [((0, 100), 0), ((1, 50), 1), ((2, 120), 2), ((3, 60), 3)])
 def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, place):
     subtopology = own_count()
-    stream = next(b for b in subtopology.branches if b.enters)
-    counted = next(b for b in subtopology.branches if b.aggregation)
+    stream = next(b for b in subtopology.pipelines if b.enters)
+    counted = next(b for b in subtopology.pipelines if b.aggregation)
     partials = pa.table({"k": ["k"], "last_offset": [last[0]], "max_ts": [last[1]]})
-    numbered, places, _ = RecordOrder(Roads(subtopology)).number(
+    numbered, places, _ = RecordOrder(RecordPaths(subtopology)).number(
         [(stream, rows((0, 100), (1, 50), (2, 120)))], [(counted, partials)]
     )
     assert placed(rows(last), places[0]).column("__seq").to_pylist() == [place]
@@ -122,7 +122,7 @@ def test_should_put_an_aggregations_result_at_the_last_record_of_its_key(last, p
 def met(topology: Topology) -> Met:
     subtopology = planned(topology)
     (node,) = [node for node in subtopology.nodes if len(node.inputs) == 2]
-    return Roads(subtopology).met(node)
+    return RecordPaths(subtopology).met(node)
 
 
 def test_should_see_its_own_update_in_a_table_that_was_written_before():
@@ -145,8 +145,8 @@ def test_should_not_see_its_own_update_where_the_streams_road_was_written_first(
 def test_should_walk_the_roads_of_two_streams_in_the_order_in_which_they_were_written(left_first):
     topology = Topology("app")
     stream = a_stream(topology, "in")
-    roads = [stream.filter("id > 'a'"), stream.filter("id < 'z'")]
-    left, right = roads if left_first else reversed(roads)
+    paths = [stream.filter("id > 'a'"), stream.filter("id < 'z'")]
+    left, right = paths if left_first else reversed(paths)
     left.join(right, within="1s").to("out")
     assert met(topology) == (LEFT_FIRST if left_first else RIGHT_FIRST)
 

@@ -53,31 +53,31 @@ class Piped:
         )  # fmt: skip
 
     def pipe(self, *records):
-        tables = [self.table(branch, records) for branch in self.subtopology.branches]
+        tables = [self.table(pipeline, records) for pipeline in self.subtopology.pipelines]
         update = self.task.prepare(TaskInput(self.task.next_offsets, tables, ()), WALL)
         self.task.apply(update, {p.topic: 0 for p in self.task.changelogs}, WALL)
         return update
 
-    def table(self, branch, records):
+    def table(self, pipeline, records):
         rows = []
         for offset, (topic, key, seconds, bpm) in enumerate(records):
-            if topic != self.subtopology.sources[branch.source].topic:
+            if topic != self.subtopology.sources[pipeline.source].topic:
                 continue
             at = seconds * SECOND
-            kept = not any("bpm > 100" in getattr(step, "condition", "") for step in branch.steps) or bpm > 100
+            kept = not any("bpm > 100" in getattr(step, "condition", "") for step in pipeline.steps) or bpm > 100
             row = {"p": 0, "status": Status.GOOD if kept else Status.FILTERED, "rows": 1, "max_ts": at, "k": key}
-            if branch.aggregation is not None:
+            if pipeline.aggregation is not None:
                 row |= {"last_offset": offset, "w": at // (60 * SECOND) * 60 * SECOND, "n": 1}
             else:
                 row |= {"record_offset": offset, "deleted": False, "value": "{}"}
-                row |= {f"v.{column.name}": _VALUES[column.type] for column in branch.columns}
+                row |= {f"v.{column.name}": _VALUES[column.type] for column in pipeline.columns}
             rows.append(row)
         kinds = {"p": pa.int32(), "status": pa.int32(), "rows": pa.int64(), "max_ts": pa.int64(), "k": pa.string()}
-        if branch.aggregation is not None:
+        if pipeline.aggregation is not None:
             kinds |= {"last_offset": pa.int64(), "w": pa.int64(), "n": pa.int64()}
         else:
             kinds |= {"record_offset": pa.int64(), "deleted": pa.bool_(), "value": pa.string(), "headers": _HEADERS}
-            kinds |= {f"v.{column.name}": _TYPES[column.type] for column in branch.columns}
+            kinds |= {f"v.{column.name}": _TYPES[column.type] for column in pipeline.columns}
         return pa.Table.from_pylist(rows, pa.schema(kinds))
 
 
@@ -128,8 +128,8 @@ def test_should_go_on_with_each_nodes_time_after_a_restart(piped):
 
 def test_should_mark_each_store_with_the_time_of_its_node(piped):
     piped.pipe(("patients", "p1", 9000, 0), ("pulses", "p1", 500, 60))
-    assert piped.stores["counts"].marker.stream_time_ms == 500 * SECOND
-    assert piped.stores["patients"].marker.stream_time_ms == 9000 * SECOND
+    assert piped.stores["counts"].checkpoint.stream_time_ms == 500 * SECOND
+    assert piped.stores["patients"].checkpoint.stream_time_ms == 9000 * SECOND
 
 
 def test_should_refuse_commit_records_with_one_stream_time_per_task():

@@ -59,7 +59,7 @@ def rows(*given: tuple[str, int, int, int], bad: int = 0) -> TaskInput:
     good = len(given)
     return TaskInput(
         ends={"in": 100},
-        branches=[
+        pipelines=[
             pa.table(
                 {
                     "p": pa.array([0] * len(listed), pa.int32()),
@@ -138,8 +138,8 @@ def test_should_drop_segments_that_hold_only_expired_windows(task):
 
 def test_should_write_the_marker_even_when_no_value_changed(task):
     commit(task, rows(bad=1))
-    marker = task._stores["counts"].marker
-    assert (marker.source_offsets, marker.changelog_offset, marker.batch) == ({"in": 100}, 5, 1)
+    checkpoint = task._stores["counts"].checkpoint
+    assert (checkpoint.source_offsets, checkpoint.changelog_offset, checkpoint.batch) == ({"in": 100}, 5, 1)
 
 
 def test_should_place_records_whose_key_says_their_window_by_the_plain_key(tmp_path):
@@ -223,8 +223,8 @@ def test_should_refuse_a_value_that_the_changelog_does_not_take_before_anything_
     if raised is not None:
         said = str(raised.value)
         assert raised.value.exit_code == 30
-        for told in ("store counts", "308 bytes", f"accepts {limit};", "max.message.bytes=", "app-counts-changelog"):
-            assert told in said
+        for summary in ("store counts", "308 bytes", f"accepts {limit};", "max.message.bytes=", "app-counts-changelog"):
+            assert summary in said
     task.close()
     directory.close()
 
@@ -277,7 +277,7 @@ def test_should_make_a_record_that_the_code_refuses_a_dead_letter_with_its_coord
 def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says_so(tmp_path):
     directory = InstanceDirectory(tmp_path, "app", 0)
     bad = DeadLetter("unparsable", "in", 0, 43, b"a", b"{", ())
-    for handlers, given, told in (
+    for handlers, given, summary in (
         ({"process": "fail"}, records(2, 3, 4), ["in[0] offset 41", "ValueError: 3 is odd", "KSTREAM-PROCESSOR"]),
         ({"source": "fail"}, records(2, letters=(bad,)), ["in[0] offset 43", "unparsable", "KSTREAM-SOURCE"]),
     ):
@@ -285,7 +285,7 @@ def test_should_end_at_a_record_that_cannot_be_processed_where_the_topology_says
         with pytest.raises(RecordRefused) as raised:
             task.prepare(given, WALL)
         assert raised.value.exit_code == 30
-        assert all(text in str(raised.value) for text in (*told, "on_error"))
+        assert all(text in str(raised.value) for text in (*summary, "on_error"))
         assert len(task.prepare(records(2, 4), WALL).outputs[0].messages) == 2
         task.close()
     directory.close()

@@ -111,7 +111,7 @@ def test_an_aggregate_of_lists_is_refused_where_there_is_one_record_only() -> No
 def test_an_aggregate_is_read_as_it_is_written(text: str, expected: Aggregate) -> None:
     group = grouped()
     table = group.aggregate(store="s", x=text)
-    built = group.stream.draft.branches[-1].aggregation
+    built = group.stream.draft.pipelines[-1].aggregation
     assert built is not None
     assert built.aggregates == (expected,)
     kinds = {Number.LONG: "BIGINT", Number.DOUBLE: "DOUBLE", Number.TEXT: "STRING"}
@@ -123,7 +123,7 @@ def test_the_methods_build_what_the_sql_does() -> None:
     group.distinct("user_id", store="a", retention="2h")
     group.quantile("ms", 0.99, name="p99")
     group.collect("page", 10, name="last")
-    built = [branch.aggregation.aggregates[0] for branch in group.stream.draft.branches if branch.aggregation]
+    built = [pipeline.aggregation.aggregates[0] for pipeline in group.stream.draft.pipelines if pipeline.aggregation]
     assert built == [
         Aggregate("distinct", Fold.DISTINCT, "user_id", Number.LONG),
         Aggregate("p99", Fold.QUANTILE, "CAST(ms AS DOUBLE)", Number.DOUBLE, 0.99),

@@ -8,13 +8,12 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from tidemark.topology.drawing.diagram import Kind, broken, parts_of
+from tidemark.topology.drawing.diagram import BoxKind, broken, parts_of
 from tidemark.topology.drawing.layering import Item, Line, arrange, longest_paths
 from tidemark.topology.drawing.layout import Drawing, Placed, draw, picture
 from tidemark.topology.plan import (
     Aggregate,
     Aggregation,
-    Branch,
     Column,
     Filter,
     Fold,
@@ -22,6 +21,7 @@ from tidemark.topology.plan import (
     JoinKind,
     Map,
     Number,
+    Pipeline,
     Process,
     Reduce,
     Rekey,
@@ -77,8 +77,8 @@ def plan(*subtopologies: SubTopology) -> TopologyPlan:
 def small() -> TopologyPlan:
     """One source, one count, one sink."""
     count = counting(2, window_store("pulse-counts"))
-    branch = Branch(0, count.node, (), COLUMNS, count, ())
-    return plan(SubTopology(0, (source(0, "pulse-events"),), (branch,), (row_sink(3, count.node, "pulse-counts"),)))
+    pipeline = Pipeline(0, count.node, (), COLUMNS, count, ())
+    return plan(SubTopology(0, (source(0, "pulse-events"),), (pipeline,), (row_sink(3, count.node, "pulse-counts"),)))
 
 
 def large() -> TopologyPlan:
@@ -100,12 +100,12 @@ def large() -> TopologyPlan:
         0,
         (source(0, "pulse-events"),),
         (
-            Branch(0, count.node, (hidden, chosen), COLUMNS, count, ()),
-            Branch(
+            Pipeline(0, count.node, (hidden, chosen), COLUMNS, count, ()),
+            Pipeline(
                 0, rekey.node, (hidden, rekey), COLUMNS, None,
                 (Sink("KSTREAM-SINK-0000000004", "patient-monitoring-by-ward-repartition", is_repartition=True),),
             ),
-            Branch(0, hidden.node, (hidden,), COLUMNS, None, (Sink("KSTREAM-SINK-0000000005", "clean-pulses"),)),
+            Pipeline(0, hidden.node, (hidden,), COLUMNS, None, (Sink("KSTREAM-SINK-0000000005", "clean-pulses"),)),
         ),
         (suppress, alarms, row_sink(9, suppress.node, "pulse-counts"), row_sink(10, alarms.node, "alarms")),
     )  # fmt: skip
@@ -130,14 +130,14 @@ def large() -> TopologyPlan:
     second = SubTopology(
         1,
         (source(11, "patient-monitoring-by-ward-repartition"), source(12, "patients", True), source(15, "bed-events")),
-        tuple(Branch(n, f"KSTREAM-SOURCE-{s:010d}", (), COLUMNS, None, (), True) for n, s in enumerate((11, 12, 15))),
+        tuple(Pipeline(n, f"KSTREAM-SOURCE-{s:010d}", (), COLUMNS, None, (), True) for n, s in enumerate((11, 12, 15))),
         (table, looked_up, near, fold, mapped, row_sink(19, mapped.node, "ward-worst"), row_sink(20, near.node, "pairs")),
     )  # fmt: skip
     clicks = counting(22, row_store("nurse-calls"))
     third = SubTopology(
         2,
         (source(21, "nurse-calls-with-a-remarkably-long-name-of-its-own.v1"),),
-        (Branch(0, clicks.node, (), COLUMNS, clicks, ()),),
+        (Pipeline(0, clicks.node, (), COLUMNS, clicks, ()),),
         (row_sink(23, clicks.node, "call-counts"),),
     )
     return plan(first, second, third)
@@ -145,25 +145,25 @@ def large() -> TopologyPlan:
 
 def wide() -> TopologyPlan:
     """Twelve branches of one source, half of them long, into one sink."""
-    branches, sinks = [], []
+    pipelines, sinks = [], []
     for number in range(12):
         steps = tuple(Filter(f"FILTER-{number}-{step}", f"v > {step}") for step in range(number % 2 * 3))
         sinks.append(Sink(f"SINK-{number}", f"out-{number % 5}"))
-        branches.append(Branch(0, "x", steps, COLUMNS, None, (sinks[-1],)))
-    return plan(SubTopology(0, (source(0, "in"),), tuple(branches)))
+        pipelines.append(Pipeline(0, "x", steps, COLUMNS, None, (sinks[-1],)))
+    return plan(SubTopology(0, (source(0, "in"),), tuple(pipelines)))
 
 
 def strange() -> TopologyPlan:
     """Names that XML does not take as they are; a topic that is read by two and written by a third."""
     odd = Process('a<b>&"c"', ("KSTREAM-SOURCE-0000000000",), COLUMNS, (row_store("s<1>"),), "m:f", True)
     return plan(
-        SubTopology(0, (source(0, "in"),), (Branch(0, odd.node, (), COLUMNS, None, (), True),),
+        SubTopology(0, (source(0, "in"),), (Pipeline(0, odd.node, (), COLUMNS, None, (), True),),
                     (odd, row_sink(1, odd.node, "shared"))),
-        SubTopology(1, (source(2, "shared"),), (Branch(0, "e", (), COLUMNS, None, (Sink("S1", "end"),)),)),
+        SubTopology(1, (source(2, "shared"),), (Pipeline(0, "e", (), COLUMNS, None, (Sink("S1", "end"),)),)),
         SubTopology(2, (source(3, "shared"), source(4, "in-2")),
-                    (Branch(0, "e", (), COLUMNS, None, (Sink("S2", "end"),)),
-                     Branch(1, "f", (), COLUMNS, None, (Sink("S3", "end"),)))),
-        SubTopology(3, (source(5, "in"),), (Branch(0, "e", (), COLUMNS, None, (Sink("S4", "far"),)),)),
+                    (Pipeline(0, "e", (), COLUMNS, None, (Sink("S2", "end"),)),
+                     Pipeline(1, "f", (), COLUMNS, None, (Sink("S3", "end"),)))),
+        SubTopology(3, (source(5, "in"),), (Pipeline(0, "e", (), COLUMNS, None, (Sink("S4", "far"),)),)),
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def overlap(a: Placed, b: Placed) -> bool:
 
 def nodes_of(made: TopologyPlan) -> set[str]:
     names = {n.node for s in made.subtopologies for n in (*s.sources, *s.aggregations, *s.nodes, *s.sinks)}
-    return names | {step.node for s in made.subtopologies for b in s.branches for step in b.steps}
+    return names | {step.node for s in made.subtopologies for b in s.pipelines for step in b.steps}
 
 
 def test_each_node_topic_and_store_should_be_named_once_in_well_formed_xml(example: TopologyPlan) -> None:
@@ -278,18 +278,18 @@ def test_the_number_of_lines_should_be_that_of_the_plan(example: TopologyPlan) -
 def test_repartition_topics_should_stand_between_the_sub_topologies() -> None:
     drawing = draw(large())
     first, second, _ = drawing.frames
-    (between,) = (placed for placed in drawing.topics if placed.box.kind is Kind.REPARTITION)
+    (between,) = (placed for placed in drawing.topics if placed.box.kind is BoxKind.REPARTITION)
     assert first.x + first.width < between.x
     assert between.x + between.width < second.x
 
 
 def test_where_a_node_runs_should_be_its_colour() -> None:
     kinds = {name: placed.box.kind for frame in draw(large()).frames for name, placed in frame.nodes.items()}
-    assert kinds["KSTREAM-SOURCE-0000000000"] is Kind.SPARK
-    assert kinds["KSTREAM-FILTER-0000000001"] is Kind.SPARK
-    assert kinds["KSTREAM-AGGREGATE-0000000006"] is Kind.BOTH
-    assert kinds["KSTREAM-OUTERJOIN-0000000016"] is Kind.LOOP
-    assert kinds["KSTREAM-SINK-0000000004"] is Kind.LOOP
+    assert kinds["KSTREAM-SOURCE-0000000000"] is BoxKind.SPARK
+    assert kinds["KSTREAM-FILTER-0000000001"] is BoxKind.SPARK
+    assert kinds["KSTREAM-AGGREGATE-0000000006"] is BoxKind.BOTH
+    assert kinds["KSTREAM-OUTERJOIN-0000000016"] is BoxKind.LOOP
+    assert kinds["KSTREAM-SINK-0000000004"] is BoxKind.LOOP
 
 
 def test_the_file_should_need_nothing_else_and_be_the_same_each_time(example: TopologyPlan) -> None:
@@ -323,5 +323,5 @@ def test_lines_should_be_uncrossed_where_an_order_without_crossing_exists() -> N
 
 def test_an_unknown_kind_of_node_should_be_drawn_by_its_class() -> None:
     node = TaskNode("custom", ("KSTREAM-SOURCE-0000000000",), COLUMNS, ())
-    made = plan(SubTopology(0, (source(0, "in"),), (Branch(0, "e", (), COLUMNS, None, (), True),), (node,)))
+    made = plan(SubTopology(0, (source(0, "in"),), (Pipeline(0, "e", (), COLUMNS, None, (), True),), (node,)))
     assert ">tasknode<" in picture(made)

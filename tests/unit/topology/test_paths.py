@@ -6,7 +6,7 @@ import pytest
 
 from tidemark.errors import InvalidTopology
 from tidemark.topology.builder import Topology
-from tidemark.topology.paths import Roads
+from tidemark.topology.paths import RecordPaths
 
 SCHEMA = "id STRING, ward STRING, beat BIGINT"
 
@@ -59,12 +59,12 @@ def test_should_number_only_the_results_behind_which_roads_part_and_meet():
     pairs = beats.join(other, within="5s")
     pairs.select("beat AS x").join(pairs.select("beat AS y"), within="5s").to("out")
     subtopology = the_sub_topology(topology)
-    assert Roads(subtopology).forks == {pairs.node}
+    assert RecordPaths(subtopology).forks == {pairs.node}
     meeting = [node for node in subtopology.nodes if len(node.inputs) > 1 and node.node != pairs.node]
-    assert [Roads(subtopology).compared_by(node) for node in meeting] == [{pairs.node}]
+    assert [RecordPaths(subtopology).compared_by(node) for node in meeting] == [{pairs.node}]
 
 
 def test_should_number_nothing_where_roads_do_not_meet():
     topology = Topology("app")
     counted(a_stream(topology), "n").to("out")
-    assert not Roads(the_sub_topology(topology)).forks
+    assert not RecordPaths(the_sub_topology(topology)).forks

@@ -114,7 +114,7 @@ def test_the_example_should_read_as_in_kafka_streams() -> None:
     assert load("patient_monitoring").describe() == PATIENT_MONITORING
 
 
-def test_branches_and_subtopologies_should_be_connected() -> None:
+def test_pipelines_and_subtopologies_should_be_connected() -> None:
     topology = Topology("app", version="2")
     beats = topology.stream("beats", schema="n INT")
     kept = beats.filter("n > 0")

@@ -592,11 +592,19 @@ TOPICS: list[Case] = [
     ),
     (
         "acks that survive nothing",
-        lambda t: Topology("b", guarantee="at_least_once", acks="0", survives=1),
-        ["acks='0' with survives=1", "leave one of the two out"],
+        lambda t: Topology("b", guarantee="at_least_once", acks="0", tolerated_broker_failures=1),
+        ["acks='0' with tolerated_broker_failures=1", "leave one of the two out"],
     ),
-    ("survives less than none", lambda t: Topology("b", survives=-1), ["application b", "survives=-1 is not a number"]),
-    ("survives yes", lambda t: Topology("b", survives=True), ["application b", "survives=True is not a number"]),
+    (
+        "survives less than none",
+        lambda t: Topology("b", tolerated_broker_failures=-1),
+        ["application b", "tolerated_broker_failures=-1 is not a number"],
+    ),
+    (
+        "survives yes",
+        lambda t: Topology("b", tolerated_broker_failures=True),
+        ["application b", "tolerated_broker_failures=True is not a number"],
+    ),
 ]
 
 EVERY = CASES + JOINS + WINDOWS + STORES + TOPICS

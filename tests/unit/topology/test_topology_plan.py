@@ -55,12 +55,12 @@ def test_nodes_and_stores_should_be_numbered_as_in_kafka_streams() -> None:
     topology = Topology("app")
     beats(topology).filter("ibi_ms > 0").select("ibi_ms").group_by_key().count().to("out")
     (sub,) = topology.plan().subtopologies
-    (branch,) = sub.branches
+    (pipeline,) = sub.pipelines
     assert sub.lead.node == "KSTREAM-SOURCE-0000000000"
-    assert [step.node for step in branch.steps] == ["KSTREAM-FILTER-0000000001", "KSTREAM-MAPVALUES-0000000002"]
-    assert branch.aggregation is not None
-    assert branch.aggregation.store.name == "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
-    assert branch.aggregation.node == "KSTREAM-AGGREGATE-0000000004"
+    assert [step.node for step in pipeline.steps] == ["KSTREAM-FILTER-0000000001", "KSTREAM-MAPVALUES-0000000002"]
+    assert pipeline.aggregation is not None
+    assert pipeline.aggregation.store.name == "KSTREAM-AGGREGATE-STATE-STORE-0000000003"
+    assert pipeline.aggregation.node == "KSTREAM-AGGREGATE-0000000004"
     assert [node.node for node in sub.nodes] == ["KSTREAM-SINK-0000000005"]
 
 
@@ -69,16 +69,16 @@ def test_steps_should_keep_the_sql_as_written_and_know_the_new_columns() -> None
     stream = beats(topology).filter(" _offset > 3 AND place.bed = 1 ")
     stream = stream.select("PATIENT_ID", "ibi_ms / 1000 AS ibi_s", "place.ward", far="weight > 80.5")
     stream.to("out")
-    (branch,) = topology.plan().subtopologies[0].branches
-    assert branch.steps[0] == Filter("KSTREAM-FILTER-0000000001", "_offset > 3 AND place.bed = 1")
-    assert isinstance(branch.steps[1], Select)
-    assert branch.steps[1].columns == (
+    (pipeline,) = topology.plan().subtopologies[0].pipelines
+    assert pipeline.steps[0] == Filter("KSTREAM-FILTER-0000000001", "_offset > 3 AND place.bed = 1")
+    assert isinstance(pipeline.steps[1], Select)
+    assert pipeline.steps[1].columns == (
         ("patient_id", "PATIENT_ID"),
         ("ibi_s", "ibi_ms / 1000"),
         ("ward", "place.ward"),
         ("far", "weight > 80.5"),
     )
-    assert branch.columns == (
+    assert pipeline.columns == (
         Column("patient_id", "STRING"),
         Column("ibi_s", "DOUBLE"),
         Column("ward", "STRING"),
@@ -86,15 +86,15 @@ def test_steps_should_keep_the_sql_as_written_and_know_the_new_columns() -> None
     )
 
 
-def test_one_stream_continued_twice_should_be_two_branches_of_one_subtopology() -> None:
+def test_one_stream_continued_twice_should_be_two_pipelines_of_one_subtopology() -> None:
     topology = Topology("app")
     stream = beats(topology).filter("ibi_ms > 0")
     stream.group_by_key().count(store="all")
     stream.group_by_key().windowed_by(tumbling("1m")).mean("ibi_ms", store="minutes")
     stream.to("raw").to("copy")
     (sub,) = topology.plan().subtopologies
-    assert [b.aggregation and b.aggregation.store.name for b in sub.branches] == ["all", "minutes", None]
-    assert [b.steps for b in sub.branches] == [sub.branches[0].steps] * 3
+    assert [b.aggregation and b.aggregation.store.name for b in sub.pipelines] == ["all", "minutes", None]
+    assert [b.steps for b in sub.pipelines] == [sub.pipelines[0].steps] * 3
     assert sub.sink_topics == ("raw", "copy")
 
 
@@ -306,7 +306,7 @@ def test_joins_should_tie_what_they_read_to_one_subtopology_that_the_first_writt
     assert first.lead.topic == "patients"
     assert first.source_topics == ("patients", "temperature-events", "pulse-events")
     assert kinds(first) == ["TableSource", "StreamStreamJoin", "StreamTableJoin", "RowSink"]
-    assert [(b.source, b.enters) for b in first.branches] == [(0, True), (2, True), (1, True)]
+    assert [(b.source, b.enters) for b in first.pipelines] == [(0, True), (2, True), (1, True)]
     assert second.source_topics == ("alone",)
 
 
@@ -355,14 +355,14 @@ def test_a_repartition_should_split_the_subtopology() -> None:
     topology = Topology("app")
     beats(topology).select("patient_id", "ibi_ms", "place.ward").group_by("ward", name="by-ward").count(store="wards")
     first, second = topology.plan().subtopologies
-    (branch,) = first.branches
-    (sink,) = branch.sinks
-    assert isinstance(branch.steps[-1], Rekey)
-    assert branch.steps[-1].key == "ward"
+    (pipeline,) = first.pipelines
+    (sink,) = pipeline.sinks
+    assert isinstance(pipeline.steps[-1], Rekey)
+    assert pipeline.steps[-1].key == "ward"
     assert (sink.topic, sink.is_repartition) == ("app-by-ward-repartition", True)
     assert second.lead.topic == "app-by-ward-repartition"
     assert (second.lead.key, second.lead.timestamp) == ("_key", "_timestamp")
-    assert second.lead.schema == branch.columns
+    assert second.lead.schema == pipeline.columns
     assert second.aggregations[0].key_name == "ward"
     assert topology.plan().repartition_topics == ("app-by-ward-repartition",)
 
@@ -499,11 +499,11 @@ def test_a_topic_that_is_written_and_joined_behind_should_be_no_loop() -> None:
 
 
 def test_the_plan_should_carry_what_it_is_to_survive_and_say_so() -> None:
-    topology = Topology("app", survives=1)
+    topology = Topology("app", tolerated_broker_failures=1)
     topology.stream("in", schema="k STRING", key="k").group_by_key().count(store="n")
-    assert topology.plan().survives == 1
+    assert topology.plan().tolerated_broker_failures == 1
     assert "exactly_once, acks=all, survives the loss of 1 broker)" in topology.describe()
-    assert Topology("app").survives == 0
+    assert Topology("app").tolerated_broker_failures == 0
 
 
 @pytest.mark.parametrize("acks", list(Acks))

@@ -17,7 +17,7 @@ from typing import Any
 from tidemark.errors import StartRefused
 from tidemark.operations.case.case import CaseFolder
 from tidemark.operations.case.plan_hash import SHORT, canonical, differences, plan_hash
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.settings import Settings
 from tidemark.topology.plan import TopologyPlan
 
@@ -104,7 +104,9 @@ def refusal(answer: PlanAnswer | None, case_id: str, wanted_hash: str, settings:
         )
     if answer.state in (AnswerState.DONE, AnswerState.CLOSED):
         what = "done" if answer.state is AnswerState.DONE else "given up"
-        return f"the approval of {answer.who} was used at {told_time(answer.used_ms)}, and its work is {what}: {again}"
+        return (
+            f"the approval of {answer.who} was used at {format_time(answer.used_ms)}, and its work is {what}: {again}"
+        )
     return None
 
 
@@ -230,9 +232,9 @@ class PlanApproval:
 
     def _require_equal(self, approved: Any, now: Any, what: str) -> None:
         if plan_hash({what: approved}) != plan_hash({what: now}):
-            told = "; ".join(differences({what: approved}, {what: now}))
+            summary = "; ".join(differences({what: approved}, {what: now}))
             raise StartRefused(
-                f"the {what} is not the one that was approved: {told}. Trigger a new run, which plans again"
+                f"the {what} is not the one that was approved: {summary}. Trigger a new run, which plans again"
             )
 
     def _write(self, answer: PlanAnswer) -> None:

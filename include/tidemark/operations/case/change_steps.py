@@ -19,7 +19,7 @@ from tidemark.operations.case.case import CaseFolder
 from tidemark.operations.case.plan import START_STOP_S, head, tail
 from tidemark.operations.case.plan_hash import plan_content
 from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
-from tidemark.operations.change.current_state import Stood, described, kit_of, stood
+from tidemark.operations.change.current_state import ApplicationState, described, kit_of, read_application_state
 from tidemark.operations.change.repair import Repair
 from tidemark.operations.change.repair_plan import RepairPlan
 from tidemark.operations.change.rescale import Rescale
@@ -32,7 +32,7 @@ from tidemark.operations.context import RestoreKit
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.operations.times import parse_time
 from tidemark.recovery.evidence import SourceOfState
-from tidemark.registry.compatibility import Fate
+from tidemark.registry.compatibility import StoreChangeKind
 from tidemark.registry.description import Description
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
@@ -56,17 +56,17 @@ class Changing:
     folder: CaseFolder
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     clock: Callable[[], int]
 
     def preflight(self) -> None:
         """Check whether a change could run at all. Changes nothing. Raises `PreflightFailed`, `StartRefused`, `TaskLocked`."""
         kit = self._kit()
-        found = self._stood(kit)
+        found = self._read_state(kit)
         require_all_here(kit)
         require_nothing_else(kit, self.folder.case())
         waiting = sum(found.waiting.values())
-        self.say(
+        self.report(
             f"{len(found.found)} tasks, {waiting} source offsets wait; {len(instances_here(kit))} instances run here"
         )
 
@@ -86,17 +86,17 @@ class Changing:
         if isinstance(made, UpgradePlan):
             made.require_possible()
         kit = self._kit()
-        case, found, history = self.folder.case(), self._stood(kit), drill_history(kit)
+        case, found, history = self.folder.case(), self._read_state(kit), drill_history(kit)
         eta_s = START_STOP_S + 2 * changelog_offsets(found, rewritten(made)) / history.rates.changelog_offsets_per_s
         content = self._content(made, found.description)
         lines = [
             *head(case, self.topology),
             f"- **Standstill**: about {eta_s:.0f} s (estimate). {sum(found.waiting.values())} source offsets wait already, and "
             "more come meanwhile.",
-            f"- **Rates**: {history.told}.",
+            f"- **Rates**: {history.summary}.",
             "- **It cannot be rolled back** once it is committed, in one transaction.",
             "",
-            *told(made),
+            *summary(made),
             *tail(content),
         ]
         # The targets `latest` and `time` would mean other offsets by the time of the approval.
@@ -113,7 +113,7 @@ class Changing:
         """
         approval = self._approval
         if approval.is_done:
-            self.say("this case is done: nothing is changed again")
+            self.report("this case is done: nothing is changed again")
             return
         approval.require()
         approval.require_topology(self.topology)
@@ -127,8 +127,8 @@ class Changing:
         Raises `StartRefused`, which says what differs, if the plan made with all instances fenced is another one.
         """
         self._approval.require_content(self._content(made, described(self._kit())))
-        for line in told(made):
-            self.say(line)
+        for line in summary(made):
+            self.report(line)
         return True
 
     @property
@@ -141,12 +141,12 @@ class Changing:
     def _kit(self) -> RestoreKit:
         return kit_of(self.topology, self.settings, self.clock)
 
-    def _stood(self, kit: RestoreKit) -> Stood:
-        return stood(kit, may_be_gone=self.folder.case().kind in (RESET, REPAIR))
+    def _read_state(self, kit: RestoreKit) -> ApplicationState:
+        return read_application_state(kit, may_be_gone=self.folder.case().kind in (RESET, REPAIR))
 
     def _work(self, offsets: list[str] | tuple[()]) -> Upgrade | Rescale | Reset | Repair:
         case = self.folder.case()
-        common = (self.listener, self.probe, self.say)
+        common = (self.listener, self.probe, self.report)
         if case.kind == UPGRADE:
             declared = (case.asked["rename"], case.asked["drop"], case.asked["add"])
             return Upgrade(self.topology, self.settings, self.clock, *declared, *common)
@@ -167,13 +167,13 @@ class Changing:
         return Reset(self.topology, self.settings, self.clock, to, state, given, at_ms, *common)
 
 
-def told(made: AnyPlan) -> list[str]:
+def summary(made: AnyPlan) -> list[str]:
     """Return what happens to the application, one line of Markdown each."""
     if isinstance(made, UpgradePlan):
         return [
             f"{made.application_id}: version {made.from_version} to {made.to_version}",
             "",
-            *(f"- `{c.name}` is {c.fate}: {c.why}" for c in made.changes),
+            *(f"- `{c.name}` is {c.change_kind}: {c.why}" for c in made.changes),
             *(f"- **lost**: {keys} keys of `{store}`" for store, keys in made.lost.items()),
         ]
     if isinstance(made, RescalePlan):
@@ -188,7 +188,7 @@ def told(made: AnyPlan) -> list[str]:
             f"{made.application_id}: changelogs are compared with copies of their stores",
             "",
             *(
-                f"- `{t.task}/{s.store}`, compared with {t.location if t.is_judge else 'nothing'}: `{s.changelog}` {s.told}"
+                f"- `{t.task}/{s.store}`, compared with {t.location if t.is_judge else 'nothing'}: `{s.changelog}` {s.summary}"
                 for s in made.stores
                 for t in s.tasks
             ),
@@ -236,13 +236,13 @@ def effects(made: AnyPlan) -> dict[str, Any]:
 def rewritten(made: AnyPlan) -> set[str]:
     """Return the stores, by their present name, of which every key is read and written again."""
     if isinstance(made, UpgradePlan):
-        return {change.was for change in made.changes if change.fate is Fate.COPIED}
+        return {change.was for change in made.changes if change.change_kind is StoreChangeKind.COPIED}
     if isinstance(made, RepairPlan):
         return {store.store for store in made.stores}
     return set(made.stores if isinstance(made, RescalePlan) else made.rewritten)
 
 
-def changelog_offsets(found: Stood, stores: set[str]) -> int:
+def changelog_offsets(found: ApplicationState, stores: set[str]) -> int:
     """Return the length of the changelogs of these stores in offsets, over all tasks."""
     return sum(
         marks.end - marks.low

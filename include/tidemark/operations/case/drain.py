@@ -24,7 +24,7 @@ def source_lag(facts: Mapping[TaskId, TaskFacts]) -> int:
     )
 
 
-def drain(kit: RestoreKit, timeout_s: float, say: Callable[[str], None]) -> None:
+def drain(kit: RestoreKit, timeout_s: float, report: Callable[[str], None]) -> None:
     """Wait until what was unprocessed at the beginning is committed. Reports the lag. Blocks. Raises `OutcomeUnknown`."""
     facts = kit.facts()
     ends = {partition: marks.end for found in facts.values() for partition, marks in found.sources.items()}
@@ -34,11 +34,11 @@ def drain(kit: RestoreKit, timeout_s: float, say: Callable[[str], None]) -> None
         committed = {p: c.offset for found in facts.values() for p, c in found.committed.items()}
         left = sum(max(0, end - committed.get(partition, 0)) for partition, end in ends.items())
         if left == 0:
-            say("what waited is committed")
+            report("what waited is committed")
             return
         if time.monotonic() - told_at > _TELL_EVERY_S:
             told_at = time.monotonic()
-            say(f"{left} of the source offsets that waited are not committed yet")
+            report(f"{left} of the source offsets that waited are not committed yet")
         if time.monotonic() > deadline:
             raise OutcomeUnknown(
                 f"{left} source offsets still wait after {timeout_s:.0f} s: the state is in place; look at `tidemark lag` "

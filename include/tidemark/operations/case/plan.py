@@ -11,7 +11,7 @@ from typing import Any
 from tidemark.operations.case.case import Case
 from tidemark.operations.case.plan_hash import SHORT, plan_content, plan_hash
 from tidemark.operations.rewind.plan import RewindPlan
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.topology.plan import TopologyPlan
 
@@ -28,13 +28,13 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with its text. `told` is Markdown; `eta_s` estimates how long the application is stopped.
+    """A plan with its text. `summary` is Markdown; `eta_s` estimates how long the application is stopped.
 
     `at_ms` only for a rewind. `content` is what an approval is bound to.
     """
 
     kind: PlanKind
-    told: str
+    summary: str
     eta_s: float
     at_ms: int | None
     plan: Mapping[str, Any]
@@ -69,7 +69,7 @@ def planned_restore(case: Case, topology: TopologyPlan, made: RestorePlan, threa
         for s in made.stores
     ]
     lines += ["", f"- **Rates**: {made.rates_from}."]
-    lines += [f"- not rebuilt: {told}" for told in made.not_rebuilt]
+    lines += [f"- not rebuilt: {summary}" for summary in made.not_rebuilt]
     lines += [f"- passed over for {s.task}/{s.store}: {fault}" for s in made.stores for fault in s.passed_over]
     body = json.loads(made.to_json())
     content = restore_content(case, topology, PlanKind.RESTORE, body)
@@ -81,7 +81,7 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
     eta_s = took_s + START_STOP_S
     lines = [
         *head(case, topology),
-        f"- **Goes back to**: {told_time(made.at_ms)}. **It cannot be rolled back** once it is committed.",
+        f"- **Goes back to**: {format_time(made.at_ms)}. **It cannot be rolled back** once it is committed.",
         f"- **Consequence**: {made.warning}.",
         f"- **Standstill**: about {eta_s:.0f} s (estimate).",
         "",
@@ -90,7 +90,7 @@ def planned_rewind(case: Case, topology: TopologyPlan, made: RewindPlan, took_s:
     ]
     for task in made.tasks:
         offsets = ", ".join(f"{topic} {at} → {task.to_offsets[topic]}" for topic, at in task.from_offsets.items())
-        lines.append(f"| {task.task} | {task.to_batch} | {told_time(task.to_ms)} | {offsets} |")
+        lines.append(f"| {task.task} | {task.to_batch} | {format_time(task.to_ms)} | {offsets} |")
     lines += ["", "| task | store | keys written | keys deleted |", "|---|---|---|---|"]
     lines += [f"| {s.task} | {s.store} | {s.written} | {s.deleted} |" for s in made.stores]
     body = json.loads(json.dumps(asdict(made)))
@@ -130,14 +130,14 @@ def head(case: Case, topology: TopologyPlan) -> list[str]:
     return [
         f"- **Application**: {case.application_id}, stopped for it: {waiting}.",
         f"- **Reason given**: {reason}",
-        *(f"- **{name.capitalize()}**: `{value.replace('`', '')}`" for name, value in told_asked(case)),
+        *(f"- **{name.capitalize()}**: `{value.replace('`', '')}`" for name, value in format_request(case)),
     ]
 
 
-def told_asked(case: Case) -> list[tuple[str, str]]:
+def format_request(case: Case) -> list[tuple[str, str]]:
     """Return what was asked for, by name, without empty parameters."""
-    told = (
+    summary = (
         (name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
         for name, value in case.asked.items()
     )
-    return [(name, value) for name, value in told if value]
+    return [(name, value) for name, value in summary if value]

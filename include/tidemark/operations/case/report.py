@@ -10,14 +10,14 @@ from typing import Any
 
 from tidemark.operations.case.approval import PlanAnswer
 from tidemark.operations.case.case import BEGUN, DONE, FAILED, Case, CaseFolder, Note
-from tidemark.operations.case.plan import told_asked
-from tidemark.operations.times import told_time
+from tidemark.operations.case.plan import format_request
+from tidemark.operations.times import format_time
 
 RESTORE = "restore_oncall"
 """The kind of a case that restores; cases of all other kinds are changes."""
 
 
-class Outcome(StrEnum):
+class CaseOutcome(StrEnum):
     """How a case ended."""
 
     DRY_RUN = "dry run, nothing was changed"
@@ -38,17 +38,23 @@ class Outcome(StrEnum):
     @property
     def is_as_wanted(self) -> bool:
         """Whether the case ended as its users chose."""
-        return self in (Outcome.DRY_RUN, Outcome.REJECTED, Outcome.TIMED_OUT, Outcome.RESTORED, Outcome.CHANGED)
+        return self in (
+            CaseOutcome.DRY_RUN,
+            CaseOutcome.REJECTED,
+            CaseOutcome.TIMED_OUT,
+            CaseOutcome.RESTORED,
+            CaseOutcome.CHANGED,
+        )
 
 
-def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> Outcome:
+def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> CaseOutcome:
     """Return the outcome from the time line and the kept answer; `answer` is None if none was asked for or given yet."""
     steps = {(note.step, note.what) for note in notes}
     changing = "restore" if case.kind == RESTORE else "change"
     if (changing, BEGUN) not in steps:
         if answer is not None and not answer.is_yes:
-            return Outcome.TIMED_OUT if answer.user_id is None else Outcome.REJECTED
-        return Outcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else Outcome.REFUSED
+            return CaseOutcome.TIMED_OUT if answer.user_id is None else CaseOutcome.REJECTED
+        return CaseOutcome.DRY_RUN if case.dry_run and ("plan", DONE) in steps else CaseOutcome.REFUSED
     # The results of an earlier try no longer count.
     last = max(at for at, note in enumerate(notes) if (note.step, note.what) == (changing, BEGUN))
     steps = {(note.step, note.what) for note in notes[last:]}
@@ -56,21 +62,21 @@ def outcome_of(case: Case, notes: Sequence[Note], answer: PlanAnswer | None) -> 
         return _change_outcome(steps)
     if ("roll_back", BEGUN) in steps:
         if ("roll_back", DONE) not in steps:
-            return Outcome.NOT_ROLLED_BACK
-        return Outcome.NOT_RUNNING if ("release", FAILED) in steps else Outcome.ROLLED_BACK
+            return CaseOutcome.NOT_ROLLED_BACK
+        return CaseOutcome.NOT_RUNNING if ("release", FAILED) in steps else CaseOutcome.ROLLED_BACK
     if ("drain", DONE) in steps:
-        return Outcome.RESTORED
+        return CaseOutcome.RESTORED
     if ("relaunch", DONE) in steps:
-        return Outcome.NOT_DRAINED
-    return Outcome.KEPT_FORWARD if ("swap", DONE) in steps else Outcome.NOT_CHANGED
+        return CaseOutcome.NOT_DRAINED
+    return CaseOutcome.KEPT_FORWARD if ("swap", DONE) in steps else CaseOutcome.NOT_CHANGED
 
 
-def _change_outcome(steps: set[tuple[str, str]]) -> Outcome:
+def _change_outcome(steps: set[tuple[str, str]]) -> CaseOutcome:
     if ("change", DONE) not in steps:
-        return Outcome.NOT_CHANGED
+        return CaseOutcome.NOT_CHANGED
     if ("relaunch", DONE) not in steps:
-        return Outcome.CHANGED_NOT_RUNNING
-    return Outcome.CHANGED if ("drain", DONE) in steps else Outcome.CHANGED_NOT_DRAINED
+        return CaseOutcome.CHANGED_NOT_RUNNING
+    return CaseOutcome.CHANGED if ("drain", DONE) in steps else CaseOutcome.CHANGED_NOT_DRAINED
 
 
 def make_report(folder: CaseFolder, answer: PlanAnswer | None) -> dict[str, Any]:
@@ -136,20 +142,20 @@ def render(report: Mapping[str, Any]) -> str:
     figures = [
         ("application", case.application_id),
         ("reason", case.reason),
-        *told_asked(case),
-        ("asked", f"{told_time(case.asked_ms)} by {report['asked_by'] or 'unknown'}"),
+        *format_request(case),
+        ("asked", f"{format_time(case.asked_ms)} by {report['asked_by'] or 'unknown'}"),
         ("answered by", report["answered_by"] or "nobody"),
-        ("RTO, seconds", _told(report["rto_s"])),
-        ("standstill, seconds", _told(report["standstill_s"])),
+        ("RTO, seconds", _format(report["rto_s"])),
+        ("standstill, seconds", _format(report["standstill_s"])),
     ]
     if case.kind == RESTORE:
         figures += [
-            ("RPO, source offsets", _told(report.get("rpo_offsets"))),
-            ("RPO, seconds", _told(report.get("rpo_s"))),
+            ("RPO, source offsets", _format(report.get("rpo_offsets"))),
+            ("RPO, seconds", _format(report.get("rpo_s"))),
             ("evidence", str(report.get("evidence") or "—")),
-            ("keys compared", _told(report.get("keys"))),
-            ("keys left out", _told(report.get("left_out"))),
-            ("keys that differ", _told(report.get("differing"))),
+            ("keys compared", _format(report.get("keys"))),
+            ("keys left out", _format(report.get("left_out"))),
+            ("keys that differ", _format(report.get("differing"))),
         ]
     kind = "good" if report["is_as_wanted"] else "bad"
     parts = [
@@ -162,7 +168,7 @@ def render(report: Mapping[str, Any]) -> str:
         "<h2>Time line</h2>",
         _table(
             ("time", "step", "what", "message"),
-            [(told_time(n["time_ms"]), n["step"], n["what"], n["message"]) for n in report["time_line"]],
+            [(format_time(n["time_ms"]), n["step"], n["what"], n["message"]) for n in report["time_line"]],
         ),
     ]
     if report["plan"] is not None:
@@ -176,5 +182,5 @@ def _table(head: Sequence[str] | None, rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{top}{body}</table>"
 
 
-def _told(figure: Any) -> str:
+def _format(figure: Any) -> str:
     return "—" if figure is None else f"{figure:,}"

@@ -26,7 +26,7 @@ from tidemark.operations.case.case import DONE, CaseFolder
 from tidemark.operations.case.drain import source_lag
 from tidemark.operations.case.plan import PlanKind, Planned, planned_restore, planned_rewind, restore_content
 from tidemark.operations.case.preflight import instances_here, require_all_here, require_nothing_else
-from tidemark.operations.case.target import Latest, Moment, Target, moment_of_offsets, parse_target
+from tidemark.operations.case.target import Latest, PointInTime, Target, moment_of_offsets, parse_target
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.disk_space import require_room
 from tidemark.operations.restore.run import RestoreRun, make_plan
@@ -40,7 +40,7 @@ from tidemark.recovery.restore_plan import RestorePlan
 from tidemark.recovery.selection import Selection
 from tidemark.restore.bounds import overall, total
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.local_copies import read_marker
+from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.stores.directory import folder_of
 
@@ -57,7 +57,7 @@ class OnCall:
     folder: CaseFolder
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def _application_id(self) -> str:
@@ -83,7 +83,7 @@ class OnCall:
         else:
             require_room(kit, facts, made.stores)
         lag = source_lag(facts)
-        self.say(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
+        self.report(f"{len(facts)} tasks, {lag} source offsets wait; {len(instances_here(kit))} instances run here")
 
     def plan(self) -> Planned:
         """Return what would be done, and store it. Changes nothing. Raises `StartRefused`.
@@ -99,7 +99,7 @@ class OnCall:
             planned = planned_restore(case, self.restoring.plan, made, settings.restore_threads)
         else:
             self._require_all()
-            at_ms = target.at_ms if isinstance(target, Moment) else self._moment_of(target.next_offsets)
+            at_ms = target.at_ms if isinstance(target, PointInTime) else self._moment_of(target.next_offsets)
             started = time.monotonic()
             # Built elsewhere than where the rewind itself will build.
             scratch = Workspace(self.folder.folder / "scratch", self._application_id, case.case_id, REWINDS_FOLDER)
@@ -132,7 +132,7 @@ class OnCall:
         begun = json.loads(workspace.plan().to_json())
         approval.require_content(self._content(planned.kind, begun))
         if workspace.progress().state is RestoreState.DONE:
-            self.say("the state has already been built, verified and swapped in")
+            self.report("the state has already been built, verified and swapped in")
             return
         try:
             self._restore_run().prepare()
@@ -158,9 +158,9 @@ class OnCall:
             if verdict is None or not verdict.is_equal:
                 raise StartRefused(f"store {name} of restore {workspace.folder.name} was not verified: make a new plan")
             folder = folder_of(workspace.built, TaskId.parse(store.task), store.store)
-            marker = read_marker(folder) if folder.exists() else None
-            if marker is not None:
-                behind += _behind(facts[TaskId.parse(store.task)], marker.source_offsets)
+            checkpoint = read_store_checkpoint(folder) if folder.exists() else None
+            if checkpoint is not None:
+                behind += _behind(facts[TaskId.parse(store.task)], checkpoint.source_offsets)
         figures = [verdict.figures for verdict in verdicts.values()]
         found, evidence = total(figures), overall(figures)
         checksums = {name: verdict.checksum for name, verdict in verdicts.items()}
@@ -172,7 +172,9 @@ class OnCall:
             raise StartRefused(
                 f"{behind} source offsets were committed after the state was built: an instance ran meanwhile; make a new plan"
             )
-        self.say(f"{evidence}: of {len(plan.stores)} stores, {found.told}; they are up to date with the last commit")
+        self.report(
+            f"{evidence}: of {len(plan.stores)} stores, {found.summary}; they are up to date with the last commit"
+        )
 
     def figures(self) -> list[dict[str, Any]]:
         """Return the keys compared, left out and differing, per store; empty for a rewind, which compares while it is built."""
@@ -236,13 +238,15 @@ class OnCall:
         if progress.state in (RestoreState.SWAPPING, RestoreState.ROLLING_BACK) and progress.moves:
             progress = self._restore_run().roll_back()
         if progress.state is RestoreState.ROLLED_BACK:
-            return "; ".join(told for told in ("the old state folders are back in place", progress.message) if told)
+            return "; ".join(
+                summary for summary in ("the old state folders are back in place", progress.message) if summary
+            )
         return workspace.abort()
 
     def _is_done(self) -> bool:
         """Whether no step has anything left to do; if so, reports that."""
         if self._approval.is_done:
-            self.say("this case is done: nothing is changed again")
+            self.report("this case is done: nothing is changed again")
         return self._approval.is_done
 
     def _is_in_place(self) -> bool:
@@ -281,7 +285,7 @@ class OnCall:
         """Raise `StartRefused` if a part of the application is selected, because a rewind is of the whole application."""
         if not self._selection.is_all:
             raise StartRefused(
-                f"cannot rewind {self._selection.told} alone to {self.folder.case().asked['target']}: all tasks go back "
+                f"cannot rewind {self._selection.summary} alone to {self.folder.case().asked['target']}: all tasks go back "
                 "together, in one transaction with their source offsets; leave tasks and stores empty, or restore to latest"
             )
 
@@ -319,11 +323,11 @@ class OnCall:
         return Workspace(state_dir, self._application_id, case_id, REWINDS_FOLDER)
 
     def _restore_run(self) -> RestoreRun:
-        return RestoreRun(self.restoring, self._workspace, self.listener, self.probe, self.say)
+        return RestoreRun(self.restoring, self._workspace, self.listener, self.probe, self.report)
 
     def _rewind(self, workspace: Workspace) -> Rewind:
-        builder = PastBuilder(self.rewinding, self.listener, self.probe, self.say)
-        return Rewind(builder, workspace, self.probe, self.say)
+        builder = PastBuilder(self.rewinding, self.listener, self.probe, self.report)
+        return Rewind(builder, workspace, self.probe, self.report)
 
     def _run_rewind(self, planned: Planned) -> None:
         rewind = self._rewind(self._rewind_workspace)
@@ -346,7 +350,7 @@ class OnCall:
             offsets += sum(at - task["to_offsets"][topic] for topic, at in task["from_offsets"].items())
             seconds = max(seconds, (self.folder.case().asked_ms - task["to_ms"]) / 1000)
         self.folder.note("verify", "figures", rpo_offsets=offsets, rpo_s=seconds)
-        self.say(f"every task is at the batch that was approved, {offsets} source offsets back")
+        self.report(f"every task is at the batch that was approved, {offsets} source offsets back")
 
 
 def _behind(found: TaskFacts, source_offsets: Mapping[str, int]) -> int:

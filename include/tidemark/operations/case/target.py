@@ -21,7 +21,7 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class Moment:
+class PointInTime:
     """A time, in epoch milliseconds."""
 
     at_ms: int
@@ -34,7 +34,7 @@ class Offsets:
     next_offsets: Mapping[TopicPartition, int]
 
 
-Target = Latest | Moment | Offsets
+Target = Latest | PointInTime | Offsets
 
 
 def parse_target(text: str, now_ms: int) -> Target:
@@ -46,7 +46,7 @@ def parse_target(text: str, now_ms: int) -> Target:
         return Latest()
     if "=" not in text:
         try:
-            return Moment(parse_time(text, now_ms))
+            return PointInTime(parse_time(text, now_ms))
         except ValueError as error:
             raise ValueError(f"{error}; or write latest, or offsets as topic[0]=120,topic[1]=90") from error
     found: dict[TopicPartition, int] = {}

@@ -22,7 +22,7 @@ CASES_FOLDER = "topic-settings"
 
 
 @dataclass(frozen=True)
-class TopicSettings:
+class TopicSettingsChange:
     """One case about the topics of some applications."""
 
     topologies: Sequence[TopologyPlan]
@@ -57,8 +57,8 @@ class TopicSettings:
         found = self._found()
         left = [change for change in found if canonical(change) in approved]
         if len(left) < len(approved) and not approval.is_used:
-            told = "; ".join(differences(approved, canonical([c for c in found if c.topic in _topics(approved)])))
-            raise StartRefused(f"topics differ from what {answer_before.who} approved: {told}. Trigger a new run")
+            summary = "; ".join(differences(approved, canonical([c for c in found if c.topic in _topics(approved)])))
+            raise StartRefused(f"topics differ from what {answer_before.who} approved: {summary}. Trigger a new run")
         approval.use()
         apply_changes(left, self.settings, self._admin())
         approval.finish()

@@ -20,7 +20,7 @@ from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.messages import Message
 from tidemark.kafka.operator_acls import Command
 from tidemark.names import DESCRIPTION_KEY, TaskId, TopicPartition, commits_topic, topology_topic, transactional_id
-from tidemark.operations.change.current_state import Stood, stood
+from tidemark.operations.change.current_state import ApplicationState, read_application_state
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
@@ -58,8 +58,8 @@ def _taken_over(kit: RestoreKit, instance: int) -> TransactionalProducer:
 
 
 @contextmanager
-def standstill(
-    kit: RestoreKit, command: Command, folder_name: str, say: Callable[[str], None]
+def exclusive_access(
+    kit: RestoreKit, command: Command, folder_name: str, report: Callable[[str], None]
 ) -> Iterator[tuple[TransactionalProducer, Path, list[Path]]]:
     """Fence all instances while the block runs.
 
@@ -70,7 +70,7 @@ def standstill(
     app = kit.plan.application_id
     verify_operator(command, kit.plan, kit.settings, kit.admin)
     folder = kit.settings.state_dir / folder_name / app
-    with fenced(kit.settings, kit.admin, app, say) as held:
+    with fenced(kit.settings, kit.admin, app, report) as held:
         producer = fencing_producer(kit)
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -79,11 +79,11 @@ def standstill(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def fenced_stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
+def fenced_application_state(kit: RestoreKit, *, may_be_gone: bool = False) -> ApplicationState:
     """Return the state once the instances that committed last, wherever they ran, can no longer commit. Blocks."""
-    fence(kit, stood(kit, may_be_gone=may_be_gone).instances - {0})
+    fence(kit, read_application_state(kit, may_be_gone=may_be_gone).instances - {0})
     # Only now are the transactions settled that an instance elsewhere had left open.
-    return stood(kit, may_be_gone=may_be_gone)
+    return read_application_state(kit, may_be_gone=may_be_gone)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tidemark.errors import StartRefused
-from tidemark.kafka.topics import partition_counts, task_ids, told_partitions, with_repartition_topics
+from tidemark.kafka.topics import format_partitions, partition_counts, task_ids, with_repartition_topics
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.context import Found, RestoreKit
 from tidemark.operations.copy_sources import copy_sources
 from tidemark.recovery.candidates import changelog_fault, level_batches
 from tidemark.recovery.copy_source import find_copies
-from tidemark.recovery.evidence import Standing
-from tidemark.recovery.start_plan import Fresh, Refuse, standing_of, witnessed
+from tidemark.recovery.evidence import CommittedProgress
+from tidemark.recovery.start_plan import Fresh, Refuse, committed_progress_of, witnessed
 from tidemark.registry.description import Description
 from tidemark.registry.reader import named, recorded
 from tidemark.registry.topic_identities import LostTopic, TopicUse, format_lost
@@ -23,16 +23,16 @@ from tidemark.topology.plan import TopologyPlan
 
 
 @dataclass(frozen=True)
-class Stood:
+class ApplicationState:
     """The state of an application before a change. `kit` reads it as it was left.
 
-    `standing` holds the tasks that have committed.
+    `committed` holds the tasks that have committed.
     """
 
     description: Description
     kit: RestoreKit
     found: Mapping[TaskId, Found]
-    standing: Mapping[TaskId, Standing]
+    committed: Mapping[TaskId, CommittedProgress]
 
     @property
     def instances(self) -> set[int]:
@@ -44,13 +44,13 @@ class Stood:
         """Topics that were deleted, or deleted and created again, since the last commit, by name."""
         return {topic: each for found in self.found.values() for topic, each in found.facts.lost.items()}
 
-    def followed(self, task: TaskId) -> Standing:
+    def followed(self, task: TaskId) -> CommittedProgress:
         """Return the progress from which a change continues that leaves the stores as they are.
 
         If the last commit is also of such a change, the new record takes its place: the stores are still of the batch
         before, and so stay up to date.
         """
-        at = self.standing[task]
+        at = self.committed[task]
         return replace(at, batch=min(level_batches(self.found[task].facts.record, at)))
 
     def damaged_changelogs(self) -> frozenset[str]:
@@ -68,7 +68,7 @@ class Stood:
     def waiting(self) -> dict[str, int]:
         """The number of source offsets that are not committed yet, by topic."""
         waiting: dict[str, int] = {}
-        for task, at in self.standing.items():
+        for task, at in self.committed.items():
             for topic, offset in at.next_offsets.items():
                 end = self.found[task].facts.sources[TopicPartition(topic, task.partition)].end
                 waiting[topic] = waiting.get(topic, 0) + end - offset
@@ -94,7 +94,7 @@ def described(kit: RestoreKit) -> Description:
     return found
 
 
-def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
+def read_application_state(kit: RestoreKit, *, may_be_gone: bool = False) -> ApplicationState:
     """Read the state of an application from Kafka. Blocks. Raises `StartRefused` if it is contradictory, or if there is none.
 
     With `may_be_gone`, the sources may have deleted the next record to read, and topics may have been deleted or
@@ -112,14 +112,14 @@ def stood(kit: RestoreKit, *, may_be_gone: bool = False) -> Stood:
     tasks = task_ids(own.plan, counts)
     copies = find_copies(own.copies, tasks)
     found = {task: Found(facts, copies[task]) for task, facts in own.witnesses.facts(tasks).items()}
-    standing: dict[TaskId, Standing] = {}
+    committed: dict[TaskId, CommittedProgress] = {}
     for task, each in found.items():
-        at = (witnessed if may_be_gone else standing_of)(own.witnesses.evidence(each.facts, {}))
+        at = (witnessed if may_be_gone else committed_progress_of)(own.witnesses.evidence(each.facts, {}))
         if isinstance(at, Refuse):
             raise StartRefused(f"{at.reason}; {at.remedy}")
         if not isinstance(at, Fresh):
-            standing[task] = at
-    return Stood(description, own, found, standing)
+            committed[task] = at
+    return ApplicationState(description, own, found, committed)
 
 
 def _with_lost_topics(plan: TopologyPlan, counts: Mapping[str, int]) -> dict[str, int]:
@@ -139,7 +139,7 @@ def output_ends(kit: RestoreKit, tasks: list[TaskId]) -> dict[TopicPartition, in
     Blocks.
     """
     plan, counts = kit.plan, partition_counts(kit.admin, kit.settings)
-    places = told_partitions(plan, counts)
+    places = format_partitions(plan, counts)
     places += [
         TopicPartition(changelog_of(plan.application_id, spec), task.partition)
         for task in tasks

@@ -12,7 +12,7 @@ from tidemark.kafka.messages import Message
 from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.offline_transaction import aborting
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.topology.plan import TopologyPlan
 
 
@@ -50,15 +50,15 @@ def _sent_on(message: ClientMessage) -> Message:
 def moved_records(
     kind: CommitKind,
     plan: TopologyPlan,
-    standing: Mapping[TaskId, Standing],
+    committed: Mapping[TaskId, CommittedProgress],
     changelogs: Mapping[TaskId, Mapping[str, int]],
     ends: Mapping[TopicPartition, int],
     commit_time_ms: int,
-    before: Mapping[TaskId, Standing] | None = None,
+    before: Mapping[TaskId, CommittedProgress] | None = None,
 ) -> list[CommitRecord]:
-    """Return a commit record, one batch later, of each task in `standing`. `ends` are of the sinks and of every changelog.
+    """Return a commit record, one batch later, of each task in `committed`. `ends` are of the sinks and of every changelog.
 
-    The source spans of a record run from `before`, by default `standing`, to the next offsets in `standing`.
+    The source spans of a record run from `before`, by default `committed`, to the next offsets in `committed`.
     """
     ends_before = by_topic(ends)
     return [
@@ -71,7 +71,7 @@ def moved_records(
             batch=at.batch + 1,
             commit_time_ms=commit_time_ms,
             sources={
-                topic: {task.partition: ((before or standing)[task].next_offsets[topic], offset)}
+                topic: {task.partition: ((before or committed)[task].next_offsets[topic], offset)}
                 for topic, offset in at.next_offsets.items()
             },
             stream_times=at.stream_times,
@@ -83,5 +83,5 @@ def moved_records(
             changelogs=dict(changelogs.get(task, {})),
             ends_before=ends_before,
         )
-        for task, at in standing.items()
+        for task, at in committed.items()
     ]

@@ -22,14 +22,14 @@ from tidemark.topology.plan import TopologyPlan
 class NewTopics:
     """A context around a change. If it ends with any error, the topics that it has created are deleted.
 
-    A killed process leaves them. Nothing refers to them, and the next run of the command creates others. `say` is called with
-    what could not be deleted.
+    A killed process leaves them. Nothing refers to them, and the next run of the command creates others. `report` is called
+    with what could not be deleted.
     """
 
-    def __init__(self, admin: AdminClient, settings: Settings, say: Callable[[str], None]) -> None:
+    def __init__(self, admin: AdminClient, settings: Settings, report: Callable[[str], None]) -> None:
         self._admin = admin
         self._settings = settings
-        self._say = say
+        self._say = report
         self._made: list[str] = []
         self._may_be_in_use = False
 

@@ -23,8 +23,8 @@ from tidemark.kafka.messages import Message
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId
-from tidemark.operations.change.commit import Switch, fenced_stood, standstill
-from tidemark.operations.change.current_state import Stood, kit_of, output_ends, stood
+from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
+from tidemark.operations.change.current_state import ApplicationState, kit_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.repair_plan import MOST_IN_PLACE, RepairPlan, StoreRepair, TaskRepair
@@ -33,12 +33,19 @@ from tidemark.operations.change.store_copy import Copier, live_items
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.operations.drill_history.store_verdicts import DrillVerdict, Name
-from tidemark.recovery.candidates import MEASURED, Way, changelog_fault, has_lost_beginning, holds_last_commit, weigh
+from tidemark.recovery.candidates import (
+    MEASURED,
+    RecoveryCandidate,
+    changelog_fault,
+    has_lost_beginning,
+    holds_last_commit,
+    rank_candidates,
+)
 from tidemark.recovery.evidence import SourceOfState, StoreEvidence, TaskEvidence
-from tidemark.recovery.start_plan import Refuse, best_way
+from tidemark.recovery.start_plan import Refuse, best_candidate
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs
-from tidemark.registry.reader import named, settled
+from tidemark.registry.reader import named, resolved
 from tidemark.registry.topic_identities import BEGIN_AGAIN, TopicUse, format_lost
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.recompute import Recomputation, recompute
@@ -64,8 +71,8 @@ class _Part:
 
     task: TaskId
     spec: StoreSpec
-    way: Way
-    told: TaskRepair
+    candidate: RecoveryCandidate
+    summary: TaskRepair
     values: tuple[Message, ...] = ()
 
 
@@ -86,11 +93,11 @@ class Repair:
     source: SourceOfState | None
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def show(self) -> RepairPlan:
         """Return what a repair would do now, before anything is compared. The application may run. Raises `StartRefused`."""
-        before = stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True)
+        before = read_application_state(kit_of(self.plan, self.settings, self.clock), may_be_gone=True)
         own = self._kit(before)
         parts = self._parts(before, own, may_run=True)
         if not parts:
@@ -104,14 +111,14 @@ class Repair:
         `StartRefused`, and what a commit raises: after `OutcomeUnknown`, run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, Command.REPAIR, REPAIRS_FOLDER, self.say) as (producer, folder, _):
-            before = fenced_stood(kit, may_be_gone=True)
+        with exclusive_access(kit, Command.REPAIR, REPAIRS_FOLDER, self.report) as (producer, folder, _):
+            before = fenced_application_state(kit, may_be_gone=True)
             own = self._kit(before)
             parts = self._parts(before, own)
             if parts:
                 return self._run(before, own, parts, producer, folder, approve)
             if any(_repaired(before, task) for task in before.found):
-                self.say(
+                self.report(
                     f"the changelogs of {self.plan.application_id} have already been repaired, and it has not run since"
                 )
                 return True
@@ -119,7 +126,7 @@ class Repair:
 
     def _run(
         self,
-        before: Stood,
+        before: ApplicationState,
         own: RestoreKit,
         parts: Sequence[_Part],
         producer: BatchProducer,
@@ -134,14 +141,14 @@ class Repair:
                     before, own, [part for part in parts if part.spec.name == store.store], folder
                 )
         if plan.changes_nothing:
-            self.say(
+            self.report(
                 f"{', '.join(s.changelog for s in plan.stores)}: no difference from the stores was found; nothing was changed"
             )
             self._note(parts)
             return True
         if not approve(plan):
             return False
-        with NewTopics(own.admin, self.settings, self.say) as topics:
+        with NewTopics(own.admin, self.settings, self.report) as topics:
             anew = [store.store for store in plan.stores if store.is_new]
             counts: dict[TaskId, dict[str, int]] = {}
             after, description = own, None
@@ -157,9 +164,9 @@ class Repair:
                 changelog = own.witnesses.changelog_of(part.task, part.spec)
                 counts.setdefault(part.task, {})[changelog.topic] = len(part.values)
             _remember_repaired(before, counts)
-            standing = {task: before.followed(task) for task in counts}
-            ends = output_ends(after, list(standing))
-            records = moved_records(CommitKind.REPAIR, after.plan, standing, counts, ends, self.clock())
+            committed = {task: before.followed(task) for task in counts}
+            ends = output_ends(after, list(committed))
+            records = moved_records(CommitKind.REPAIR, after.plan, committed, counts, ends, self.clock())
             Switch(after, producer, self.probe, "tidemark changelog repair", topics).commit(
                 records, description, values=values
             )
@@ -168,18 +175,18 @@ class Repair:
         return True
 
     def _note(self, parts: Sequence[_Part]) -> None:
-        right = [(part.task, part.spec.name) for part in parts if part.told.is_judge]
+        right = [(part.task, part.spec.name) for part in parts if part.summary.is_judge]
         note_repaired(self.settings.state_dir, self.plan.application_id, right, self.clock())
 
-    def _kit(self, before: Stood) -> RestoreKit:
+    def _kit(self, before: ApplicationState) -> RestoreKit:
         """Return a kit of the deployed topology with the names in use. Raises `StartRefused` if it keeps another state."""
         reads = (TopicUse.SOURCE, TopicUse.REPARTITION)
         if gone := [each for each in before.lost.values() if each.use in reads and each.found_id is None]:
             raise StartRefused(format_lost(self.plan.application_id, gone))
-        plan = settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
+        plan = resolved(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
         return kit_of(plan, self.settings, self.clock, before.description.topic_ids)
 
-    def _parts(self, before: Stood, own: RestoreKit, *, may_run: bool = False) -> list[_Part]:
+    def _parts(self, before: ApplicationState, own: RestoreKit, *, may_run: bool = False) -> list[_Part]:
         """Return each task's part of each store, with the source of its contents. Raises `StartRefused`.
 
         With `may_run`, the store of a running instance counts, because it will be up to date once the instance is
@@ -191,12 +198,12 @@ class Repair:
             number = before.description.subtopology_of(name)
             found = [
                 self._part(before, own, task, name, may_run=may_run)
-                for task in sorted(before.standing)
+                for task in sorted(before.committed)
                 if task.subtopology == number
             ]
             if self.source is None:
                 _require_unsuspected(found, verdicts)
-            if not any(part.told.is_judge for part in found):
+            if not any(part.summary.is_judge for part in found):
                 if all(_repaired(before, part.task) for part in found):
                     continue
                 wanted = f"{self.source.value} copy" if self.source else "copy"
@@ -219,7 +226,7 @@ class Repair:
             f"name the stores to compare with --store: {', '.join(self._changelogs(own))}"
         )
 
-    def _chosen(self, before: Stood, own: RestoreKit, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
+    def _chosen(self, before: ApplicationState, own: RestoreKit, verdicts: Mapping[Name, DrillVerdict]) -> list[str]:
         """Return the stores to repair. Raises `StartRefused` if one cannot be repaired."""
         known = {spec.name: spec for spec in own.plan.stores}
         if unknown := [name for name in self.stores if name not in known]:
@@ -245,51 +252,61 @@ class Repair:
                 )
         return chosen
 
-    def _part(self, before: Stood, own: RestoreKit, task: TaskId, name: str, *, may_run: bool) -> _Part:
-        found, standing, spec = before.found[task], before.standing[task], own.buildable(task)[name]
+    def _part(self, before: ApplicationState, own: RestoreKit, task: TaskId, name: str, *, may_run: bool) -> _Part:
+        found, committed, spec = before.found[task], before.committed[task], own.buildable(task)[name]
         evidence = own.weighed(found, self.source)
         store = next(each for each in evidence.stores if each.store == name)
         damaged = changelog_fault(evidence, store)
-        way = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
-        is_judge = way is not None
-        whole = weigh(evidence, store, standing, MEASURED, SourceOfState.CHANGELOG)[0]
-        if way is None:
+        candidate = self._judge(evidence, store, before, is_damaged=damaged is not None, may_run=may_run)
+        is_judge = candidate is not None
+        whole = rank_candidates(evidence, store, committed, MEASURED, SourceOfState.CHANGELOG)[0]
+        if candidate is None:
             if damaged is not None and not has_lost_beginning(store):
                 # The tail that a copy would read from this changelog is not what was written to it.
                 raise StartRefused(
                     f"task {task}: {damaged}, and no copy of store {name} here is up to date with the last commit; "
                     f"`tidemark changelog repair NAME --store {name} --from source` computes it again, or {BEGIN_AGAIN}"
                 )
-            other = best_way(own.weighed(found, None), store, standing, MEASURED, None)
+            other = best_candidate(own.weighed(found, None), store, committed, MEASURED, None)
             if isinstance(other, Refuse):
                 raise StartRefused(
                     f"{other.reason}; `tidemark changelog repair NAME --store {name} --from source` computes it again, or "
                     f"{BEGIN_AGAIN}"
                 )
-            way = other
-        local = [each for each in weigh(evidence, store, standing, MEASURED) if _is_level_local(each)]
-        told = TaskRepair(str(task), way.kind, way.location, is_judge, damaged or whole.fault, is_alone=len(local) < 2)
-        return _Part(task, spec, way, told)
+            candidate = other
+        local = [each for each in rank_candidates(evidence, store, committed, MEASURED) if _is_level_local(each)]
+        summary = TaskRepair(
+            str(task), candidate.kind, candidate.location, is_judge, damaged or whole.fault, is_alone=len(local) < 2
+        )
+        return _Part(task, spec, candidate, summary)
 
     def _judge(
-        self, evidence: TaskEvidence, store: StoreEvidence, before: Stood, *, is_damaged: bool, may_run: bool
-    ) -> Way | None:
+        self, evidence: TaskEvidence, store: StoreEvidence, before: ApplicationState, *, is_damaged: bool, may_run: bool
+    ) -> RecoveryCandidate | None:
         """Return the source that decides what the changelog should hold; None if there is none here. Raises `StartRefused`."""
-        standing = before.standing[evidence.task]
+        committed = before.committed[evidence.task]
         if self.source is SourceOfState.SOURCE:
-            way = weigh(evidence, store, standing, MEASURED, SourceOfState.SOURCE)[0]
-            if way.fault is not None:
-                raise StartRefused(f"task {evidence.task}: store {store.store}: {way.fault}")
-            return way
+            candidate = rank_candidates(evidence, store, committed, MEASURED, SourceOfState.SOURCE)[0]
+            if candidate.fault is not None:
+                raise StartRefused(f"task {evidence.task}: store {store.store}: {candidate.fault}")
+            return candidate
         kinds = [self.source] if self.source else _COPIES if is_damaged else [SourceOfState.LOCAL]
-        ways = [way for way in weigh(evidence, store, standing, MEASURED) if way.copy is not None and way.kind in kinds]
+        candidates = [
+            candidate
+            for candidate in rank_candidates(evidence, store, committed, MEASURED)
+            if candidate.copy is not None and candidate.kind in kinds
+        ]
         last = before.found[evidence.task].facts.last_instance
-        level = [way for way in ways if way.fault is None and way.is_ready]
+        level = [candidate for candidate in candidates if candidate.fault is None and candidate.is_ready]
         if not level and is_damaged:
             # A standby knows no batches, only how far it has read.
-            whole = (way for way in ways if way.copy is not None and holds_last_commit(way.copy, evidence, store))
-            level = [replace(way, from_offset=way.end_offset) for way in whole]
-        own = [way for way in level or ways if _is_of(way, last, self.settings.state_dir)]
+            whole = (
+                candidate
+                for candidate in candidates
+                if candidate.copy is not None and holds_last_commit(candidate.copy, evidence, store)
+            )
+            level = [replace(candidate, from_offset=candidate.end_offset) for candidate in whole]
+        own = [candidate for candidate in level or candidates if _is_of(candidate, last, self.settings.state_dir)]
         if own and (level or may_run):
             return own[0]
         return next(iter(level), None)
@@ -299,16 +316,16 @@ class Repair:
         for name in dict.fromkeys(part.spec.name for part in parts):
             own = [part for part in parts if part.spec.name == name]
             changelog = changelog_of(self.plan.application_id, own[0].spec)
-            told = tuple(part.told for part in own)
-            stores.append(StoreRepair(name, changelog, told, _becomes(told)))
+            summary = tuple(part.summary for part in own)
+            stores.append(StoreRepair(name, changelog, summary, _becomes(summary)))
         return RepairPlan(self.plan.application_id, self.source, tuple(stores))
 
-    def _compared(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> list[_Part]:
+    def _compared(self, before: ApplicationState, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> list[_Part]:
         """Build each part in the folder, and return the parts with what their changelogs lack."""
         recomputed = folder / "recomputed"
         if self.source is SourceOfState.SOURCE:
-            self.say("processing the source topics from their start")
-            ends = {part.task: before.standing[part.task].next_offsets for part in parts}
+            self.report("processing the source topics from their start")
+            ends = {part.task: before.committed[part.task].next_offsets for part in parts}
             recompute(Recomputation(own.plan, ends, recomputed), self.settings, self.listener, lambda: True)
         builder = own.builder(self.listener, self.probe, own.copies, recomputed)
         compared = [self._one(before, own, builder, part, folder) for part in parts]
@@ -316,19 +333,23 @@ class Repair:
         self.probe("repair-compared")
         return compared
 
-    def _one(self, before: Stood, own: RestoreKit, builder: StoreBuilder, part: _Part, folder: Path) -> _Part:
+    def _one(
+        self, before: ApplicationState, own: RestoreKit, builder: StoreBuilder, part: _Part, folder: Path
+    ) -> _Part:
         task, name = part.task, part.spec.name
-        job = restore_job(own.plan, before.found[task].facts, part.spec, before.standing[task], self.clock())
+        job = restore_job(own.plan, before.found[task].facts, part.spec, before.committed[task], self.clock())
         built = folder_of(folder / "old", task, name)
         try:
-            builder.build(task, job, part.way, built, lambda: True)
+            builder.build(task, job, part.candidate, built, lambda: True)
         except CopyUnusable as error:
             raise StartRefused(
                 f"store {task}/{name}: {error}; nothing was changed; choose another source with --from"
             ) from error
         self.probe("repair-built")
-        if part.told.damaged is not None:
-            self.say(f"{task}/{name} is taken from {part.way.location} without a comparison: {part.told.damaged}")
+        if part.summary.damaged is not None:
+            self.report(
+                f"{task}/{name} is taken from {part.candidate.location} without a comparison: {part.summary.damaged}"
+            )
             return part
         values: list[Message] = []
 
@@ -340,44 +361,50 @@ class Repair:
             _require_readable(own, job)
             verdict = own.verify(task, job, built, lambda: True, differing)
         except StartRefused as error:
-            if not part.told.is_judge:
+            if not part.summary.is_judge:
                 raise
-            self.say(f"{task}/{name}: {error}")
-            return replace(part, told=replace(part.told, damaged=str(error)))
-        self.say(verdict.told)
-        if not part.told.is_judge and not verdict.is_equal:
+            self.report(f"{task}/{name}: {error}")
+            return replace(part, summary=replace(part.summary, damaged=str(error)))
+        self.report(verdict.summary)
+        if not part.summary.is_judge and not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; {part.way.location} cannot decide which of the two is right: choose a source with --from"
+                f"{verdict.summary}; {part.candidate.location} cannot decide which of the two is right: choose a source with "
+                "--from"
             )
         # Windows whose records were deleted before their time must be written again, although nothing can be compared.
-        damaged = verdict.told if verdict.deleted else None
+        damaged = verdict.summary if verdict.deleted else None
         return replace(
-            part, told=replace(part.told, differing=verdict.different, damaged=damaged), values=tuple(values)
+            part, summary=replace(part.summary, differing=verdict.different, damaged=damaged), values=tuple(values)
         )
 
-    def _require_right_stores(self, before: Stood, own: RestoreKit, parts: Sequence[_Part], folder: Path) -> None:
+    def _require_right_stores(
+        self, before: ApplicationState, own: RestoreKit, parts: Sequence[_Part], folder: Path
+    ) -> None:
         """Raise `StartRefused` if a changelog is right, but a local store that would be used without reading it is wrong."""
         builder = own.builder(self.listener, self.probe, own.copies)
         for part in parts:
-            if not part.told.is_judge or part.way.kind is SourceOfState.LOCAL:
+            if not part.summary.is_judge or part.candidate.kind is SourceOfState.LOCAL:
                 continue
-            task, name, standing = part.task, part.spec.name, before.standing[part.task]
+            task, name, committed = part.task, part.spec.name, before.committed[part.task]
             evidence = own.weighed(before.found[task], SourceOfState.LOCAL)
             store = next(each for each in evidence.stores if each.store == name)
-            job = restore_job(own.plan, before.found[task].facts, part.spec, standing, self.clock())
-            for way in weigh(evidence, store, standing, MEASURED, SourceOfState.LOCAL):
-                if not _is_level_local(way):
+            job = restore_job(own.plan, before.found[task].facts, part.spec, committed, self.clock())
+            for candidate in rank_candidates(evidence, store, committed, MEASURED, SourceOfState.LOCAL):
+                if not _is_level_local(candidate):
                     continue
                 built = folder_of(folder / "local", task, name)
-                builder.build(task, job, way, built, lambda: True)
+                builder.build(task, job, candidate, built, lambda: True)
                 verdict = own.verify(task, job, built, lambda: True)
                 if not verdict.is_equal:
                     raise StartRefused(
-                        f"{job.changelog} is equal to {part.way.location}, but {way.location} is not: {verdict.told}; "
+                        f"{job.changelog} is equal to {part.candidate.location}, but {candidate.location} is not: "
+                        f"{verdict.summary}; "
                         "nothing was changed; `tidemark restore run NAME --from changelog` replaces that store"
                     )
 
-    def _new_changelogs(self, before: Stood, own: RestoreKit, anew: Sequence[str], topics: NewTopics) -> Description:
+    def _new_changelogs(
+        self, before: ApplicationState, own: RestoreKit, anew: Sequence[str], topics: NewTopics
+    ) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
         existing = partition_counts(own.admin, self.settings)
         description = with_new_changelogs(self.plan, before.description, anew, existing)
@@ -390,7 +417,7 @@ class Repair:
     def _copy(
         self,
         parts: Sequence[_Part],
-        before: Stood,
+        before: ApplicationState,
         copier: Copier,
         folder: Path,
         counts: dict[TaskId, dict[str, int]],
@@ -401,29 +428,29 @@ class Repair:
         """
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         for part in parts:
-            task, at, spec = part.task, before.standing[part.task], specs[part.spec.name]
+            task, at, spec = part.task, before.committed[part.task], specs[part.spec.name]
             changelog = copier.kit.witnesses.changelog_of(task, spec)
-            self.say(f"writing {task}/{spec.name} to {changelog}")
+            self.report(f"writing {task}/{spec.name} to {changelog}")
             with opened(folder_of(folder / "old", task, spec.name)) as store, copier.store(task, spec) as loaded:
                 items = live_items(store, part.spec, at)
                 counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)
             copier.verify(task, spec, at)
 
-    def _verify(self, parts: Sequence[_Part], before: Stood, own: RestoreKit, folder: Path) -> None:
+    def _verify(self, parts: Sequence[_Part], before: ApplicationState, own: RestoreKit, folder: Path) -> None:
         """Compare again what was written into changelogs that stay. Raises `PreflightFailed`."""
         facts = own.witnesses.facts([part.task for part in parts])
         for part in parts:
-            job = restore_job(own.plan, facts[part.task], part.spec, before.standing[part.task], self.clock())
+            job = restore_job(own.plan, facts[part.task], part.spec, before.committed[part.task], self.clock())
             verdict = own.verify(part.task, job, folder_of(folder / "old", part.task, part.spec.name), lambda: True)
-            self.say(verdict.told)
+            self.report(verdict.summary)
             if not verdict.is_equal:
                 raise PreflightFailed(
-                    f"{verdict.told}: another program writes to {job.changelog}; find it, then repair the changelog again"
+                    f"{verdict.summary}: another program writes to {job.changelog}; find it, then repair the changelog again"
                 )
         self.probe("repair-verified")
 
 
-def _remember_repaired(before: Stood, counts: Mapping[TaskId, dict[str, int]]) -> None:
+def _remember_repaired(before: ApplicationState, counts: Mapping[TaskId, dict[str, int]]) -> None:
     """Add the changelogs that an earlier repair has written to.
 
     The new commit record replaces that of the earlier repair.
@@ -435,7 +462,7 @@ def _remember_repaired(before: Stood, counts: Mapping[TaskId, dict[str, int]]) -
                 written.setdefault(topic, 0)
 
 
-def _repaired(before: Stood, task: TaskId) -> bool:
+def _repaired(before: ApplicationState, task: TaskId) -> bool:
     """Whether the task's last commit is that of a repair."""
     record = before.found[task].facts.record
     return record is not None and record.kind is CommitKind.REPAIR
@@ -445,9 +472,9 @@ def _require_unsuspected(parts: Sequence[_Part], verdicts: Mapping[Name, DrillVe
     """Raise `StartRefused` if the last drill found that a store and its changelog differ: one of them is wrong."""
     for part in parts:
         verdict = verdicts.get((part.task, part.spec.name))
-        if part.told.is_judge and verdict is not None and verdict.is_suspect:
+        if part.summary.is_judge and verdict is not None and verdict.is_suspect:
             raise StartRefused(
-                f"{part.way.location} {verdict.told}, and a comparison of the two cannot show which is right: `--from "
+                f"{part.candidate.location} {verdict.summary}, and a comparison of the two cannot show which is right: `--from "
                 "source` computes the store again; use `--from local` if you know that another program has written to "
                 "the changelog (`tidemark audit NAME` finds records that no task wrote)"
             )
@@ -472,12 +499,12 @@ def _require_readable(own: RestoreKit, job: RestoreJob) -> None:
         changelog_writes(job, batch)
 
 
-def _is_of(way: Way, instance: int | None, state_dir: Path) -> bool:
+def _is_of(candidate: RecoveryCandidate, instance: int | None, state_dir: Path) -> bool:
     """Whether the source is the local copy of that instance."""
-    is_local = way.kind is SourceOfState.LOCAL and instance is not None
-    return is_local and Path(way.location).is_relative_to(state_dir / str(instance))
+    is_local = candidate.kind is SourceOfState.LOCAL and instance is not None
+    return is_local and Path(candidate.location).is_relative_to(state_dir / str(instance))
 
 
-def _is_level_local(way: Way) -> bool:
+def _is_level_local(candidate: RecoveryCandidate) -> bool:
     """Whether an instance would use a local copy without reading the changelog."""
-    return way.kind is SourceOfState.LOCAL and way.fault is None and way.is_ready
+    return candidate.kind is SourceOfState.LOCAL and candidate.fault is None and candidate.is_ready

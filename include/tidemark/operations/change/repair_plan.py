@@ -54,7 +54,7 @@ class StoreRepair:
         return next((task.damaged for task in self.tasks if task.damaged), None)
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What happens to its changelog, as text."""
         if self.is_new is None:
             return f"compared with all instances stopped: up to {MOST_IN_PLACE} keys are written into it, or all to a new one"
@@ -79,8 +79,8 @@ class RepairPlan:
     @property
     def warnings(self) -> list[str]:
         """What the operator should know before approving."""
-        told = [f"{s.changelog}: {s.damaged}; nothing can be compared with it" for s in self.stores if s.damaged]
-        told += [
+        summary = [f"{s.changelog}: {s.damaged}; nothing can be compared with it" for s in self.stores if s.damaged]
+        summary += [
             f"task {task.task}: no copy of {store.store} here is up to date with the last commit; its part of "
             f"{store.changelog} stays as it is"
             for store in self.stores
@@ -88,7 +88,7 @@ class RepairPlan:
             if not task.is_judge
         ]
         if any(store.is_new is not False for store in self.stores):
-            told.append(
+            summary.append(
                 "if a changelog is new, standbys read it from its beginning, and earlier savepoints cannot be used with it"
             )
-        return told
+        return summary

@@ -24,15 +24,21 @@ from tidemark.kafka.partitioner import partitions_of
 from tidemark.kafka.topic_config import repartition_config
 from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.change.commit import Switch, fenced_stood, standstill
-from tidemark.operations.change.current_state import Stood, described, kit_of, output_ends, stood
+from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
+from tidemark.operations.change.current_state import (
+    ApplicationState,
+    described,
+    kit_of,
+    output_ends,
+    read_application_state,
+)
 from tidemark.operations.change.in_flight import moved_records, records_between, send_on
 from tidemark.operations.change.key_owner import Owner, owner_of
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.operations.change.store_copy import Copier, OldState, Place, live_items
 from tidemark.operations.context import RestoreKit
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
 from tidemark.registry.reader import named, require_same
@@ -57,11 +63,11 @@ class Rescale:
     tasks: int
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def show(self) -> RescalePlan:
         """Return what a rescale would do now. The application may run. Raises `StartRefused`."""
-        return self._planned(stood(kit_of(self.plan, self.settings, self.clock)))
+        return self._planned(read_application_state(kit_of(self.plan, self.settings, self.clock)))
 
     def run(self, approve: Callable[[RescalePlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -71,9 +77,9 @@ class Rescale:
         run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, Command.RESCALE, RESCALES_FOLDER, self.say) as (producer, folder, held):
+        with exclusive_access(kit, Command.RESCALE, RESCALES_FOLDER, self.report) as (producer, folder, held):
             if self._is_done(kit):
-                self.say(f"{self.plan.application_id} already has {self.tasks} tasks")
+                self.report(f"{self.plan.application_id} already has {self.tasks} tasks")
                 self._forget_folders(held)
                 return True
             if not self._run(kit, producer, folder, approve):
@@ -90,27 +96,27 @@ class Rescale:
     def _run(
         self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[RescalePlan], bool]
     ) -> bool:
-        before = fenced_stood(kit)
+        before = fenced_application_state(kit)
         plan = self._planned(before)
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.say) as topics:
+        with NewTopics(kit.admin, self.settings, self.report) as topics:
             description = self._new_topics(kit, before, topics)
             own = kit_of(named(self.plan, description), self.settings, self.clock)
             self.probe("topics-made")
             self._send_on(before, description, producer)
-            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say)
+            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.report)
             after = self._after(before, description, own)
             counts = self._spread(before, after, old, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
             records = moved_records(
                 CommitKind.RESCALE, own.plan, after, counts, output_ends(own, list(after)), self.clock()
             )
-            gone = [task for task in before.standing if task not in after]
+            gone = [task for task in before.committed if task not in after]
             Switch(own, producer, self.probe, "tidemark rescale", topics).commit(records, description, gone)
         return True
 
-    def _planned(self, before: Stood) -> RescalePlan:
+    def _planned(self, before: ApplicationState) -> RescalePlan:
         description, counts = before.description, partition_counts(before.kit.admin, self.settings)
         require_same(description, self.plan, counts)
         require_routable(self.plan)
@@ -123,7 +129,7 @@ class Rescale:
                     f"store {name} has its source topic {store.spec.source_topic} as changelog, whose number of partitions "
                     "is fixed: leave optimised=True out of the topology, `tidemark upgrade` it, then rescale"
                 )
-        missing = [task for task in before.found if task not in before.standing]
+        missing = [task for task in before.found if task not in before.committed]
         if missing:
             raise StartRefused(
                 f"task {missing[0]} has never committed anything: let the application run until it has committed"
@@ -131,7 +137,7 @@ class Rescale:
         tasks = {number: self._tasks(before, number) for number in range(len(description.subtopologies))}
         if not description.routing and set(tasks.values()) == {self.tasks} and not self._has_grown(description, counts):
             raise StartRefused(f"{self.plan.application_id} already has {self.tasks} tasks: there is nothing to do")
-        tasks_ms = [at.stream_times.task_ms for at in before.standing.values()]
+        tasks_ms = [at.stream_times.task_ms for at in before.committed.values()]
         times = [time_ms for time_ms in tasks_ms if time_ms != NO_STREAM_TIME]
         left = [changelog_of(description.application_id, store.spec) for store in description.stores.values()]
         left += [description.routed_topic(t) for t in self._own_topics(description)]
@@ -148,10 +154,10 @@ class Rescale:
     def _has_grown(self, description: Description, counts: Mapping[str, int]) -> bool:
         return any(counts.get(topic, before) != before for topic, before in description.partitions.items())
 
-    def _tasks(self, before: Stood, number: int) -> int:
-        return sum(task.subtopology == number for task in before.standing)
+    def _tasks(self, before: ApplicationState, number: int) -> int:
+        return sum(task.subtopology == number for task in before.committed)
 
-    def _unread(self, before: Stood) -> dict[str, int]:
+    def _unread(self, before: ApplicationState) -> dict[str, int]:
         """Count the committed records between sub-topologies that were not read, by the topic's present name."""
         unread: dict[str, int] = {}
         for place, offset, end in self._between(before):
@@ -159,19 +165,19 @@ class Rescale:
             unread[place.topic] = unread.get(place.topic, 0) + found
         return unread
 
-    def _between(self, before: Stood) -> list[tuple[TopicPartition, int, int]]:
+    def _between(self, before: ApplicationState) -> list[tuple[TopicPartition, int, int]]:
         """Return the partitions of the application's own topics, with next offset and end."""
         description = before.description
         topics = {description.routed_topic(topic) for topic in self._own_topics(description)}
         return [
             (place, at.next_offsets[topic], before.found[task].facts.sources[place].end)
-            for task, at in before.standing.items()
+            for task, at in before.committed.items()
             for topic in at.next_offsets
             if topic in topics
             for place in [TopicPartition(topic, task.partition)]
         ]
 
-    def _new_topics(self, kit: RestoreKit, before: Stood, made_topics: NewTopics) -> Description:
+    def _new_topics(self, kit: RestoreKit, before: ApplicationState, made_topics: NewTopics) -> Description:
         """Create the new topics, and return the description from now on."""
         old, existing = before.description, partition_counts(kit.admin, self.settings)
         app = old.application_id
@@ -180,35 +186,38 @@ class Rescale:
         }
         made = describe_state(with_generations(self.plan, generations), existing)
         made = replace(made, routing=next_routing(app, old.internal, existing, old.routing))
-        self.say("creating the topics of the new tasks")
+        self.report("creating the topics of the new tasks")
         topics = [made.routed_topic(topic) for s in made.subtopologies for topic in s.sources]
         made_topics.create(
-            [TopicSpec(topic, self.tasks, repartition_config()).surviving(self.plan.survives) for topic in topics]
+            [
+                TopicSpec(topic, self.tasks, repartition_config()).tolerating(self.plan.tolerated_broker_failures)
+                for topic in topics
+            ]
         )
         made_topics.ensure(named(self.plan, made))
         return made
 
-    def _send_on(self, before: Stood, made: Description, producer: BatchProducer) -> None:
+    def _send_on(self, before: ApplicationState, made: Description, producer: BatchProducer) -> None:
         """Send the unread records between sub-topologies to the topics that replace the old ones."""
         old = before.description
         names = {old.routed_topic(topic): made.routed_topic(topic) for topic in self._own_topics(old)}
         for place, offset, end in self._between(before):
             sent = send_on(before.kit, producer, place, offset, end, names[place.topic])
-            self.say(f"{place}: {sent} unread records sent on to {names[place.topic]}")
+            self.report(f"{place}: {sent} unread records sent on to {names[place.topic]}")
             self.probe("sent-on")
 
-    def _after(self, before: Stood, made: Description, own: RestoreKit) -> dict[TaskId, Standing]:
+    def _after(self, before: ApplicationState, made: Description, own: RestoreKit) -> dict[TaskId, CommittedProgress]:
         """Return where every task continues: tasks at the beginning of their new topics, routers at the committed offsets."""
-        after: dict[TaskId, Standing] = {}
-        batch = max(at.batch for at in before.standing.values())
+        after: dict[TaskId, CommittedProgress] = {}
+        batch = max(at.batch for at in before.committed.values())
         for number, state in enumerate(made.subtopologies):
-            held = [at for task, at in before.standing.items() if task.subtopology == number]
+            held = [at for task, at in before.committed.items() if task.subtopology == number]
             stream_times = StreamTimes.newest(at.stream_times for at in held)
             offsets = {made.routed_topic(topic): 0 for topic in state.sources}
-            after |= {TaskId(number, n): Standing(offsets, batch, stream_times) for n in range(self.tasks)}
+            after |= {TaskId(number, n): CommittedProgress(offsets, batch, stream_times) for n in range(self.tasks)}
         read = {
             TopicPartition(topic, task.partition): offset
-            for task, at in before.standing.items()
+            for task, at in before.committed.items()
             for topic, offset in at.next_offsets.items()
         }
         counts = partition_counts(own.admin, self.settings)
@@ -219,11 +228,11 @@ class Rescale:
             for partition in partitions:
                 offset = read.get(partition, lows.get(partition, 0))
                 task = TaskId(len(made.subtopologies) + place, partition.partition)
-                after[task] = Standing({topic: offset}, batch, StreamTimes.none())
+                after[task] = CommittedProgress({topic: offset}, batch, StreamTimes.none())
         return after
 
     def _spread(
-        self, before: Stood, after: Mapping[TaskId, Standing], old: OldState, copier: Copier
+        self, before: ApplicationState, after: Mapping[TaskId, CommittedProgress], old: OldState, copier: Copier
     ) -> dict[TaskId, dict[str, int]]:
         """Write every key to the changelog of the task that owns it now.
 
@@ -236,10 +245,10 @@ class Rescale:
             place = _placed_by(owner_of(held), self.tasks)
             new = [TaskId(number, n) for n in range(self.tasks)]
             topic = copier.kit.witnesses.changelog_of(new[0], spec).topic
-            self.say(f"writing {name} to {topic}")
+            self.report(f"writing {name} to {topic}")
             with ExitStack() as stores:
                 loaded = {task.partition: stores.enter_context(copier.store(task, spec)) for task in new}
-                for task in (task for task in before.standing if task.subtopology == number):
+                for task in (task for task in before.committed if task.subtopology == number):
                     folder = old.build(before.found[task], held.spec)
                     with opened(folder) as store:
                         # Expiry is judged by the latest stream time of all tasks, because every task continues with it.

@@ -30,12 +30,12 @@ class RescalePlan:
     @property
     def warnings(self) -> list[str]:
         """The consequences for readers of the outputs."""
-        told = [
+        summary = [
             "records of one key that are in two partitions, because a topic has grown, may be processed in either order"
         ]
         if self.spread_ms > 0:
-            told.append(
+            summary.append(
                 f"every task continues with the latest stream time of all, so that no final result is emitted twice: records "
                 f"of tasks that were behind, by up to {format_ms(self.spread_ms)}, may now be late"
             )
-        return told
+        return summary

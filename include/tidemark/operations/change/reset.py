@@ -17,17 +17,17 @@ from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topic_config import repartition_config
 from tidemark.kafka.topics import TopicSpec, partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.change.commit import Switch, fenced_stood, standstill
-from tidemark.operations.change.current_state import Stood, kit_of, output_ends, stood
+from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
+from tidemark.operations.change.current_state import ApplicationState, kit_of, output_ends, read_application_state
 from tidemark.operations.change.in_flight import moved_records
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter, target_offsets
 from tidemark.operations.change.store_copy import Copier, OldState, live_items
 from tidemark.operations.context import RestoreKit
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.registry.description import Description
 from tidemark.registry.generations import with_new_changelogs
-from tidemark.registry.reader import named, settled
+from tidemark.registry.reader import named, resolved
 from tidemark.registry.topic_identities import CHANGELOG_REMEDY, TopicUse
 from tidemark.restore.listener import RestoreListener
 from tidemark.settings import Settings
@@ -54,11 +54,11 @@ class Reset:
     at_ms: int | None
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def show(self) -> ResetPlan:
         """Return what a reset would do now. The application may run. Raises `StartRefused`."""
-        return self._planned(stood(kit_of(self.plan, self.settings, self.clock), may_be_gone=True))
+        return self._planned(read_application_state(kit_of(self.plan, self.settings, self.clock), may_be_gone=True))
 
     def run(self, approve: Callable[[ResetPlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -68,38 +68,38 @@ class Reset:
         `StartRefused`, and what a commit raises.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, Command.RESET, RESETS_FOLDER, self.say) as (producer, folder, _):
+        with exclusive_access(kit, Command.RESET, RESETS_FOLDER, self.report) as (producer, folder, _):
             return self._run(kit, producer, folder, approve)
 
     def _run(
         self, kit: RestoreKit, producer: BatchProducer, folder: Path, approve: Callable[[ResetPlan], bool]
     ) -> bool:
-        before = fenced_stood(kit, may_be_gone=True)
+        before = fenced_application_state(kit, may_be_gone=True)
         plan = self._planned(before)
         if self._is_done(before, plan):
-            self.say(f"{plan.application_id} has already been reset, and has not run since")
+            self.report(f"{plan.application_id} has already been reset, and has not run since")
             return True
         if plan.changes_nothing:
             raise StartRefused(f"{plan.application_id} is already at these offsets: there is nothing to reset")
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.say) as topics:
+        with NewTopics(kit.admin, self.settings, self.report) as topics:
             description = self._renewed(before, plan, topics)
             renewed = named(self.plan, description)
             own = kit_of(renewed, self.settings, self.clock)
-            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.say, may_be_gone=True)
+            old = OldState(before.kit, folder / "old", self.listener, self.probe, self.report, may_be_gone=True)
             counts = self._copy(before, plan, old, Copier(own, producer, folder / "new", self.probe))
             self.probe("copied")
             after = self._after(before, plan)
             records = moved_records(
-                CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.standing
+                CommitKind.RESET, renewed, after, counts, output_ends(own, list(after)), self.clock(), before.committed
             )
             Switch(own, producer, self.probe, "tidemark offsets reset", topics).commit(records, description)
         return True
 
-    def _is_done(self, before: Stood, plan: ResetPlan) -> bool:
+    def _is_done(self, before: ApplicationState, plan: ResetPlan) -> bool:
         """Whether the last commit is a reset with the same result as this one."""
-        found = {task: before.found[task].facts for task in before.standing}
+        found = {task: before.found[task].facts for task in before.committed}
         records = [facts.record for facts in found.values()]
         return (
             all(record is not None and record.kind is CommitKind.RESET for record in records)
@@ -113,13 +113,13 @@ class Reset:
             )
         )
 
-    def _planned(self, before: Stood) -> ResetPlan:
+    def _planned(self, before: ApplicationState) -> ResetPlan:
         for topic, each in before.lost.items():
             if each.use is TopicUse.SOURCE and each.found_id is None:
                 raise StartRefused(f"source topic {topic} does not exist: create it first")
-        settled(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
+        resolved(self.plan, before.description, partition_counts(before.kit.admin, self.settings))
         internal = set(named(self.plan, before.description).repartition_topics)
-        marks = {p: m for task in before.standing for p, m in before.found[task].facts.sources.items()}
+        marks = {p: m for task in before.committed for p, m in before.found[task].facts.sources.items()}
         wanted = target_offsets(
             self.to,
             {p: m for p, m in marks.items() if p.topic not in internal},
@@ -128,7 +128,7 @@ class Reset:
             before.kit.ends,
         )
         sources: list[SourceReset] = []
-        for task, at in before.standing.items():
+        for task, at in before.committed.items():
             for topic, offset in at.next_offsets.items():
                 place = TopicPartition(topic, task.partition)
                 # Nothing was read of a topic that was created again.
@@ -153,7 +153,7 @@ class Reset:
             tuple(sorted({*before.lost, *damaged})),
         )
 
-    def _renewed(self, before: Stood, plan: ResetPlan, topics: NewTopics) -> Description:
+    def _renewed(self, before: ApplicationState, plan: ResetPlan, topics: NewTopics) -> Description:
         """Create the changelogs that the stores have from now on, and return the description with them."""
         self._make_lost_topics(before, topics)
         existing = partition_counts(before.kit.admin, self.settings)
@@ -162,7 +162,7 @@ class Reset:
         self.probe("topics-made")
         return renewed
 
-    def _make_lost_topics(self, before: Stood, topics: NewTopics) -> None:
+    def _make_lost_topics(self, before: ApplicationState, topics: NewTopics) -> None:
         """Create the repartition topics that were deleted, with a partition for each task that reads them."""
         tasks = [
             (task, topic) for task, each in before.found.items() for topic in {p.topic for p in each.facts.sources}
@@ -172,9 +172,11 @@ class Reset:
             for topic, each in before.lost.items()
             if each.use is TopicUse.REPARTITION and each.found_id is None
         ]
-        topics.create([spec.surviving(self.plan.survives) for spec in specs])
+        topics.create([spec.tolerating(self.plan.tolerated_broker_failures) for spec in specs])
 
-    def _copy(self, before: Stood, plan: ResetPlan, old: OldState, copier: Copier) -> dict[TaskId, dict[str, int]]:
+    def _copy(
+        self, before: ApplicationState, plan: ResetPlan, old: OldState, copier: Copier
+    ) -> dict[TaskId, dict[str, int]]:
         """Copy the stores that are rewritten. Returns the records written, per task and changelog."""
         specs = {spec.name: spec for spec in copier.kit.plan.stores}
         counts: dict[TaskId, dict[str, int]] = {}
@@ -183,10 +185,10 @@ class Reset:
             if not held.is_logged or held.source_topic is not None:
                 continue
             number = before.description.subtopology_of(name)
-            for task in (task for task in before.standing if task.subtopology == number):
-                at, spec = before.standing[task], specs[name]
+            for task in (task for task in before.committed if task.subtopology == number):
+                at, spec = before.committed[task], specs[name]
                 changelog = copier.kit.witnesses.changelog_of(task, spec)
-                self.say(f"writing {task}/{name} to {changelog}")
+                self.report(f"writing {task}/{name} to {changelog}")
                 with opened(old.build(before.found[task], held)) as store, copier.store(task, spec) as loaded:
                     counts.setdefault(task, {})[changelog.topic] = copier.copy(
                         live_items(store, held, at), spec, changelog, loaded
@@ -194,7 +196,7 @@ class Reset:
                 copier.verify(task, spec, at)
         return counts
 
-    def _after(self, before: Stood, plan: ResetPlan) -> dict[TaskId, Standing]:
+    def _after(self, before: ApplicationState, plan: ResetPlan) -> dict[TaskId, CommittedProgress]:
         to = {source.partition: source.to_offset for source in plan.sources}
         return {
             task: replace(
@@ -202,5 +204,5 @@ class Reset:
                 next_offsets={topic: to[TopicPartition(topic, task.partition)] for topic in at.next_offsets},
                 stream_times=StreamTimes.none() if self.state is StateAfter.EMPTY else at.stream_times,
             )
-            for task, at in before.standing.items()
+            for task, at in before.committed.items()
         }

@@ -88,25 +88,27 @@ class ResetPlan:
     def warnings(self) -> list[str]:
         """The consequences, as text."""
         again, skipped = (sum(getattr(s, what) for s in self.sources) for what in ("again", "skipped"))
-        told: list[str] = []
+        summary: list[str] = []
         if again and self.state is StateAfter.KEEP:
-            told.append(f"up to {again} records are processed again on top of what the stores hold: they count twice")
+            summary.append(
+                f"up to {again} records are processed again on top of what the stores hold: they count twice"
+            )
             if self.windowed:
-                told.append(
+                summary.append(
                     f"stream time stays, so records older than the grace are late in {', '.join(self.windowed)}"
                 )
         elif again:
-            told.append(f"up to {again} records are processed again, and their outputs emitted again")
+            summary.append(f"up to {again} records are processed again, and their outputs emitted again")
         if skipped:
-            told.append(f"up to {skipped} records are never processed")
+            summary.append(f"up to {skipped} records are never processed")
         if self.accepted:
-            told.append(
+            summary.append(
                 f"{', '.join(self.accepted)}: deleted, created again or truncated since the last commit; their contents are "
                 "given up"
             )
         if self.emptied:
-            told.append(f"the contents of {', '.join(self.emptied)} are given up")
-        return told
+            summary.append(f"the contents of {', '.join(self.emptied)} are given up")
+        return summary
 
 
 def parse_offsets(texts: Sequence[str]) -> dict[TopicPartition, int]:

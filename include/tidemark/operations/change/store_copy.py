@@ -18,7 +18,7 @@ from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.context import Found, RestoreKit
 from tidemark.operations.offline_transaction import aborting
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.task_opener import restore_job
 from tidemark.stores.directory import folder_of
@@ -48,37 +48,37 @@ class OldState:
     folder: Path
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     may_be_gone: bool = False
 
     def build(self, found: Found, spec: StoreSpec) -> Path:
         """Build the store as the last commit left it, and return its folder. Blocks. Raises `StartRefused`."""
         task, kit = found.facts.task, self.kit
         folder = folder_of(self.folder, task, spec.name)
-        ways = kit.ways(found, None, may_be_gone=self.may_be_gone)
-        if ways is None:
+        candidates = kit.candidates(found, None, may_be_gone=self.may_be_gone)
+        if candidates is None:
             raise StartRefused(f"task {task} has never committed anything: there is no state of it")
 
         def pass_over(error: CopyUnusable) -> None:
-            self.say(f"store {task}/{spec.name}: {error}; the next source of state is tried")
+            self.report(f"store {task}/{spec.name}: {error}; the next source of state is tried")
 
         builder = kit.builder(self.listener, self.probe, kit.copies)
-        job = kit.build(builder, found, ways, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
+        job = kit.build(builder, found, candidates, spec, folder, lambda: True, pass_over, may_be_gone=self.may_be_gone)
         verdict = kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
+                f"{verdict.summary}; nothing was changed; if the changelog is right, `tidemark restore run --from changelog` "
                 "repairs the store, otherwise `tidemark changelog repair NAME` repairs the changelog"
             )
         if not verdict.is_proven:
-            self.say(verdict.told)
+            self.report(verdict.summary)
         self.probe("old-state-built")
         return folder
 
 
-def live_items(store: RocksStore, spec: StoreSpec, standing: Standing) -> Iterator[Entries]:
-    """Yield the keys and values that have not expired at the stream time of `standing`, some thousands at a time."""
-    first = first_live_segment(spec, standing.stream_times.of(spec.name))
+def live_items(store: RocksStore, spec: StoreSpec, committed: CommittedProgress) -> Iterator[Entries]:
+    """Yield the keys and values that have not expired at the stream time of `committed`, some thousands at a time."""
+    first = first_live_segment(spec, committed.stream_times.of(spec.name))
     for segment in store.segments():
         if first is not None and segment < first:
             continue
@@ -155,24 +155,24 @@ class Copier:
         finally:
             store.close()
 
-    def verify(self, task: TaskId, spec: StoreSpec, standing: Standing) -> None:
+    def verify(self, task: TaskId, spec: StoreSpec, committed: CommittedProgress) -> None:
         """Fold the new changelog and compare it with what was loaded. Raises `PreflightFailed`; then nothing was changed.
 
         Blocks.
         """
         facts = self.kit.witnesses.facts([task])[task]
-        job = restore_job(self.kit.plan, facts, spec, standing, self.kit.clock())
+        job = restore_job(self.kit.plan, facts, spec, committed, self.kit.clock())
         verdict = self.kit.verify(task, job, folder_of(self.folder, task, spec.name), lambda: True)
         if not verdict.is_equal:
             raise PreflightFailed(
-                f"{verdict.told}; the new changelog differs from what was written to it; nothing was changed, try again"
+                f"{verdict.summary}; the new changelog differs from what was written to it; nothing was changed, try again"
             )
 
 
-def keys_of(folder: Path, spec: StoreSpec, standing: Standing) -> int:
+def keys_of(folder: Path, spec: StoreSpec, committed: CommittedProgress) -> int:
     """Return the number of live keys in a built store."""
     with opened(folder) as store:
-        return sum(len(keys) for keys, _ in live_items(store, spec, standing))
+        return sum(len(keys) for keys, _ in live_items(store, spec, committed))
 
 
 def _by_segment(spec: StoreSpec, keys: Sequence[bytes], values: Sequence[bytes]) -> list[Writes]:

@@ -19,16 +19,22 @@ from tidemark.failpoint import Probe
 from tidemark.kafka.operator_acls import Command
 from tidemark.kafka.topics import partition_counts
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.change.commit import Switch, fenced_stood, standstill
-from tidemark.operations.change.current_state import Stood, described, kit_of, output_ends, stood
+from tidemark.operations.change.commit import Switch, exclusive_access, fenced_application_state
+from tidemark.operations.change.current_state import (
+    ApplicationState,
+    described,
+    kit_of,
+    output_ends,
+    read_application_state,
+)
 from tidemark.operations.change.in_flight import moved_records, records_between
 from tidemark.operations.change.new_topics import NewTopics
 from tidemark.operations.change.store_copy import Copier, OldState, keys_of, live_items
 from tidemark.operations.change.upgrade_plan import UpgradePlan
 from tidemark.operations.change.value_conversion import converter
 from tidemark.operations.context import RestoreKit
-from tidemark.recovery.evidence import Standing
-from tidemark.registry.compatibility import Fate, StoreChange, carry, obstacles
+from tidemark.recovery.evidence import CommittedProgress
+from tidemark.registry.compatibility import StoreChange, StoreChangeKind, carry, obstacles
 from tidemark.registry.declarations import parse_declared
 from tidemark.registry.description import Description, describe_state, with_generations
 from tidemark.registry.generations import next_generation
@@ -47,7 +53,7 @@ CHANGES_FOLDER = ".changes"
 class Change:
     """Both sides of an upgrade."""
 
-    before: Stood
+    before: ApplicationState
     new: Description
     changes: tuple[StoreChange, ...]
 
@@ -57,24 +63,24 @@ class Change:
         return self.before.description
 
     @property
-    def after(self) -> dict[TaskId, Standing]:
+    def after(self) -> dict[TaskId, CommittedProgress]:
         """The progress with which every task continues: as before, with stream times under the present names of the stores."""
         names = {each.was: each.store for each in self.changes if each.was and each.store}
         return {
             task: replace(self.before.followed(task), stream_times=at.stream_times.renamed(names))
-            for task, at in self.before.standing.items()
+            for task, at in self.before.committed.items()
         }
 
-    def stores(self, fates: Sequence[Fate]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:
+    def stores(self, fates: Sequence[StoreChangeKind]) -> list[tuple[TaskId, StoreChange, StoreSpec]]:
         """Return old stores with a changelog of their own that have one of these fates, of every task."""
         chosen: list[tuple[TaskId, StoreChange, StoreSpec]] = []
         for change in self.changes:
-            if change.fate not in fates or not change.was:
+            if change.change_kind not in fates or not change.was:
                 continue
             spec = self.old.stores[change.was].spec
             if spec.has_changelog:
                 number = self.old.subtopology_of(change.was)
-                chosen += [(task, change, spec) for task in self.before.standing if task.subtopology == number]
+                chosen += [(task, change, spec) for task in self.before.committed if task.subtopology == number]
         return chosen
 
 
@@ -90,7 +96,7 @@ class Upgrade:
     adds: Sequence[str]
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     def show(self, folder: Path) -> UpgradePlan:
         """Return what an upgrade would do now. The application may run. Builds the stores whose keys it counts in `folder`.
@@ -98,7 +104,7 @@ class Upgrade:
         Blocks. Raises `StartRefused`.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        return self._planned(self._change(kit, stood(kit)), folder, {})
+        return self._planned(self._change(kit, read_application_state(kit)), folder, {})
 
     def run(self, approve: Callable[[UpgradePlan], bool]) -> bool:
         """Plan with all instances fenced, ask, do it. Returns False if `approve` returned False. Blocks.
@@ -108,9 +114,9 @@ class Upgrade:
         run it again to find out.
         """
         kit = kit_of(self.plan, self.settings, self.clock)
-        with standstill(kit, Command.UPGRADE, CHANGES_FOLDER, self.say) as (producer, folder, held):
+        with exclusive_access(kit, Command.UPGRADE, CHANGES_FOLDER, self.report) as (producer, folder, held):
             if self._is_done(kit):
-                self.say(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
+                self.report(f"{self.plan.application_id} has been upgraded to version {self.plan.version} already")
                 self._forget_folders(described(kit), held)
                 return True
             return self._run(kit, producer, folder, held, approve)
@@ -123,22 +129,22 @@ class Upgrade:
         held: Sequence[Path],
         approve: Callable[[UpgradePlan], bool],
     ) -> bool:
-        change = self._change(kit, fenced_stood(kit))
+        change = self._change(kit, fenced_application_state(kit))
         built: dict[tuple[TaskId, str], Path] = {}
         plan = self._planned(change, folder / "old", built)
         plan.require_possible()
         if not approve(plan):
             return False
-        with NewTopics(kit.admin, self.settings, self.say) as topics:
+        with NewTopics(kit.admin, self.settings, self.report) as topics:
             description = self._new_topics(kit, change, topics)
             settled = named(self.plan, description)
             new_kit = kit_of(settled, self.settings, self.clock)
             self.probe("topics-made")
             counts = self._copy(change, built, Copier(new_kit, producer, folder / "new", self.probe))
             self.probe("copied")
-            standing = change.after
-            ends = output_ends(new_kit, list(standing))
-            records = moved_records(CommitKind.UPGRADE, settled, standing, counts, ends, self.clock())
+            committed = change.after
+            ends = output_ends(new_kit, list(committed))
+            records = moved_records(CommitKind.UPGRADE, settled, committed, counts, ends, self.clock())
             Switch(new_kit, producer, self.probe, "tidemark upgrade", topics).commit(records, description)
         self._forget_folders(description, held)
         return True
@@ -147,7 +153,7 @@ class Upgrade:
         found, own = described(kit), describe_state(self.plan, partition_counts(kit.admin, self.settings))
         return found.version == own.version and found.keeps_the_same(own)
 
-    def _change(self, kit: RestoreKit, before: Stood) -> Change:
+    def _change(self, kit: RestoreKit, before: ApplicationState) -> Change:
         partitions = partition_counts(kit.admin, self.settings)
         old, new = before.description, describe_state(self.plan, partitions)
         require_partitions(old, partitions)
@@ -164,7 +170,9 @@ class Upgrade:
         left = [
             changelog_of(old.application_id, old.stores[c.was].spec)
             for c in change.changes
-            if c.was and c.fate in (Fate.COPIED, Fate.DROPPED) and old.stores[c.was].spec.is_logged
+            if c.was
+            and c.change_kind in (StoreChangeKind.COPIED, StoreChangeKind.DROPPED)
+            and old.stores[c.was].spec.is_logged
         ]
         plan = UpgradePlan(
             old.application_id, old.version, new.version, tuple(against), change.changes, {}, change.before.waiting,
@@ -173,11 +181,11 @@ class Upgrade:
         if plan.refused:
             return plan
         keys: dict[str, int] = {}
-        state = OldState(change.before.kit, folder, self.listener, self.probe, self.say)
-        for task, store, spec in change.stores((Fate.COPIED, Fate.DROPPED)):
+        state = OldState(change.before.kit, folder, self.listener, self.probe, self.report)
+        for task, store, spec in change.stores((StoreChangeKind.COPIED, StoreChangeKind.DROPPED)):
             place = state.build(change.before.found[task], spec)
-            keys[store.was] = keys.get(store.was, 0) + keys_of(place, spec, change.before.standing[task])
-            if store.fate is Fate.COPIED:
+            keys[store.was] = keys.get(store.was, 0) + keys_of(place, spec, change.before.committed[task])
+            if store.change_kind is StoreChangeKind.COPIED:
                 built[task, store.was] = place
             else:
                 shutil.rmtree(place)
@@ -191,17 +199,17 @@ class Upgrade:
             for c in change.changes
             if c.was and c.store and change.old.stores[c.was].key != new[c.store].key
         }
-        internal, told = {change.old.routed_topic(topic) for topic in change.old.internal}, []
-        for task, at in change.before.standing.items():
+        internal, summary = {change.old.routed_topic(topic) for topic in change.old.internal}, []
+        for task, at in change.before.committed.items():
             for topic in internal & set(at.next_offsets) if task.subtopology in rekeyed else ():
                 partition = TopicPartition(topic, task.partition)
                 end = change.before.found[task].facts.sources[partition].end
                 if records_between(change.before.kit, partition, at.next_offsets[topic], end):
-                    told.append(
+                    summary.append(
                         f"{partition} holds records under the old key that are not read yet; bring the old version back "
                         "and let it run, without new input, until `tidemark lag` is 0 there"
                     )
-        return told
+        return summary
 
     def _new_topics(self, kit: RestoreKit, change: Change, topics: NewTopics) -> Description:
         """Create the new topics. Returns the new description with its generations."""
@@ -212,14 +220,14 @@ class Upgrade:
                 continue
             held = change.old.stores.get(each.store)
             before = None if held is None else held.spec.generation
-            if each.fate is Fate.KEPT:
+            if each.change_kind is StoreChangeKind.KEPT:
                 generations[each.store] = change.old.stores[each.was].spec.generation
             else:
                 generations[each.store] = next_generation(app, each.store, existing, before)
         description = replace(
             describe_state(with_generations(self.plan, generations), existing), routing=change.old.routing
         )
-        self.say("creating the topics of the new version")
+        self.report("creating the topics of the new version")
         topics.ensure(named(self.plan, description))
         return description
 
@@ -231,10 +239,10 @@ class Upgrade:
         counts: dict[TaskId, dict[str, int]] = {}
         for (task, was), folder in built.items():
             each = next(c for c in change.changes if c.was == was)
-            before, spec, at = change.old.stores[was], specs[each.store], change.before.standing[task]
+            before, spec, at = change.old.stores[was], specs[each.store], change.before.committed[task]
             convert = converter(before, change.new.stores[each.store], each)
             changelog = copier.kit.witnesses.changelog_of(task, spec)
-            self.say(f"writing {task}/{each.name} to {changelog}")
+            self.report(f"writing {task}/{each.name} to {changelog}")
             with opened(folder) as store, copier.store(task, spec) as loaded:
                 items = ((keys, convert(values)) for keys, values in live_items(store, before.spec, at))
                 counts.setdefault(task, {})[changelog.topic] = copier.copy(items, spec, changelog, loaded)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.errors import StartRefused
-from tidemark.registry.compatibility import Fate, StoreChange
+from tidemark.registry.compatibility import StoreChange, StoreChangeKind
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class UpgradePlan:
     @property
     def refused(self) -> tuple[str, ...]:
         """Every reason why the upgrade is refused, each with its remedy."""
-        stores = (c for c in self.changes if c.fate is Fate.REFUSED)
+        stores = (c for c in self.changes if c.change_kind is StoreChangeKind.REFUSED)
         return (*self.obstacles, *(f"store {c.name}: {c.why}; {c.remedy}" for c in stores))
 
     @property
     def lost(self) -> Mapping[str, int]:
         """The number of keys that are discarded, by old store."""
-        return {c.was: self.keys.get(c.was, 0) for c in self.changes if c.fate is Fate.DROPPED}
+        return {c.was: self.keys.get(c.was, 0) for c in self.changes if c.change_kind is StoreChangeKind.DROPPED}
 
     def require_possible(self) -> None:
         """Raise `StartRefused` with every reason against the upgrade."""
         if self.refused:
-            told = " | ".join(self.refused)
+            summary = " | ".join(self.refused)
             raise StartRefused(
                 f"{self.application_id} cannot be upgraded from version {self.from_version} to {self.to_version}; nothing "
-                f"was changed: {told}"
+                f"was changed: {summary}"
             )

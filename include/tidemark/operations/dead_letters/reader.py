@@ -25,8 +25,8 @@ REPLAYED = "replayed"
 
 
 @dataclass(frozen=True)
-class Letter:
-    """One dead letter. `headers` are those of the original record, `told` those that Tidemark added, by header.
+class StoredDeadLetter:
+    """One dead letter. `headers` are those of the original record, `summary` those that Tidemark added, by header.
 
     `is_replayed`: a replay has sent it back by now.
     """
@@ -37,38 +37,38 @@ class Letter:
     key: bytes | None
     value: bytes | None
     headers: Headers
-    told: Mapping[str, str]
+    summary: Mapping[str, str]
     is_replayed: bool = False
 
     @property
     def reason(self) -> str:
-        return self.told.get(REASON, "")
+        return self.summary.get(REASON, "")
 
     @property
     def source(self) -> TopicPartition | None:
         """Return the partition of the original record; None if the headers do not name it."""
-        topic, partition = self.told.get(TOPIC), self.told.get(PARTITION, "")
+        topic, partition = self.summary.get(TOPIC), self.summary.get(PARTITION, "")
         return TopicPartition(topic, int(partition)) if topic and partition.isdigit() else None
 
     @property
     def source_offset(self) -> int | None:
         """Return the offset of the original record in that partition; None if the headers do not name it."""
-        return _number(self.told.get(OFFSET))
+        return _number(self.summary.get(OFFSET))
 
     @property
     def timestamp_ms(self) -> int:
         """Return the Kafka timestamp of the record that was read or could not be sent; else that of the dead letter."""
-        told = _number(self.told.get(TIMESTAMP))
-        return self.written_ms if told is None else told
+        summary = _number(self.summary.get(TIMESTAMP))
+        return self.written_ms if summary is None else summary
 
     @property
     def is_whole(self) -> bool:
         """Return whether nothing of the record was left out."""
-        return SHORTENED not in self.told
+        return SHORTENED not in self.summary
 
 
 @dataclass(frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Conditions on dead letters; None is no condition. Times are of writing, in epoch milliseconds, `until_ms` exclusive."""
 
     reason: str | None = None
@@ -77,7 +77,7 @@ class LetterFilter:
     since_ms: int | None = None
     until_ms: int | None = None
 
-    def takes(self, letter: Letter) -> bool:
+    def takes(self, letter: StoredDeadLetter) -> bool:
         """Return whether the dead letter meets all conditions. `topic` and `partition` are those of the original record."""
         source = letter.source
         return (
@@ -89,7 +89,7 @@ class LetterFilter:
         )
 
 
-class Letters:
+class DeadLetterReader:
     """The dead letters of one application. All methods block, and raise `OutcomeUnknown` if no broker answers."""
 
     def __init__(self, application_id: str, settings: Settings) -> None:
@@ -106,7 +106,7 @@ class Letters:
             raise PreflightFailed(f"topic {self.topic} does not exist: {application_id} has never run here")
         self.partitions = [TopicPartition(self.topic, number) for number in range(count)]
 
-    def read(self, wanted: LetterFilter, limit: int | None = None) -> Iterator[Letter]:
+    def read(self, wanted: DeadLetterFilter, limit: int | None = None) -> Iterator[StoredDeadLetter]:
         """Yield the dead letters written so far, partition by partition in the order of offsets, at most `limit`.
 
         Waits for open transactions.
@@ -126,16 +126,16 @@ class Letters:
                 given += 1
                 yield replace(letter, is_replayed=letter.offset in replayed)
 
-    def _all(self, place: TopicPartition, start: int, end: int) -> Iterator[Letter]:
+    def _all(self, place: TopicPartition, start: int, end: int) -> Iterator[StoredDeadLetter]:
         for messages, _ in messages_until(
-            self.client, place, start, end, stalled_after_s=self._stalled_after_s, go_on=lambda: True
+            self.client, place, start, end, stalled_after_s=self._stalled_after_s, should_continue=lambda: True
         ):
             yield from map(letter_of, messages)
 
-    def one(self, partition: int, offset: int) -> Letter | None:
+    def one(self, partition: int, offset: int) -> StoredDeadLetter | None:
         """Return the dead letter at this place; None if there is none."""
         return next(
-            (x for x in self.read(LetterFilter()) if (x.place.partition, x.offset) == (partition, offset)), None
+            (x for x in self.read(DeadLetterFilter()) if (x.place.partition, x.offset) == (partition, offset)), None
         )
 
     def message(self, place: TopicPartition, offset: int) -> Message | None:
@@ -144,20 +144,20 @@ class Letters:
             return None
         found: list[Message] = []
         for messages, _ in messages_until(
-            self.client, place, offset, offset + 1, stalled_after_s=self._stalled_after_s, go_on=lambda: True
+            self.client, place, offset, offset + 1, stalled_after_s=self._stalled_after_s, should_continue=lambda: True
         ):
             found += messages
         return found[0] if found and found[0].offset() == offset else None
 
 
-def letter_of(message: Message) -> Letter:
+def letter_of(message: Message) -> StoredDeadLetter:
     """Parse a record of the topic of dead letters."""
     headers = headers_of(message)
-    told = {name: (content or b"").decode(errors="replace") for name, content in headers if name.startswith(PREFIX)}
+    summary = {name: (content or b"").decode(errors="replace") for name, content in headers if name.startswith(PREFIX)}
     place = TopicPartition(str(message.topic()), int(message.partition() or 0))
     own = tuple(header for header in headers if not header[0].startswith(PREFIX))
     key, value, written_ms = _bytes(message.key()), _bytes(message.value()), message.timestamp()[1]
-    return Letter(place, int(message.offset() or 0), written_ms, key, value, own, told)
+    return StoredDeadLetter(place, int(message.offset() or 0), written_ms, key, value, own, summary)
 
 
 def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]]:

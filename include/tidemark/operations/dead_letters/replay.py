@@ -30,7 +30,13 @@ from tidemark.kafka.committed_reader import stalled_after
 from tidemark.kafka.messages import Message
 from tidemark.kafka.purge import KEPT_OFFSETS
 from tidemark.names import replays_transactional_id
-from tidemark.operations.dead_letters.reader import REPLAYED, Letter, LetterFilter, Letters, headers_of
+from tidemark.operations.dead_letters.reader import (
+    REPLAYED,
+    DeadLetterFilter,
+    DeadLetterReader,
+    StoredDeadLetter,
+    headers_of,
+)
 from tidemark.operations.offline_transaction import aborting
 from tidemark.settings import Settings
 from tidemark.tasks.update import REFUSED, TOO_LARGE
@@ -59,18 +65,18 @@ class _Destination:
     message: Message
 
 
-_Replayable = tuple[Letter, _Destination]
+_Replayable = tuple[StoredDeadLetter, _Destination]
 
 
 @dataclass(frozen=True)
-class Replay:
+class DeadLetterReplay:
     """Sends dead letters back. `probe` is called between the steps of a transaction."""
 
-    letters: Letters
+    letters: DeadLetterReader
     settings: Settings
     probe: Probe
 
-    def run(self, wanted: LetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
+    def run(self, wanted: DeadLetterFilter, limit: int | None, report: Callable[[Replayed], None]) -> Replayed:
         """Replay at most `limit` dead letters. Blocks; raises what a transaction raises, and may then be run again."""
         name = replays_transactional_id(self.letters.application_id)
         timeout_ms = self.settings.transaction_timeout_ms
@@ -86,7 +92,7 @@ class Replay:
             report(done)
         return done
 
-    def _chosen(self, wanted: LetterFilter, done: Replayed) -> Iterator[_Replayable]:
+    def _chosen(self, wanted: DeadLetterFilter, done: Replayed) -> Iterator[_Replayable]:
         for letter in self.letters.read(wanted):
             found = REPLAYED_BEFORE if letter.is_replayed else self._destination(letter, wanted)
             if isinstance(found, str):
@@ -94,14 +100,14 @@ class Replay:
             else:
                 yield letter, found
 
-    def _destination(self, letter: Letter, wanted: LetterFilter) -> _Destination | str:
+    def _destination(self, letter: StoredDeadLetter, wanted: DeadLetterFilter) -> _Destination | str:
         """Return where it goes, or why it stays."""
         source, offset = letter.source, letter.source_offset
         if letter.reason == TOO_LARGE:
-            sink = letter.told.get("tidemark.sink")
+            sink = letter.summary.get("tidemark.sink")
             if sink is None or not letter.is_whole:
                 return NOWHERE if sink is None else SHORTENED
-            partition = letter.told.get("tidemark.sink.partition")
+            partition = letter.summary.get("tidemark.sink.partition")
             return _Destination(sink, None if partition is None else int(partition), _message(letter))
         if source is None or offset is None:
             return NOWHERE
@@ -116,13 +122,13 @@ class Replay:
         return _Destination(source.topic, source.partition, message | _headers(headers_of(record)))
 
     def _send(self, producer: TransactionalProducer, part: Iterable[_Replayable]) -> None:
-        told: dict[int, list[int]] = {}
+        summary: dict[int, list[int]] = {}
         producer.begin()
         for letter, to in part:
             producer.send_many(to.topic, [to.message], to.partition)
-            told.setdefault(letter.place.partition, []).append(letter.offset)
+            summary.setdefault(letter.place.partition, []).append(letter.offset)
         self.probe("replay-letters")
-        for partition, offsets in told.items():
+        for partition, offsets in summary.items():
             receipt: Message = {"key": None, "value": json.dumps(offsets).encode(), "timestamp": wall_clock_ms()}
             producer.send_many(self.letters.topic, [receipt | _headers([(REASON, REPLAYED.encode())])], partition)
         producer.flush()
@@ -145,7 +151,7 @@ def _parts(chosen: Iterable[_Replayable]) -> Iterator[list[_Replayable]]:
         yield part
 
 
-def _message(letter: Letter) -> Message:
+def _message(letter: StoredDeadLetter) -> Message:
     return {"key": letter.key, "value": letter.value, "timestamp": letter.timestamp_ms} | _headers(letter.headers)
 
 
@@ -154,7 +160,7 @@ def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Message:
     return {"headers": listed} if listed else {}
 
 
-def purge(letters: Letters, until_ms: int, partition: int | None = None) -> dict[str, int]:
+def purge(letters: DeadLetterReader, until_ms: int, partition: int | None = None) -> dict[str, int]:
     """Delete what was written to `<app>-dlq` before `until_ms`; return the number of offsets by partition of the topic.
 
     The last offset of a partition is kept (`KEPT_OFFSETS`). Most often it is the end of a transaction and no letter. Blocks.

@@ -21,7 +21,7 @@ class DrillHistory:
 
     verdicts: Mapping[Name, DrillVerdict]
     rates: Rates
-    told: str
+    summary: str
 
     def suspicion(self, task: TaskId, store: str, copy: StateCopy) -> str | None:
         """Return why a copy is suspected, as a clause that follows its name; None if it is not.
@@ -41,7 +41,7 @@ class DrillHistory:
         if not suspected:
             return None
         return (
-            f"{verdict.told}; it is taken only when `{copy.kind.value}` is asked for as the source; if the changelog is "
+            f"{verdict.summary}; it is taken only when `{copy.kind.value}` is asked for as the source; if the changelog is "
             "the wrong one, repair it first: `tidemark changelog repair NAME`"
         )
 
@@ -49,12 +49,12 @@ class DrillHistory:
 def drill_history(kit: RestoreKit) -> DrillHistory:
     """Return the drill history of the kit's application. Blocks.
 
-    If the database of facts does not answer, nothing is suspected and the rates are assumed, which `told` says. What is
+    If the database of facts does not answer, nothing is suspected and the rates are assumed, which `summary` says. What is
     restored is compared with its changelog in any case.
     """
     try:
         rates = last_rates(kit.settings, kit.plan.application_id)
-        return DrillHistory(last_verdicts(kit.settings, kit.plan), rates.rates, rates.told)
+        return DrillHistory(last_verdicts(kit.settings, kit.plan), rates.rates, rates.summary)
     except FactsUnavailable as error:
         assumed = newest_rates([])
-        return DrillHistory({}, assumed.rates, f"{assumed.told}; drills are not taken into account: {error}")
+        return DrillHistory({}, assumed.rates, f"{assumed.summary}; drills are not taken into account: {error}")

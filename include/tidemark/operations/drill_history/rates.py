@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.database import FactsDatabase
-from tidemark.operations.drill_history.report import StoreDrill, Way
+from tidemark.operations.drill_history.report import RebuildMethod, StoreDrill
 from tidemark.operations.drill_history.table import past_drills
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.recovery.candidates import MEASURED, Rates
 from tidemark.settings import Settings
 
@@ -25,7 +25,7 @@ class MeasuredRates:
     """The rates of one application, and a line that says where each comes from."""
 
     rates: Rates
-    told: str
+    summary: str
 
 
 def rates_of(stores: Iterable[StoreDrill], fetched: Iterable[tuple[int, float]]) -> dict[str, float]:
@@ -35,7 +35,7 @@ def rates_of(stores: Iterable[StoreDrill], fetched: Iterable[tuple[int, float]])
 
     Several stores are rebuilt at the same time, so each rate is that of one store while others are built.
     """
-    whole = [store for store in stores if store.way is Way.CHANGELOG and store.keys]
+    whole = [store for store in stores if store.way is RebuildMethod.CHANGELOG and store.keys]
     measured = {
         _OFFSETS: _rate(
             [(store.end_offset - store.from_offset, store.seconds) for store in whole], fewest=FEWEST_OFFSETS
@@ -57,14 +57,14 @@ def newest_rates(reports: Iterable[Mapping[str, Any]]) -> MeasuredRates:
     for report in reports:
         for name, rate in report.get("rates", {}).items():
             found.setdefault(
-                name, (rate, f"measured by the drill {report['drill_id']}, {told_time(report['ended_ms'])}")
+                name, (rate, f"measured by the drill {report['drill_id']}, {format_time(report['ended_ms'])}")
             )
     rates = replace(MEASURED, **{name: rate for name, (rate, _) in found.items()})
     sources = [found[name][1] if name in found else "assumed, no drill has measured it" for name in (_OFFSETS, _BYTES)]
-    return MeasuredRates(rates, told_rates(rates, *sources))
+    return MeasuredRates(rates, format_rates(rates, *sources))
 
 
-def told_rates(rates: Rates, offsets_from: str, bytes_from: str) -> str:
+def format_rates(rates: Rates, offsets_from: str, bytes_from: str) -> str:
     """Format in one line what an estimate is based on."""
     offsets = f"{rates.changelog_offsets_per_s:,.0f} changelog offsets/s"
     copied = f"{rates.copied_bytes_per_s / 1e6:,.1f} MB/s of a savepoint"

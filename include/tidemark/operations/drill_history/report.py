@@ -25,12 +25,12 @@ def is_drillable(plan: TopologyPlan) -> bool:
 
 def nothing_to_drill(application_id: str, left_out: Sequence[str]) -> Finding:
     """Return the one finding about an application that cannot be drilled. `left_out` is the result of `not_compared`."""
-    told = f" ({'; '.join(left_out)})" if left_out else ""
-    message = f"savepoints contain none of its stores{told}: there is nothing to rebuild and to compare"
+    summary = f" ({'; '.join(left_out)})" if left_out else ""
+    message = f"savepoints contain none of its stores{summary}: there is nothing to rebuild and to compare"
     return Finding(application_id, Verdict.NOT_ENOUGH_EVIDENCE, message)
 
 
-class Way(StrEnum):
+class RebuildMethod(StrEnum):
     """How the state was rebuilt up to the savepoint that it was compared with."""
 
     CHANGELOG = "whole changelog"
@@ -50,7 +50,7 @@ class StoreDrill:
 
     task: str
     store: str
-    way: Way
+    way: RebuildMethod
     savepoint_id: str
     verdict: Verdict
     message: str
@@ -88,13 +88,13 @@ class StoreDrill:
     def finding(self) -> Finding:
         """The finding that is written to the history of verdicts."""
         evidence = {**asdict(self), **self.rates}
-        for told in ("task", "store", "verdict", "message"):
-            del evidence[told]
+        for summary in ("task", "store", "verdict", "message"):
+            del evidence[summary]
         return Finding(f"{self.task}/{self.store} by {self.way}", self.verdict, self.message, evidence)
 
 
 @dataclass(frozen=True)
-class WayDrill:
+class MethodDrill:
     """One way of rebuilding, over all tasks and stores.
 
     `rto_s` is the time from its beginning until every store was rebuilt. `rpo_offsets` and `rpo_s` are what the running
@@ -102,7 +102,7 @@ class WayDrill:
     of the tasks' distances in commit time. All of it is in Kafka.
     """
 
-    way: Way
+    way: RebuildMethod
     rto_s: float
     rpo_offsets: int
     rpo_s: float
@@ -125,7 +125,7 @@ class DrillReport:
     ended_ms: int
     savepoints: tuple[str, ...]
     stores: tuple[StoreDrill, ...]
-    ways: tuple[WayDrill, ...]
+    ways: tuple[MethodDrill, ...]
     followed_batches: int
     follow_batches: int
     not_compared: tuple[str, ...]
@@ -141,23 +141,23 @@ class DrillReport:
             return [nothing_to_drill(self.application_id, self.not_compared)]
         return [*(store.finding for store in self.stores), *self._compared(), self._followed()]
 
-    def figures(self, way: Way) -> Figures:
+    def figures(self, way: RebuildMethod) -> Figures:
         """Return the figures of all stores that were rebuilt in one way."""
         return total(store.figures for store in self.stores if store.way is way)
 
     def _compared(self) -> list[Finding]:
         """Return one finding per way that was used. Stores that are all empty prove nothing."""
-        return [self._compared_by(way) for way in Way if any(store.way is way for store in self.stores)]
+        return [self._compared_by(way) for way in RebuildMethod if any(store.way is way for store in self.stores)]
 
-    def _compared_by(self, way: Way) -> Finding:
+    def _compared_by(self, way: RebuildMethod) -> Finding:
         figures = self.figures(way)
         subject, evidence = f"keys compared by {way}", asdict(figures)
         if figures.compared:
-            return Finding(subject, Verdict.OK, figures.told, evidence)
+            return Finding(subject, Verdict.OK, figures.summary, evidence)
         return Finding(
             subject,
             Verdict.NOT_ENOUGH_EVIDENCE,
-            f"{figures.told}: nothing shows that its state can be rebuilt; drill again when it has state",
+            f"{figures.summary}: nothing shows that its state can be rebuilt; drill again when it has state",
             evidence,
         )
 
@@ -185,7 +185,7 @@ class DrillReport:
             return "stores equal their changelogs, whose records count every input once"
         return "stores equal their changelogs; under at_least_once inputs may be counted twice in both"
 
-    def way(self, way: Way) -> WayDrill | None:
+    def way(self, way: RebuildMethod) -> MethodDrill | None:
         """Return the result of one way; None if it was not used."""
         return next((one for one in self.ways if one.way is way), None)
 
@@ -207,7 +207,7 @@ class DrillReport:
     def to_dict(self) -> Mapping[str, Any]:
         """Return the report as JSON values."""
         stores = [{**asdict(store), **store.rates} for store in self.stores]
-        figures = {way.value: asdict(self.figures(way)) for way in Way}
+        figures = {way.value: asdict(self.figures(way)) for way in RebuildMethod}
         body = {**asdict(self), "stores": stores, "figures": figures, "verdict": self.verdict, "claim": self.claim}
-        found: Mapping[str, Any] = json.loads(json.dumps(body, default=lambda told: told.value))
+        found: Mapping[str, Any] = json.loads(json.dumps(body, default=lambda summary: summary.value))
         return found

@@ -9,10 +9,10 @@ from typing import Any
 from tidemark.database import FactsDatabase
 from tidemark.names import TaskId
 from tidemark.operations.change.repaired_stores import repaired_ms
-from tidemark.operations.drill_history.report import Way
+from tidemark.operations.drill_history.report import RebuildMethod
 from tidemark.operations.drill_history.table import past_drills
 from tidemark.operations.rewind.rewind import finished_rewinds
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.operations.workspace import RestoreState, workspaces
 from tidemark.settings import Settings
 from tidemark.supervision.savepoint_ids import begun_ms
@@ -23,7 +23,7 @@ from tidemark.verdict import Verdict
 Name = tuple[TaskId, str]
 """A task and one of its stores."""
 
-_JUDGING = (Way.CHANGELOG, Way.FOLLOWED)
+_JUDGING = (RebuildMethod.CHANGELOG, RebuildMethod.FOLLOWED)
 """The ways that begin with the changelog alone, in the order in which a drill compares them.
 
 A difference found from an older savepoint may be that savepoint's fault.
@@ -61,10 +61,10 @@ class DrillVerdict:
         return began_ms is None or began_ms > self.right_ms
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The reason, as a clause that follows a copy's name."""
         return (
-            f"is suspected: the drill {self.drill_id} ({told_time(self.ended_ms)}) found {self.differing} keys that differ "
+            f"is suspected: the drill {self.drill_id} ({format_time(self.ended_ms)}) found {self.differing} keys that differ "
             "between it and its changelog"
         )
 

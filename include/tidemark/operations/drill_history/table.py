@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Float, Index, String, Table, Text, func, select
 
 from tidemark.database import METADATA, FactsDatabase, id_column
-from tidemark.operations.drill_history.report import DrillReport, Way
+from tidemark.operations.drill_history.report import DrillReport, RebuildMethod
 from tidemark.verdict import Verdict
 
 DRILLS = Table(
@@ -51,8 +51,8 @@ class PastDrill:
 
 def write_drill(facts: FactsDatabase, report: DrillReport) -> None:
     """Add one row. Blocks. Raises `FactsUnavailable`."""
-    whole = report.way(Way.CHANGELOG)
-    rebuilt = [store for store in report.stores if store.way is Way.CHANGELOG]
+    whole = report.way(RebuildMethod.CHANGELOG)
+    rebuilt = [store for store in report.stores if store.way is RebuildMethod.CHANGELOG]
     facts.insert(
         DRILLS,
         [

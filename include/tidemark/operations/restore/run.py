@@ -15,21 +15,21 @@ from tidemark.failpoint import Probe
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.context import Found, RestoreKit
 from tidemark.operations.drill_history.history import DrillHistory, drill_history
-from tidemark.operations.workspace import RestoreProgress, RestoreState, Workspace, task_of, workspaces
-from tidemark.recovery.candidates import Way
-from tidemark.recovery.evidence import SourceOfState, Standing
+from tidemark.operations.workspace import RestoreState, Workspace, WorkspaceProgress, task_of, workspaces
+from tidemark.recovery.candidates import RecoveryCandidate
+from tidemark.recovery.evidence import CommittedProgress, SourceOfState
 from tidemark.recovery.restore_plan import RestorePlan, StoreRestore
 from tidemark.recovery.selection import EVERYTHING, Selection
-from tidemark.recovery.start_plan import standing_of
+from tidemark.recovery.start_plan import committed_progress_of
 from tidemark.restore.fencing import fenced
 from tidemark.restore.listener import RestoreListener
-from tidemark.restore.local_copies import read_marker
+from tidemark.restore.local_copies import read_store_checkpoint
 from tidemark.restore.parallel import side_by_side
 from tidemark.restore.recompute import Recomputation, recompute
 from tidemark.restore.restorer import RestoreSuspended
 from tidemark.restore.store_builder import StoreBuilder
 from tidemark.restore.unlogged_stores import carry_over
-from tidemark.restore.verify import Verdict
+from tidemark.restore.verify import StoreVerification
 from tidemark.stores.directory import folder_of
 from tidemark.topology.plan import TopologyPlan
 
@@ -47,26 +47,29 @@ def make_plan(
     evidence = _evidence(kit, asked, history)
     selection.require_known(kit.plan, {task: kit.buildable(task) for task in evidence})
     stores: list[StoreRestore] = []
-    standing: dict[str, dict[str, int]] = {}
+    committed: dict[str, dict[str, int]] = {}
     source_lag = 0
     for task, found in evidence.items():
         selected = [store for store in kit.buildable(task) if selection.takes_store(store)]
         if not selection.takes_task(task) or (selection.stores and not selected):
             continue
-        ways = kit.ways(found, asked, stores=selected, rates=history.rates)
-        if ways is None:
+        candidates = kit.candidates(found, asked, stores=selected, rates=history.rates)
+        if candidates is None:
             continue
-        standing[str(task)] = dict(ways.standing.next_offsets)
+        committed[str(task)] = dict(candidates.committed.next_offsets)
         source_lag += sum(
             found.facts.sources[TopicPartition(topic, task.partition)].end - offset
-            for topic, offset in ways.standing.next_offsets.items()
+            for topic, offset in candidates.committed.next_offsets.items()
         )
-        stores += [_store_restore(task, name, way, ways.passed_over[name]) for name, way in ways.ways.items()]
-    if not standing:
+        stores += [
+            _store_restore(task, name, candidate, candidates.passed_over[name])
+            for name, candidate in candidates.candidates.items()
+        ]
+    if not committed:
         raise StartRefused(
-            f"{kit.plan.application_id} has never committed anything for {selection.told}: there is nothing to restore"
+            f"{kit.plan.application_id} has never committed anything for {selection.summary}: there is nothing to restore"
         )
-    not_rebuilt = _not_rebuilt(kit.plan, selection, {task.subtopology for task in map(TaskId.parse, standing)})
+    not_rebuilt = _not_rebuilt(kit.plan, selection, {task.subtopology for task in map(TaskId.parse, committed)})
     if not stores:
         raise StartRefused(f"{_NOTHING} of {kit.plan.application_id} ({'; '.join(not_rebuilt) or 'it keeps no state'})")
     return RestorePlan(
@@ -77,11 +80,11 @@ def make_plan(
         asked=asked,
         stores=tuple(stores),
         not_rebuilt=tuple(not_rebuilt),
-        standing=standing,
+        committed=committed,
         source_lag=source_lag,
         selection=selection,
         rates=history.rates,
-        rates_from=history.told,
+        rates_from=history.summary,
     )
 
 
@@ -102,10 +105,13 @@ def _evidence(kit: RestoreKit, asked: SourceOfState | None, history: DrillHistor
     }
 
 
-def _store_restore(task: TaskId, store: str, way: Way, passed_over: tuple[str, ...]) -> StoreRestore:
+def _store_restore(
+    task: TaskId, store: str, candidate: RecoveryCandidate, passed_over: tuple[str, ...]
+) -> StoreRestore:
     return StoreRestore(
-        str(task), store, way.kind, way.location, way.from_offset, way.end_offset, way.bytes_to_copy,
-        round(way.eta_s, 3), passed_over,
+        str(task), store, candidate.kind, candidate.location, candidate.from_offset, candidate.end_offset,
+        candidate.bytes_to_copy,
+        round(candidate.eta_s, 3), passed_over,
     )  # fmt: skip
 
 
@@ -113,23 +119,25 @@ def _not_rebuilt(plan: TopologyPlan, selection: Selection, subtopologies: Collec
     """Return the stores that are not built although their tasks are replaced as a whole, each with what happens to it."""
     if selection.stores:
         return []
-    fate = "kept if it is custom and up to date with the last commit, otherwise rebuilt by the instance that opens it"
+    change_kind = (
+        "kept if it is custom and up to date with the last commit, otherwise rebuilt by the instance that opens it"
+    )
     lost = "kept if it is up to date with the last commit, otherwise it begins empty: it cannot be restored"
     stores = [spec for number in sorted(subtopologies) for spec in plan.subtopologies[number].stores]
-    return [f"{s.name}: {s.uncopied}, {fate if s.is_logged else lost}" for s in stores if s.uncopied is not None]
+    return [f"{s.name}: {s.uncopied}, {change_kind if s.is_logged else lost}" for s in stores if s.uncopied is not None]
 
 
 @dataclass(frozen=True)
 class RestoreRun:
-    """Runs one plan in its workspace. `say` is called with a line for each step."""
+    """Runs one plan in its workspace. `report` is called with a line for each step."""
 
     kit: RestoreKit
     workspace: Workspace
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
-    def run(self) -> RestoreProgress:
+    def run(self) -> WorkspaceProgress:
         """Build, verify and swap. Blocks until the new state is in place, or raises and leaves the old state in place.
 
         Raises `TaskLocked` or `PreflightFailed` while the application runs, `StartRefused` if a source cannot be used
@@ -139,13 +147,13 @@ class RestoreRun:
         with self._held(plan, self._resuming(plan)) as held:
             return self._swap(self._prepared(plan, held), held)
 
-    def prepare(self) -> RestoreProgress:
+    def prepare(self) -> WorkspaceProgress:
         """Do the first part of `run`: build and verify, so that only `swap` is left. May be repeated after a crash."""
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
             return self._prepared(plan, held)
 
-    def swap(self) -> RestoreProgress:
+    def swap(self) -> WorkspaceProgress:
         """Do the rest of `run`. Raises `StartRefused` if nothing is prepared. May be repeated after a crash."""
         plan = self.workspace.plan()
         with self._held(plan, self._resuming(plan)) as held:
@@ -154,7 +162,7 @@ class RestoreRun:
                 raise StartRefused(f"restore {plan.restore_id} is {progress.state}: there is nothing to swap in")
             return self._swap(progress, held)
 
-    def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> RestoreProgress:
+    def _prepared(self, plan: RestorePlan, held: Sequence[Path]) -> WorkspaceProgress:
         progress = self.workspace.progress()
         if progress.state in (RestoreState.DONE, RestoreState.ROLLED_BACK, RestoreState.ABORTED):
             raise StartRefused(f"restore {plan.restore_id} is {progress.state}; make a new plan")
@@ -165,15 +173,15 @@ class RestoreRun:
         progress = replace(progress, state=RestoreState.BUILDING, started_ms=self.kit.clock())
         return self._build_all(plan, progress, held)
 
-    def _swap(self, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
-        self.say("swapping the verified state in")
+    def _swap(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
+        self.report("swapping the verified state in")
         progress = self._with_their_tasks(progress, held)
         self.workspace.swap(progress.moves, self.probe)
         done = self.workspace.finish(progress, RestoreState.DONE)
         self._forget_earlier()
         return done
 
-    def _with_their_tasks(self, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
+    def _with_their_tasks(self, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
         """Write and return the progress with moves to where the tasks are now.
 
         An instance that ran since may have taken one over.
@@ -184,7 +192,7 @@ class RestoreRun:
             self.workspace.write(progress)
         return progress
 
-    def roll_back(self) -> RestoreProgress:
+    def roll_back(self) -> WorkspaceProgress:
         """Put the folders back that a finished or interrupted swap replaced.
 
         A new folder that replaced nothing stays: it is the only state there is. Raises `StartRefused` if there is
@@ -212,17 +220,17 @@ class RestoreRun:
                 aside = workspace.moves_aside(progress.moves, held)
                 progress = replace(progress, state=RestoreState.ROLLING_BACK, aside=aside)
                 if kept := workspace.kept_forward(progress.moves):
-                    told = f"no folder of {', '.join(kept)} was there before: what was put in place stays"
-                    progress = replace(progress, message=told)
+                    summary = f"no folder of {', '.join(kept)} was there before: what was put in place stays"
+                    progress = replace(progress, message=summary)
                 workspace.write(progress)
             if progress.message:
-                self.say(progress.message)
+                self.report(progress.message)
             workspace.swap_back(progress.moves, progress.aside)
             done = workspace.finish(progress, RestoreState.ROLLED_BACK, progress.message)
             workspace.drop_built()
             return done
 
-    def _require_unrepaired(self, plan: RestorePlan, progress: RestoreProgress) -> None:
+    def _require_unrepaired(self, plan: RestorePlan, progress: WorkspaceProgress) -> None:
         """Raise `StartRefused` if a changelog was repaired after the restore and no instance has run since.
 
         The old folders would seem up to date, but were never compared with what the repair wrote. Once an instance has
@@ -251,14 +259,14 @@ class RestoreRun:
         """
         kit = self.kit
         try:
-            with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.say) as held:
+            with self.workspace.lock(), fenced(kit.settings, kit.admin, plan.application_id, self.report) as held:
                 yield held
         except (OSError, StoreFailed) as error:
             raise StartRefused(
                 f"restore {plan.restore_id}: {error}; free disk space, then {again} continues it"
             ) from error
 
-    def _build_all(self, plan: RestorePlan, progress: RestoreProgress, held: Sequence[Path]) -> RestoreProgress:
+    def _build_all(self, plan: RestorePlan, progress: WorkspaceProgress, held: Sequence[Path]) -> WorkspaceProgress:
         """Build and verify every store. Returns the progress, with what to move. The old state is not touched."""
         self.workspace.write(progress)
         try:
@@ -291,13 +299,13 @@ class RestoreRun:
         """Copy stores that are not logged, and custom ones, along with their task."""
         opener = self.kit.builder(self.listener, self.probe, []).opener
         for one in found:
-            standing = standing_of(self.kit.witnesses.evidence(one.facts, {}))
-            if isinstance(standing, Standing):
-                carry_over(opener, self.kit.plan, one.facts, standing, held, self.workspace.built, self.say)
+            committed = committed_progress_of(self.kit.witnesses.evidence(one.facts, {}))
+            if isinstance(committed, CommittedProgress):
+                carry_over(opener, self.kit.plan, one.facts, committed, held, self.workspace.built, self.report)
 
     def _build_and_verify(
-        self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, Verdict]
-    ) -> dict[str, Verdict]:
+        self, plan: RestorePlan, found: Mapping[TaskId, Found], known: dict[str, StoreVerification]
+    ) -> dict[str, StoreVerification]:
         wanted = {TaskId.parse(name) for name in plan.tasks}
         if not wanted <= found.keys():
             raise StartRefused(
@@ -306,21 +314,23 @@ class RestoreRun:
         recomputed = self.workspace.folder / "recomputed"
         builder = self.kit.builder(self.listener, self.probe, self.kit.copies, recomputed)
         failed = threading.Event()
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, StoreVerification] = {}
 
-        def go_on() -> bool:
+        def should_continue() -> bool:
             return not failed.is_set() and not self.workspace.abort_file.exists()
 
         if plan.asked is SourceOfState.SOURCE:
-            self._recompute(plan, found, recomputed, go_on)
+            self._recompute(plan, found, recomputed, should_continue)
 
-        def verified(planned: StoreRestore, verdict: Verdict) -> None:
+        def verified(planned: StoreRestore, verdict: StoreVerification) -> None:
             verdicts[f"{planned.task}/{planned.store}"] = verdict
             self.workspace.write(replace(self.workspace.progress(), verdicts=dict(verdicts)))
 
         try:
             side_by_side(
-                lambda planned: self._one(builder, found[TaskId.parse(planned.task)], plan, planned, known, go_on),
+                lambda planned: self._one(
+                    builder, found[TaskId.parse(planned.task)], plan, planned, known, should_continue
+                ),
                 plan.stores,
                 self.kit.settings.restore_threads,
                 on_failure=failed.set,
@@ -328,24 +338,24 @@ class RestoreRun:
             )
         finally:
             shutil.rmtree(recomputed, ignore_errors=True)
-        if not go_on():
+        if not should_continue():
             raise RestoreSuspended("aborted")
         return verdicts
 
     def _recompute(
-        self, plan: RestorePlan, found: Mapping[TaskId, Found], folder: Path, go_on: Callable[[], bool]
+        self, plan: RestorePlan, found: Mapping[TaskId, Found], folder: Path, should_continue: Callable[[], bool]
     ) -> None:
         """Compute the tasks' state again, up to the committed offsets of each."""
-        self.say("processing the source topics from their start")
-        ways = {
-            task: self.kit.ways(
+        self.report("processing the source topics from their start")
+        candidates = {
+            task: self.kit.candidates(
                 found[task], SourceOfState.SOURCE, stores=[s.store for s in plan.stores if s.task == name]
             )
             for name in plan.tasks
             for task in [TaskId.parse(name)]
         }
-        ends = {task: one.standing.next_offsets for task, one in ways.items() if one is not None}
-        recompute(Recomputation(self.kit.plan, ends, folder), self.kit.settings, self.listener, go_on)
+        ends = {task: one.committed.next_offsets for task, one in candidates.items() if one is not None}
+        recompute(Recomputation(self.kit.plan, ends, folder), self.kit.settings, self.listener, should_continue)
         self.probe("restore-recomputed")
 
     def _one(
@@ -354,35 +364,35 @@ class RestoreRun:
         found: Found,
         plan: RestorePlan,
         planned: StoreRestore,
-        known: Mapping[str, Verdict],
-        go_on: Callable[[], bool],
-    ) -> Verdict:
+        known: Mapping[str, StoreVerification],
+        should_continue: Callable[[], bool],
+    ) -> StoreVerification:
         """Build one store and compare it with its changelog. Raises `StartRefused`, which names the first key that differs."""
         name, facts = f"{planned.task}/{planned.store}", found.facts
         folder = folder_of(self.workspace.built, facts.task, planned.store)
         spec = self.kit.buildable(facts.task).get(planned.store)
         if spec is None:
             raise StartRefused(f"task {facts.task} no longer has the store {planned.store}; make a new plan")
-        ways = self.kit.ways(found, planned.source, stores=[planned.store], rates=plan.rates)
-        if ways is None:
+        candidates = self.kit.candidates(found, planned.source, stores=[planned.store], rates=plan.rates)
+        if candidates is None:
             raise StartRefused(
                 f"task {facts.task} has lost its commit record and offsets since the plan was made; make a new plan"
             )
-        if name in known and _stands(folder, ways.standing):
+        if name in known and _stands(folder, candidates.committed):
             return known[name]
 
         def pass_over(error: CopyUnusable) -> None:
             if plan.asked is not None:
                 raise StartRefused(f"store {name}: {error}; make a new plan without --from") from error
-            self.say(f"store {name}: {error}; the next source of state is tried")
+            self.report(f"store {name}: {error}; the next source of state is tried")
 
-        job = self.kit.build(builder, found, ways, spec, folder, go_on, pass_over, rates=plan.rates)
+        job = self.kit.build(builder, found, candidates, spec, folder, should_continue, pass_over, rates=plan.rates)
         self.probe("restore-built")
-        self.say(f"verifying {name} against its changelog")
-        verdict = self.kit.verify(facts.task, job, folder, go_on)
+        self.report(f"verifying {name} against its changelog")
+        verdict = self.kit.verify(facts.task, job, folder, should_continue)
         if not verdict.is_equal:
             raise StartRefused(
-                f"{verdict.told}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
+                f"{verdict.summary}; the old state is in place; run with --from changelog, or, if the changelog is wrong: "
                 f"`tidemark changelog repair NAME --store {spec.name} --from {planned.source.value}`"
             )
         return verdict
@@ -395,9 +405,9 @@ class RestoreRun:
                 earlier.drop_built()
 
 
-def _stands(folder: Path, standing: Standing) -> bool:
+def _stands(folder: Path, committed: CommittedProgress) -> bool:
     try:
-        marker = read_marker(folder)
+        checkpoint = read_store_checkpoint(folder)
     except TaskCorrupted:
         return False
-    return marker is not None and dict(marker.source_offsets) == dict(standing.next_offsets)
+    return checkpoint is not None and dict(checkpoint.source_offsets) == dict(committed.next_offsets)

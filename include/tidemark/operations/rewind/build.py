@@ -14,9 +14,9 @@ from tidemark.kafka.cluster import topic_configs
 from tidemark.kafka.committed_reader import stalled_after
 from tidemark.names import TaskId
 from tidemark.operations.context import RestoreKit
-from tidemark.operations.rewind.point_in_time import Moment, Neighbours, moment_of, neighbours
+from tidemark.operations.rewind.point_in_time import Neighbours, TaskPointInTime, neighbours, point_in_time_of
 from tidemark.recovery.copy_source import find_copies
-from tidemark.recovery.evidence import Standing, StateCopy
+from tidemark.recovery.evidence import CommittedProgress, StateCopy
 from tidemark.recovery.facts import TaskFacts
 from tidemark.restore.listener import RestoreListener
 from tidemark.restore.parallel import side_by_side
@@ -33,20 +33,20 @@ class Past:
     """The state of one task at a time, and what Kafka knew when it was determined."""
 
     facts: TaskFacts
-    moment: Moment
+    moment: TaskPointInTime
 
 
 @dataclass(frozen=True)
 class PastBuilder:
     """Finds the state of a time and builds it. The kit's copies are those that do not advance: savepoints.
 
-    `say` is called with what an operator should know, one line each.
+    `report` is called with what an operator should know, one line each.
     """
 
     kit: RestoreKit
     listener: RestoreListener
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     _spoiled: set[str] = field(default_factory=set)
 
     def moments(self, at_ms: int) -> dict[TaskId, Past]:
@@ -91,9 +91,9 @@ class PastBuilder:
             wanted = self.moments(at_ms)
         return built
 
-    def build_present(self, past: Past, standing: Standing, spec: StoreSpec, folder: Path) -> None:
+    def build_present(self, past: Past, committed: CommittedProgress, spec: StoreSpec, folder: Path) -> None:
         """Build what the changelog holds now, from the changelog alone, including what has expired since that time."""
-        job = restore_job(self.kit.plan, past.facts, spec, standing, self.kit.clock())
+        job = restore_job(self.kit.plan, past.facts, spec, committed, self.kit.clock())
         job = replace(job, first_live_segment=first_live_segment(spec, past.moment.record.stream_times.of(spec.name)))
         self.kit.builder(self.listener, self.probe, []).build(
             past.facts.task, job, whole_changelog(job), folder, lambda: True
@@ -105,8 +105,8 @@ class PastBuilder:
 
     def job(self, past: Past, spec: StoreSpec) -> RestoreJob:
         """Return what a restore of a store to its moment needs."""
-        job = restore_job(self.kit.plan, past.facts, spec, past.moment.standing, self.kit.clock())
-        end_offset = past.moment.stores[spec.name].way.end_offset
+        job = restore_job(self.kit.plan, past.facts, spec, past.moment.committed, self.kit.clock())
+        end_offset = past.moment.stores[spec.name].candidate.end_offset
         target = replace(job.target, changelog_offset=end_offset, commit_time_ms=past.moment.record.commit_time_ms)
         return replace(job, target=target)
 
@@ -117,9 +117,9 @@ class PastBuilder:
         """
         verdict = self.kit.verify(task, job, folder, lambda: True)
         if not verdict.is_equal:
-            raise StartRefused(f"{verdict.told}; {remedy}")
+            raise StartRefused(f"{verdict.summary}; {remedy}")
         if not verdict.is_proven:
-            self.say(verdict.told)
+            self.report(verdict.summary)
 
     def _moment(
         self,
@@ -128,10 +128,10 @@ class PastBuilder:
         around: Neighbours | None,
         lags_ms: Mapping[str, int],
         at_ms: int,
-    ) -> Moment:
+    ) -> TaskPointInTime:
         copies = {store: [c for c in held if c.location not in self._spoiled] for store, held in found.items()}
         evidence = self.kit.witnesses.evidence(facts, copies)
-        return moment_of(evidence, around, lags_ms, self.kit.plan.version, at_ms)
+        return point_in_time_of(evidence, around, lags_ms, self.kit.plan.version, at_ms)
 
     def _compaction_lags_ms(self) -> dict[str, int]:
         topics = {
@@ -150,12 +150,12 @@ class PastBuilder:
         job = self.job(past, spec)
         try:
             self.kit.builder(self.listener, self.probe, self.kit.copies).build(
-                task, job, chosen.way, target, lambda: True
+                task, job, chosen.candidate, target, lambda: True
             )
         except CopyUnusable as error:
-            self._spoiled.add(chosen.way.location)
+            self._spoiled.add(chosen.candidate.location)
             shutil.rmtree(target, ignore_errors=True)
-            self.say(f"store {task}/{spec.name}: {error}; the next source of state is tried")
+            self.report(f"store {task}/{spec.name}: {error}; the next source of state is tried")
             self._one(self.moments(at_ms)[task], spec, at_ms, folder)
             return
         except RestoreSuspended as error:
@@ -163,7 +163,7 @@ class PastBuilder:
         if chosen.is_provable:
             self.verify(task, job, target, "nothing was changed; try another time")
         else:
-            self.say(
-                f"store {task}/{spec.name} is taken from {chosen.way.location} and checked only by its checksums: its "
+            self.report(
+                f"store {task}/{spec.name} is taken from {chosen.candidate.location} and checked only by its checksums: its "
                 "changelog may be compacted beyond that time"
             )

@@ -10,13 +10,13 @@ from tidemark.commit.producer import BatchProducer
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import PreflightFailed
 from tidemark.failpoint import Probe
-from tidemark.kafka.topics import partition_counts, told_partitions
+from tidemark.kafka.topics import format_partitions, partition_counts
 from tidemark.names import TaskId, TopicPartition, by_topic
 from tidemark.operations.context import RestoreKit
 from tidemark.operations.offline_transaction import aborting, send_offsets, send_record
 from tidemark.operations.rewind.build import Past
-from tidemark.operations.rewind.store_diff import Live, changes
-from tidemark.recovery.evidence import Standing
+from tidemark.operations.rewind.store_diff import LiveStore, changes
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.stores.directory import folder_of
 from tidemark.stores.rocksdb import opened
 from tidemark.tasks.values import first_live_segment
@@ -33,7 +33,7 @@ class TaskWork:
     """
 
     past: Past
-    present: Standing
+    present: CommittedProgress
     stores: tuple[StoreSpec, ...]
     then_folder: Path
     now_folder: Path
@@ -44,9 +44,9 @@ class TaskWork:
         return self.past.facts.task
 
     @property
-    def then(self) -> Standing:
+    def then(self) -> CommittedProgress:
         """The progress that the task is rewound to."""
-        return self.past.moment.standing
+        return self.past.moment.committed
 
     @property
     def batch(self) -> int:
@@ -55,7 +55,7 @@ class TaskWork:
 
     def changes(self, spec: StoreSpec) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield what to write to a store's changelog; a value of None deletes the key."""
-        live = Live(
+        live = LiveStore(
             first_live_segment(spec, self.then.stream_times.of(spec.name)),
             first_live_segment(spec, self.present.stream_times.of(spec.name)),
         )
@@ -86,7 +86,10 @@ class RewindCommitter:
             for spec in one.stores
         }
         before = self.kit.ends.of(
-            [*changelogs.values(), *told_partitions(self.kit.plan, partition_counts(self.kit.admin, self.kit.settings))]
+            [
+                *changelogs.values(),
+                *format_partitions(self.kit.plan, partition_counts(self.kit.admin, self.kit.settings)),
+            ]
         )
         self.producer.begin()
         with aborting(self.producer):
@@ -159,11 +162,11 @@ class RewindCommitter:
 
     def _mark(self, one: TaskWork, spec: StoreSpec, commit_time_ms: int, changelog_offset: int) -> None:
         with opened(folder_of(one.then_folder, one.task, spec.name)) as store:
-            marker = store.marker
-            if marker is None:
+            checkpoint = store.checkpoint
+            if checkpoint is None:
                 raise PreflightFailed(f"the built store {one.task}/{spec.name} has no marker; nothing was changed")
             moved = replace(
-                marker,
+                checkpoint,
                 batch=one.batch,
                 commit_time_ms=commit_time_ms,
                 source_offsets=dict(one.then.next_offsets),

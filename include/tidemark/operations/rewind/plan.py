@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.errors import StartRefused
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.topology.plan import Guarantee, TopologyPlan
 
 
@@ -58,11 +58,11 @@ class RewindPlan:
     def warning(self) -> str:
         """What the rewind means for readers of the outputs, as text."""
         offsets = sum(task.offsets_again for task in self.tasks)
-        told = f"up to {offsets} source records after {told_time(self.at_ms)} are processed again"
+        summary = f"up to {offsets} source records after {format_time(self.at_ms)} are processed again"
         if not self.sinks:
-            return f"{told}; no output is written twice, as there are no sinks"
+            return f"{summary}; no output is written twice, as there are no sinks"
         return (
-            f"{told}, and their outputs are emitted again to {', '.join(self.sinks)}: these topics will hold them "
+            f"{summary}, and their outputs are emitted again to {', '.join(self.sinks)}: these topics will hold them "
             "twice, as outputs cannot be taken back"
         )
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId
-from tidemark.operations.times import told_time
-from tidemark.recovery.candidates import MEASURED, Way, weigh
-from tidemark.recovery.evidence import Standing, StoreEvidence, TaskEvidence, Watermarks
+from tidemark.operations.times import format_time
+from tidemark.recovery.candidates import MEASURED, RecoveryCandidate, rank_candidates
+from tidemark.recovery.evidence import CommittedProgress, StoreEvidence, TaskEvidence, Watermarks
 from tidemark.topology.durations import format_ms
 
 _CHANGES = {CommitKind.UPGRADE, CommitKind.RESCALE, CommitKind.RESET, CommitKind.REPAIR}
@@ -34,32 +34,32 @@ class Neighbours:
 
 
 @dataclass(frozen=True)
-class StoreMoment:
-    """How one store is built as of a time. `way.end_offset` is the next offset that the changelog had at that time.
+class StorePointInTime:
+    """How one store is built as of a time. `candidate.end_offset` is the next offset that the changelog had at that time.
 
     `is_provable` is true if the changelog still holds every value of that time, so that the store can be compared with
     it.
     """
 
-    way: Way
+    candidate: RecoveryCandidate
     is_provable: bool
 
 
 @dataclass(frozen=True)
-class Moment:
+class TaskPointInTime:
     """The state of one task at a time. `stores` are those that have a changelog of their own."""
 
     task: TaskId
     record: CommitRecord
     successor: CommitRecord | None
-    stores: Mapping[str, StoreMoment]
+    stores: Mapping[str, StorePointInTime]
 
     @property
-    def standing(self) -> Standing:
+    def committed(self) -> CommittedProgress:
         """The progress of the task at that time, as a start would find it."""
-        return Standing(self.record.end_offsets, self.record.batch, self.record.stream_times)
+        return CommittedProgress(self.record.end_offsets, self.record.batch, self.record.stream_times)
 
-    def is_still(self, again: Moment) -> bool:
+    def is_still(self, again: TaskPointInTime) -> bool:
         """Whether what was built for this moment is also right for `again`, which was read later.
 
         If no commit had followed, the changelog's end of that time was taken. A batch may have been in the course of
@@ -68,7 +68,7 @@ class Moment:
         if self.record.batch != again.record.batch:
             return False
         return again.successor is None or all(
-            store.way.end_offset <= again.stores[name].way.end_offset for name, store in self.stores.items()
+            store.candidate.end_offset <= again.stores[name].candidate.end_offset for name, store in self.stores.items()
         )
 
 
@@ -90,13 +90,13 @@ def neighbours(records: Iterable[CommitRecord], at_ms: int) -> dict[TaskId, Neig
     return found
 
 
-def moment_of(
+def point_in_time_of(
     found: TaskEvidence,
     around: Neighbours | None,
     compaction_lags_ms: Mapping[str, int],
     topology_version: str,
     at_ms: int,
-) -> Moment:
+) -> TaskPointInTime:
     """Return the state of `found.task` at `at_ms`, and how its stores are built. `found.now_ms` is the present time.
 
     `compaction_lags_ms` are `min.compaction.lag.ms` by store, as the topics have it. `found` must have been read after
@@ -104,66 +104,68 @@ def moment_of(
     """
     record, successor = (None, None) if around is None else (around.record, around.successor)
     if record is None:
-        oldest = "it has never committed" if around is None else f"the oldest is of {told_time(around.oldest_ms)}"
+        oldest = "it has never committed" if around is None else f"the oldest is of {format_time(around.oldest_ms)}"
         raise StartRefused(
-            f"task {found.task}: no commit record is as old as {told_time(at_ms)} ({oldest}): give a later time"
+            f"task {found.task}: no commit record is as old as {format_time(at_ms)} ({oldest}): give a later time"
         )
     if around is not None and around.changed is not None:
         raise StartRefused(
             f"task {found.task}: a {around.changed.kind} has written the state to other changelogs at "
-            f"{told_time(around.changed.commit_time_ms)}, and the earlier ones are no longer known: give a later time"
+            f"{format_time(around.changed.commit_time_ms)}, and the earlier ones are no longer known: give a later time"
         )
     if record.topology_version != topology_version:
         raise StartRefused(
-            f"task {found.task}: at {told_time(at_ms)} version {record.topology_version} of the topology ran, but this is "
+            f"task {found.task}: at {format_time(at_ms)} version {record.topology_version} of the topology ran, but this is "
             f"version {topology_version}: use the topology of that version, or give a later time"
         )
     if successor is not None and successor.batch != record.batch + 1:
         raise StartRefused(
             f"task {found.task}: the commit records between batch {record.batch} and {successor.batch} are compacted "
-            f"away, so the changelog offsets at {told_time(at_ms)} are not known: give a later time (records are "
+            f"away, so the changelog offsets at {format_time(at_ms)} are not known: give a later time (records are "
             "kept for commit_record_retention_ms)"
         )
-    standing = Standing(record.end_offsets, record.batch, record.stream_times)
+    committed = CommittedProgress(record.end_offsets, record.batch, record.stream_times)
     then = replace(found, last_record=record)
     stores = {
-        store.store: _store_moment(then, store, standing, successor, compaction_lags_ms[store.store], at_ms)
+        store.store: _store_moment(then, store, committed, successor, compaction_lags_ms[store.store], at_ms)
         for store in found.stores
         if not store.is_source
     }
-    return Moment(found.task, record, successor, stores)
+    return TaskPointInTime(found.task, record, successor, stores)
 
 
 def _store_moment(
     then: TaskEvidence,
     store: StoreEvidence,
-    standing: Standing,
+    committed: CommittedProgress,
     successor: CommitRecord | None,
     compaction_lag_ms: int,
     at_ms: int,
-) -> StoreMoment:
+) -> StorePointInTime:
     bound = _bound(then, store, successor)
     # Batch numbers only grow, also over a rewind, so a copy of an earlier batch is a beginning of this history.
-    copies = tuple(c for c in store.copies if c.marker.batch <= standing.batch and c.marker.changelog_offset <= bound)
+    copies = tuple(
+        c for c in store.copies if c.checkpoint.batch <= committed.batch and c.checkpoint.changelog_offset <= bound
+    )
     bounded = replace(store, copies=copies, changelog_watermarks=Watermarks(store.changelog_watermarks.low, bound))
     # A value is compacted away once a later value is as old as the lag; those after the bound are at most as old as the
     # successor.
     is_whole = successor is None or successor.commit_time_ms > then.now_ms - compaction_lag_ms
     faults: list[str] = []
-    for way in weigh(then, bounded, standing, MEASURED):
-        fault = _lost_beginning(bounded, way) or way.fault
+    for candidate in rank_candidates(then, bounded, committed, MEASURED):
+        fault = _lost_beginning(bounded, candidate) or candidate.fault
         if fault is not None:
-            faults.append(f"{way.kind.value}: {fault}")
-        elif is_whole or way.is_ready:
-            return StoreMoment(way, is_whole)
+            faults.append(f"{candidate.kind.value}: {fault}")
+        elif is_whole or candidate.is_ready:
+            return StorePointInTime(candidate, is_whole)
     if not is_whole:
-        told = told_time(0 if successor is None else successor.commit_time_ms)
+        summary = format_time(0 if successor is None else successor.commit_time_ms)
         faults.append(
-            f"values superseded since {told} may be compacted away, as min.compaction.lag.ms of {store.changelog.topic} "
-            f"is {format_ms(compaction_lag_ms)}, and no savepoint is exactly at batch {standing.batch}"
+            f"values superseded since {summary} may be compacted away, as min.compaction.lag.ms of {store.changelog.topic} "
+            f"is {format_ms(compaction_lag_ms)}, and no savepoint is exactly at batch {committed.batch}"
         )
     raise StartRefused(
-        f"task {then.task}: store {store.store} cannot be built as of {told_time(at_ms)}: {'; '.join(faults)}; give a later "
+        f"task {then.task}: store {store.store} cannot be built as of {format_time(at_ms)}: {'; '.join(faults)}; give a later "
         "time, or the time of a savepoint"
     )
 
@@ -186,8 +188,8 @@ def _bound(then: TaskEvidence, store: StoreEvidence, successor: CommitRecord | N
     return bound
 
 
-def _lost_beginning(store: StoreEvidence, way: Way) -> str | None:
+def _lost_beginning(store: StoreEvidence, candidate: RecoveryCandidate) -> str | None:
     low, bound = store.changelog_watermarks.low, store.changelog_watermarks.end
-    if way.copy is not None or low == 0:
+    if candidate.copy is not None or low == 0:
         return None
     return f"{store.changelog} begins at {low}, but ended at {bound} at that time" if low > bound else None

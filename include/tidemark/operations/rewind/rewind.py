@@ -29,11 +29,11 @@ from tidemark.operations.context import RestoreKit
 from tidemark.operations.rewind.build import PastBuilder
 from tidemark.operations.rewind.commit import RewindCommitter, TaskWork
 from tidemark.operations.rewind.plan import RewindPlan, StoreRewind, TaskRewind, require_rewindable
-from tidemark.operations.times import told_time
+from tidemark.operations.times import format_time
 from tidemark.operations.workspace import Move, Workspace, is_id
-from tidemark.recovery.evidence import Standing
+from tidemark.recovery.evidence import CommittedProgress
 from tidemark.recovery.facts import TaskFacts
-from tidemark.recovery.start_plan import Fresh, Refuse, standing_of
+from tidemark.recovery.start_plan import Fresh, Refuse, committed_progress_of
 from tidemark.registry.operator_rights import verify_operator
 from tidemark.registry.topic_identities import format_lost
 from tidemark.restore.fencing import fenced
@@ -69,12 +69,12 @@ class RewindProgress:
 
 @dataclass(frozen=True)
 class Rewind:
-    """One rewind, with its workspace below `<state_dir>/.rewinds`. `say` is called with a line for each step."""
+    """One rewind, with its workspace below `<state_dir>/.rewinds`. `report` is called with a line for each step."""
 
     builder: PastBuilder
     workspace: Workspace
     probe: Probe
-    say: Callable[[str], None]
+    report: Callable[[str], None]
 
     @property
     def state(self) -> RewindState | None:
@@ -103,7 +103,7 @@ class Rewind:
         kit = self.builder.kit
         require_rewindable(kit.plan)
         verify_operator(Command.REWIND, kit.plan, kit.settings, kit.admin)
-        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.say) as held:
+        with fenced(kit.settings, kit.admin, kit.plan.application_id, self.report) as held:
             # Settles the transactions that dead instances left open; copies of them elsewhere can no longer commit.
             fence(kit, {int(folder.parent.name) for folder in held if folder.parent.name.isdigit()} - {0})
             producer = TransactionalProducer(
@@ -135,7 +135,7 @@ class Rewind:
         plan = self._planned(at_ms, work)
         if plan.changes_nothing:
             raise StartRefused(
-                f"{kit.plan.application_id} is already in the state of {told_time(at_ms)}: there is nothing to rewind; if a "
+                f"{kit.plan.application_id} is already in the state of {format_time(at_ms)}: there is nothing to rewind; if a "
                 "start refuses its local state, `tidemark restore run` replaces it"
             )
         if not approve(plan):
@@ -149,7 +149,7 @@ class Rewind:
         progress = RewindProgress(
             RewindState.COMMITTING, at_ms, kit.clock(), {str(one.task): one.batch for one in work}, moves
         )
-        self.say("writing the difference, the offsets and the commit records")
+        self.report("writing the difference, the offsets and the commit records")
         committer.prepare(work, progress.commit_time_ms)
         self._write(progress)
         committer.commit()
@@ -159,14 +159,14 @@ class Rewind:
     def _work(self, at_ms: int) -> list[TaskWork]:
         """Build both states of every task in the workspace. Returns the work per task."""
         builder = self.builder
-        self.say(f"building the state of {told_time(at_ms)}")
+        self.report(f"building the state of {format_time(at_ms)}")
         pasts = builder.build(at_ms, self.workspace.built)
         facts = builder.kit.facts()
-        self.say("building the present state from the changelogs")
+        self.report("building the present state from the changelogs")
         work = []
         for task, past in pasts.items():
             present = self._present(facts[task])
-            self._require_sources(facts[task], past.moment.standing)
+            self._require_sources(facts[task], past.moment.committed)
             stores = tuple(builder.stores_of(task))
             for spec in stores:
                 folder = folder_of(self._now_folder, task, spec.name)
@@ -178,17 +178,17 @@ class Rewind:
     def _now_folder(self) -> Path:
         return self.workspace.folder / "now"
 
-    def _present(self, facts: TaskFacts) -> Standing:
+    def _present(self, facts: TaskFacts) -> CommittedProgress:
         if facts.lost:
             raise StartRefused(format_lost(self.builder.kit.plan.application_id, facts.lost.values()))
-        standing = standing_of(self.builder.kit.witnesses.evidence(facts, {}))
-        if isinstance(standing, Refuse):
-            raise StartRefused(f"{standing.reason}; {standing.remedy}")
-        if isinstance(standing, Fresh):
+        committed = committed_progress_of(self.builder.kit.witnesses.evidence(facts, {}))
+        if isinstance(committed, Refuse):
+            raise StartRefused(f"{committed.reason}; {committed.remedy}")
+        if isinstance(committed, Fresh):
             raise StartRefused(f"task {facts.task} has never committed anything: there is nothing to rewind")
-        return standing
+        return committed
 
-    def _require_sources(self, facts: TaskFacts, then: Standing) -> None:
+    def _require_sources(self, facts: TaskFacts, then: CommittedProgress) -> None:
         for partition, watermarks in facts.sources.items():
             offset = then.next_offsets.get(partition.topic)
             if offset is None:
@@ -237,7 +237,9 @@ class Rewind:
                 shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
             elif progress.state is RewindState.COMMITTING:
                 if _is_last(progress, records):
-                    self.say(f"the rewind to {told_time(progress.at_ms)} is committed but not finished: finishing it")
+                    self.report(
+                        f"the rewind to {format_time(progress.at_ms)} is committed but not finished: finishing it"
+                    )
                     earlier._put_in_place(progress)
                     return True
                 shutil.rmtree(earlier.workspace.folder, ignore_errors=True)
@@ -246,7 +248,7 @@ class Rewind:
     def _put_in_place(self, progress: RewindProgress) -> None:
         """Verify the built state against the changelogs as they are now, and swap it in. May be repeated."""
         builder, workspace = self.builder, self.workspace
-        self.say("verifying the changelogs, then swapping the state in")
+        self.report("verifying the changelogs, then swapping the state in")
         facts = builder.kit.facts()
         for name in progress.batches:
             task = TaskId.parse(name)
@@ -255,8 +257,8 @@ class Rewind:
                 folder = folder_of(workspace.built, task, spec.name)
                 if not folder.exists():
                     continue  # Swapped before a crash.
-                standing = self._present(facts[task])
-                job = restore_job(builder.kit.plan, facts[task], spec, standing, builder.kit.clock())
+                committed = self._present(facts[task])
+                job = restore_job(builder.kit.plan, facts[task], spec, committed, builder.kit.clock())
                 builder.verify(
                     task, job, folder, "the rewind is committed: `tidemark restore run` rebuilds the local state"
                 )

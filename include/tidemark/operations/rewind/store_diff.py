@@ -9,14 +9,14 @@ from tidemark.stores.protocol import Store
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveStore:
     """The first segment that has not expired, at the earlier time (`then`) and now. None if nothing expires."""
 
     then: int | None
     now: int | None
 
 
-def changes(then: Store, now: Store, live: Live) -> Iterator[tuple[bytes, bytes | None]]:
+def changes(then: Store, now: Store, live: LiveStore) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield the keys whose value differs, with their value in `then`; None deletes the key.
 
     Keys that had expired at the earlier time are left alone. Keys that have expired since are written whatever `now`

@@ -1,7 +1,7 @@
 """Stateless SQL after a stateful node, run by DuckDB on the batch's Arrow rows.
 
-Expressions are Spark SQL as everywhere in a topology. `tidemark.topology.sql.duckdb` translates those whose result is certain to be
-Spark's, and refuses others when the topology is written.
+Expressions are Spark SQL as everywhere in a topology. `tidemark.topology.sql.duckdb` translates those whose result is certain
+to be Spark's, and refuses others when the topology is written.
 """
 
 from __future__ import annotations

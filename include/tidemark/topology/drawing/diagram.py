@@ -44,7 +44,7 @@ _LONGEST_LINE = 26
 _LINES_OF_A_DETAIL = 2
 
 
-class Kind(Enum):
+class BoxKind(Enum):
     """Kind of a box; nodes are distinguished by where they run. The value is the style."""
 
     SPARK = "spark"
@@ -60,7 +60,7 @@ class Kind(Enum):
 class Box:
     """A name, broken into lines, and smaller text below it. Lengths are pixels."""
 
-    kind: Kind
+    kind: BoxKind
     name: str
     details: tuple[str, ...] = ()
 
@@ -82,7 +82,7 @@ class Box:
     @property
     def lid(self) -> float:
         """The height of a cylinder's top; 0 for other boxes."""
-        return _LID if self.kind is Kind.STORE else 0.0
+        return _LID if self.kind is BoxKind.STORE else 0.0
 
     def baselines(self) -> list[float]:
         """Return the baselines of its lines, counted from its top."""
@@ -128,7 +128,7 @@ def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
     stands_for: dict[str, str] = {}
     writes: dict[tuple[str, str], None] = {}
     for source in subtopology.sources:
-        nodes[source.node] = _node(Kind.SPARK, source.node, "table source" if source.is_table else "source")
+        nodes[source.node] = _node(BoxKind.SPARK, source.node, "table source" if source.is_table else "source")
 
     def add(before: str, node: str, box: Box) -> str:
         nodes.setdefault(node, box)
@@ -136,16 +136,16 @@ def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
         return node
 
     task_nodes = {node.node for node in subtopology.nodes}
-    for branch in subtopology.branches:
-        end = subtopology.sources[branch.source].node
-        for step in branch.steps:
-            end = add(end, step.node, _node(Kind.SPARK, step.node, *_step(step)))
-        if branch.aggregation:
-            end = add(end, branch.aggregation.node, _aggregation(branch.aggregation))
-        if branch.end in task_nodes:
-            edges[end, branch.end] = None
-        stands_for[branch.end] = end
-        for sink in branch.sinks:
+    for pipeline in subtopology.pipelines:
+        end = subtopology.sources[pipeline.source].node
+        for step in pipeline.steps:
+            end = add(end, step.node, _node(BoxKind.SPARK, step.node, *_step(step)))
+        if pipeline.aggregation:
+            end = add(end, pipeline.aggregation.node, _aggregation(pipeline.aggregation))
+        if pipeline.end in task_nodes:
+            edges[end, pipeline.end] = None
+        stands_for[pipeline.end] = end
+        for sink in pipeline.sinks:
             add(end, sink.node, _sink(sink.node, sink))
             writes[sink.node, sink.topic] = None
     for node in subtopology.nodes:
@@ -167,7 +167,7 @@ def parts_of(application_id: str, subtopology: SubTopology) -> Parts:
     )
 
 
-def _node(kind: Kind, name: str, *details: str) -> Box:
+def _node(kind: BoxKind, name: str, *details: str) -> Box:
     return Box(kind, name, _wrapped(details))
 
 
@@ -195,7 +195,7 @@ def _step(step: Step) -> tuple[str, ...]:
 
 def _aggregation(node: Aggregation) -> Box:
     results = ", ".join(f"{a.name} = {a.fold.value}({a.expression or '*'})" for a in node.aggregates)
-    return _node(Kind.BOTH, node.node, "aggregate" + _windows(node.window), results)
+    return _node(BoxKind.BOTH, node.node, "aggregate" + _windows(node.window), results)
 
 
 def _windows(window: Window | SessionWindow | SlidingWindow | None) -> str:
@@ -214,7 +214,7 @@ def _windows(window: Window | SessionWindow | SlidingWindow | None) -> str:
 def _task_node(node: TaskNode) -> Box:
     if isinstance(node, RowSink):
         return _sink(node.node, node.sink)
-    return _node(Kind.LOOP, node.node, *_task_details(node))
+    return _node(BoxKind.LOOP, node.node, *_task_details(node))
 
 
 def _task_details(node: TaskNode) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ def _task_details(node: TaskNode) -> tuple[str, ...]:
 
 def _sink(name: str, sink: Sink) -> Box:
     what = "repartition sink" if sink.is_repartition else "sink"
-    return _node(Kind.LOOP, name, f"{what}, {sink.partitioner}" if sink.partitioner else what)
+    return _node(BoxKind.LOOP, name, f"{what}, {sink.partitioner}" if sink.partitioner else what)
 
 
 def _store(application_id: str, store: StoreSpec) -> tuple[Box, ...]:
@@ -257,7 +257,7 @@ def _store(application_id: str, store: StoreSpec) -> tuple[Box, ...]:
         details.append("changelog: its source topic")
     elif not store.is_logged:
         details.append("no changelog")
-    cylinder = Box(Kind.STORE, store.name, _wrapped(details))
+    cylinder = Box(BoxKind.STORE, store.name, _wrapped(details))
     if store.source_topic is not None or not store.is_logged:
         return (cylinder,)
-    return cylinder, Box(Kind.CHANGELOG, changelog_topic(application_id, store.name))
+    return cylinder, Box(BoxKind.CHANGELOG, changelog_topic(application_id, store.name))

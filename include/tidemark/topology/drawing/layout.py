@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from tidemark.topology.drawing.diagram import Box, Kind, Parts, parts_of
+from tidemark.topology.drawing.diagram import Box, BoxKind, Parts, parts_of
 from tidemark.topology.drawing.layering import Item, Line, arrange, longest_paths
 from tidemark.topology.drawing.svg import HEAD, legend, svg, title_width
 from tidemark.topology.plan import SubTopology, TopologyPlan
@@ -146,7 +146,7 @@ def _topics(plan: TopologyPlan) -> dict[str, Box]:
     names = chain.from_iterable((*s.source_topics, *s.sink_topics) for s in plan.subtopologies)
     between = set(plan.repartition_topics)
     return {
-        name: Box(Kind.REPARTITION, name, ("repartition",)) if name in between else Box(Kind.TOPIC, name)
+        name: Box(BoxKind.REPARTITION, name, ("repartition",)) if name in between else Box(BoxKind.TOPIC, name)
         for name in names
     }
 
@@ -184,7 +184,7 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
         owner = above = nodes[name]
         y = owner.y + owner.height
         for box in boxes:
-            depth = 2 if box.kind is Kind.CHANGELOG else 1
+            depth = 2 if box.kind is BoxKind.CHANGELOG else 1
             y += _STORE_GAP
             x = owner.x + _INDENT * depth
             stores.append(Placed(box, x, y, owner.width - _INDENT * depth))
@@ -202,7 +202,7 @@ def _frame(subtopology: SubTopology, parts: Parts) -> Frame:
 
 def _cell(name: str, column: int, node: Box, stores: tuple[Box, ...]) -> Item:
     """Return a node together with the stores below it as one item."""
-    widths = [box.width + _INDENT * (2 if box.kind is Kind.CHANGELOG else 1) for box in stores]
+    widths = [box.width + _INDENT * (2 if box.kind is BoxKind.CHANGELOG else 1) for box in stores]
     return Item(name, column, max([node.width, *widths]), node.height + sum(_STORE_GAP + box.height for box in stores))
 
 

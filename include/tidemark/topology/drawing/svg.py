@@ -6,7 +6,7 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tidemark.topology.drawing.diagram import Kind, text_width
+from tidemark.topology.drawing.diagram import BoxKind, text_width
 
 if TYPE_CHECKING:
     from tidemark.topology.drawing.layout import Drawing, Frame, Placed, Points
@@ -17,15 +17,15 @@ _MARGIN = 20.0
 _SWATCH, _SWATCH_HEIGHT = 26.0, 20.0
 _LEGEND_LINE = 28.0
 _LEGEND = (
-    (Kind.TOPIC, "topic"),
-    (Kind.REPARTITION, "repartition topic"),
-    (Kind.SPARK, "runs in Spark"),
-    (Kind.BOTH, "runs in Spark, then in the task loop"),
-    (Kind.LOOP, "runs in the task loop"),
-    (Kind.STORE, "state store"),
-    (Kind.CHANGELOG, "changelog topic"),
+    (BoxKind.TOPIC, "topic"),
+    (BoxKind.REPARTITION, "repartition topic"),
+    (BoxKind.SPARK, "runs in Spark"),
+    (BoxKind.BOTH, "runs in Spark, then in the task loop"),
+    (BoxKind.LOOP, "runs in the task loop"),
+    (BoxKind.STORE, "state store"),
+    (BoxKind.CHANGELOG, "changelog topic"),
 )
-_ROUND = {Kind.TOPIC: 14, Kind.REPARTITION: 14, Kind.CHANGELOG: 14}
+_ROUND = {BoxKind.TOPIC: 14, BoxKind.REPARTITION: 14, BoxKind.CHANGELOG: 14}
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #1c2128; white-space: pre; }
 .small { font-size: 11px; fill: #57606a; }
@@ -86,7 +86,7 @@ def title_width(text: str) -> float:
     return 1.1 * text_width(text)
 
 
-def legend(width: float) -> tuple[list[tuple[Kind, str, float, float]], float]:
+def legend(width: float) -> tuple[list[tuple[BoxKind, str, float, float]], float]:
     """Place the entries of the legend in as many lines as they need. Returns kind, text, x and y of each, and the height."""
     places, x, y = [], 0.0, 0.0
     for kind, words in _LEGEND:
@@ -112,15 +112,15 @@ def _box(placed: Placed) -> str:
         f'<tspan x="{_number(x)}" y="{_number(placed.y + y)}">{escape(line)}</tspan>'
         for line, y in zip(box.lines, baselines, strict=False)
     )
-    style = "small" if box.kind is Kind.CHANGELOG else "name"
+    style = "small" if box.kind is BoxKind.CHANGELOG else "name"
     details = zip(box.details, baselines[len(box.lines) :], strict=True)
     words = "".join(_text(x, placed.y + y, detail, "small") for detail, y in details)
     shape = _shape(box.kind, placed.x, placed.y, placed.width, placed.height)
     return f'<g>{shape}<text class="{style}">{spans}</text>{words}</g>'
 
 
-def _shape(kind: Kind, x: float, y: float, width: float, height: float) -> str:
-    if kind is not Kind.STORE:
+def _shape(kind: BoxKind, x: float, y: float, width: float, height: float) -> str:
+    if kind is not BoxKind.STORE:
         return _rect(kind.value, x, y, width, height, _ROUND.get(kind, 3))
     lid = 5.0
     arc = f"{_number(width / 2)} {_number(lid)} 0 0"

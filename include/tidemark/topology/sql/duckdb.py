@@ -1,8 +1,8 @@
 """Translation of Spark SQL to DuckDB, for expressions after a stateful node.
 
 Only forms are accepted for which both engines can be made to agree. Each gives Spark's value (without ANSI mode) for every
-input: integers wrap around, what cannot be computed is null, casts truncate and saturate as in Java. `tests/integration/tasks/test_map.py`
-compares the results with Spark. Everything else is refused.
+input: integers wrap around, what cannot be computed is null, casts truncate and saturate as in Java.
+`tests/integration/tasks/test_map.py` compares the results with Spark. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -244,14 +244,14 @@ class _Translator:
         return Typed(f"({self._text(node.this)} {word} {self.of(pattern).sql} ESCAPE '\\')", "BOOLEAN")
 
     def _case(self, node: exp.Case) -> Typed:
-        branches = node.args["ifs"]
+        pipelines = node.args["ifs"]
         if node.this is not None:
             value = self.of(node.this)
-            conditions = [self._comparison(value, "=", self.of(branch.this)).sql for branch in branches]
+            conditions = [self._comparison(value, "=", self.of(pipeline.this)).sql for pipeline in pipelines]
         else:
-            conditions = [self._truth(branch.this) for branch in branches]
+            conditions = [self._truth(pipeline.this) for pipeline in pipelines]
         otherwise = node.args.get("default")
-        results = [self.of(branch.args["true"]) for branch in branches]
+        results = [self.of(pipeline.args["true"]) for pipeline in pipelines]
         results.append(self.of(otherwise) if otherwise is not None else Typed("NULL", _NULL))
         return self._chosen(conditions, results)
 

@@ -91,10 +91,10 @@ def test_should_plan_without_changing_anything_and_tell_what_it_would_do(app):
     assert everything(app.settings.state_dir) == before
     assert workspaces(app.settings.state_dir, app.name) == []
     assert planned.kind is PlanKind.RESTORE
-    assert f"nothing new in {app.name}-out meanwhile" in planned.told
-    assert "2 task folders" in planned.told
-    assert "| 0_1 | n | local |" in planned.told
-    assert r"a \| &lt;b>" in planned.told
+    assert f"nothing new in {app.name}-out meanwhile" in planned.summary
+    assert "2 task folders" in planned.summary
+    assert "| 0_1 | n | local |" in planned.summary
+    assert r"a \| &lt;b>" in planned.summary
 
 
 def test_should_restore_the_store_that_was_asked_for_and_bind_the_approval_to_it(app):
@@ -104,8 +104,8 @@ def test_should_restore_the_store_that_was_asked_for_and_bind_the_approval_to_it
     call = call_of(app, source="changelog", tasks=["0_1"], stores=["n"])
     call.preflight()
     planned = call.plan()
-    assert "1 store folders (0_1/n); every other store of these tasks keeps what it holds" in planned.told
-    assert "- **Tasks**: `0_1`" in planned.told
+    assert "1 store folders (0_1/n); every other store of these tasks keeps what it holds" in planned.summary
+    assert "- **Tasks**: `0_1`" in planned.summary
     assert planned.content["effects"]["selection"] == {"tasks": ["0_1"], "stores": ["n"]}
     assert [store["task"] for store in planned.plan["stores"]] == ["0_1"]
     everything_planned = call_of(app, source="changelog").plan()
@@ -158,7 +158,7 @@ def test_should_come_to_the_same_end_when_each_step_is_killed_and_run_again(app)
     assert sum(store["compared"] for store in call.figures()) == len(app.expected)
     app.feed(200, keys=50)
     app.run()
-    drain(call.restoring, 10, call.say)
+    drain(call.restoring, 10, call.report)
     assert counts_of(app) == app.expected
 
 
@@ -169,10 +169,10 @@ def test_should_bring_the_old_state_back_from_wherever_it_failed(app):
         call.plan()
         for step in (call.restore, call.verify)[:reached]:
             step()
-        told = call.roll_back()
+        summary = call.roll_back()
         assert counts_of(app) == before
-        assert call.roll_back() == told or reached
-        assert ("nothing was begun" in told) == (reached == 0)
+        assert call.roll_back() == summary or reached
+        assert ("nothing was begun" in summary) == (reached == 0)
     call = call_of(app, probe=crash_at("swap-one")[0])
     (app.state / "0_0" / "witness").write_text("old")
     call.plan()
@@ -304,14 +304,14 @@ def test_should_not_go_on_with_a_restore_that_was_begun_under_another_plan(app):
 
 def test_should_use_an_answer_once_and_do_nothing_when_a_finished_case_is_repeated(app):
     call = call_of(app)
-    told = call.plan().told
+    summary = call.plan().summary
     for step in (call.restore, call.verify, call.swap):
         step()
     assert approval_of(call).is_done
     app.feed(100, keys=50)
     app.run()
     before = everything(app.settings.state_dir)
-    assert OnCall.plan(call).told == told
+    assert OnCall.plan(call).summary == summary
     call.restore()
     assert everything(app.settings.state_dir) == before
 
@@ -324,7 +324,7 @@ def test_should_tell_when_what_waits_is_not_drained(app):
     app.feed(60, keys=50)
     call = call_of(app)
     with pytest.raises(OutcomeUnknown, match="60 source offsets still wait after 0 s"):
-        drain(call.restoring, 0.1, call.say)
+        drain(call.restoring, 0.1, call.report)
 
 
 def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(app):
@@ -341,7 +341,7 @@ def test_should_go_back_to_source_offsets_and_finish_a_rewind_that_was_killed(ap
     planned = call.plan()
     assert everything(app.settings.state_dir) == before
     assert planned.kind is PlanKind.REWIND
-    assert "emitted again" in planned.told
+    assert "emitted again" in planned.summary
     assert asdict(planned)["plan"]["tasks"][0]["to_offsets"] in [{p.topic: o} for p, o in stood.items()]
     with pytest.raises(Crash):
         call.restore()

@@ -37,7 +37,7 @@ from tidemark.operations.change.reset_plan import ResetTo, StateAfter
 from tidemark.operations.drill_history.history import drill_history
 from tidemark.processes import wait_until
 from tidemark.recovery.evidence import SourceOfState
-from tidemark.registry.reader import settled_plan
+from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.settings import project_root
 from tidemark.standby.copies import StandbyCopies
@@ -127,7 +127,7 @@ def test_should_take_back_what_a_stranger_wrote(app, seed):
     assert (store.differing, store.is_new) == (differing, False)
     assert committed(app) == before
     assert {record.kind for record in app.last_records().values()} == {CommitKind.REPAIR}
-    assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
+    assert resolved_plan(app.plan, app.settings, app.admin).stores[0].generation == 0
     noted = repaired_ms(app.settings.state_dir, app.name)
     assert set(noted) == {(task, "n") for task in app.last_records()}
     assert work.run(not_asked), "a second run finds that nothing differs"
@@ -173,7 +173,7 @@ def test_should_write_a_level_store_to_a_new_changelog_where_the_old_one_is_lost
     assert work.show().stores[0].is_new
     assert work.run(YES)
     assert committed(app) == before
-    assert settled_plan(app.plan, app.settings, app.admin).stores[0].generation == 1
+    assert resolved_plan(app.plan, app.settings, app.admin).stores[0].generation == 1
     assert work.run(not_asked), "a second run finds that it is done"
     keeps_counting_after_a_lost_disk(app)
     found = seen(app)
@@ -190,7 +190,7 @@ def test_should_take_what_a_standby_kept_where_all_else_is_lost(app):
         ends = EndOffsets(app.admin, 15).of(places)
         copies = StandbyCopies(app.settings.state_dir, app.name).find(tasks)
         return all(
-            copies[task].get("n") and copies[task]["n"][0].marker.changelog_offset >= ends[places[task.partition]]
+            copies[task].get("n") and copies[task]["n"][0].checkpoint.changelog_offset >= ends[places[task.partition]]
             for task in tasks
         )
 
@@ -254,7 +254,7 @@ def test_should_not_take_a_store_for_right_that_the_last_drill_suspects(app, mon
 
     class Suspect:
         is_suspect = True
-        told = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
+        summary = "is suspected: the drill of today found 9 keys that differ between it and its changelog"
 
     def suspected(kit):
         found = drill_history(kit)

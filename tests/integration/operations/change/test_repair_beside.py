@@ -108,7 +108,7 @@ def harm(folder):
     """Another value for a key, as if it had been read from a changelog with a stranger's record."""
     with opened(folder) as store:
         key, value = next(iter(store.items(WHOLE)))
-        store.put_many([Writes(WHOLE, [key], [bytes(len(value))])], store.marker, None)
+        store.put_many([Writes(WHOLE, [key], [bytes(len(value))])], store.checkpoint, None)
         return key, bytes(len(value))
 
 

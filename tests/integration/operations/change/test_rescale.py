@@ -27,7 +27,7 @@ from tidemark.kafka.topics import ensure_user_topics, partition_counts
 from tidemark.names import TaskId, TopicPartition
 from tidemark.operations.change.rescale import Rescale
 from tidemark.operations.change.reset_plan import ResetTo, StateAfter
-from tidemark.registry.reader import settled_plan
+from tidemark.registry.reader import resolved_plan
 from tidemark.restore.listener import LoggingRestoreListener
 from tidemark.stores.directory import folder_of
 from tidemark.stores.protocol import WHOLE
@@ -67,7 +67,7 @@ class RescaledApp(CountingApp):
 
     def counts(self) -> dict[str, int]:
         """What the stores of all tasks hold on disk, and that each key lies where murmur2 wants it."""
-        plan = settled_plan(self.plan, self.settings, self.admin)
+        plan = resolved_plan(self.plan, self.settings, self.admin)
         tasks = partition_counts(self.admin, self.settings)[plan.subtopologies[0].lead.topic]
         layout, found = value_layouts(plan.subtopologies[0])["n"], {}
         for number in range(tasks):

@@ -1,4 +1,4 @@
-"""Records that cannot be read, more at once than one batch may have: `python -m tests.system.dead_letters.run` does it with a million."""
+"""More records that cannot be read than one batch may have, in a small form of `make letters`."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from tidemark.kafka.clients import librdkafka_config
 from tidemark.kafka.preflight import preflight
 from tidemark.kafka.record_sizes import size_limits
 from tidemark.kafka.topics import ensure_user_topics
-from tidemark.operations.dead_letters.reader import LetterFilter, Letters
-from tidemark.operations.dead_letters.replay import PROCESSED, REPLAYED_BEFORE, Replay, purge
+from tidemark.operations.dead_letters.reader import DeadLetterFilter, DeadLetterReader
+from tidemark.operations.dead_letters.replay import PROCESSED, REPLAYED_BEFORE, DeadLetterReplay, purge
 from tidemark.tasks.update import REFUSED, TOO_LARGE, DeadLetter
 from tidemark.topology.builder import Topology
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.broker
 
 AT = time.time_ns() // 1_000_000 - 3_600_000
 """Recent enough for the brokers to keep the records."""
-ALL = LetterFilter()
+ALL = DeadLetterFilter()
 
 
 class Killed(BaseException):
@@ -65,7 +65,7 @@ class Bench:
             DeadLetter("unparsable", self.source, 3, 0, b"k", b"{" * 900_000, (("h", b"h" * 200_000),), AT),
             DeadLetter("unparsable", self.source, 3, 9, b"k", b"{" * 2_000_000, (), AT),
         )  # fmt: skip
-        self.letters = Letters(self.app, settings)
+        self.letters = DeadLetterReader(self.app, settings)
 
     def write(self, *letters):
         producer = TransactionalProducer(self.client, f"{self.app}-0", 10_000, 1000)
@@ -77,7 +77,7 @@ class Bench:
         producer.commit()
 
     def replay(self, wanted=ALL, limit=None, probe=lambda point: None):
-        return Replay(self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
+        return DeadLetterReplay(self.letters, self.settings, probe).run(wanted, limit, lambda done: None)
 
     def there(self, topic):
         found = read_all(self.settings.bootstrap_servers, [topic])
@@ -98,7 +98,7 @@ OWN = (("own", b"h"),)
 
 def test_should_send_each_letter_back_once_whatever_is_asked_for_next(bench):
     before = bench.there(bench.source)
-    done = bench.replay(LetterFilter(topic=bench.source, partition=1))
+    done = bench.replay(DeadLetterFilter(topic=bench.source, partition=1))
     again = [(1, b"k1", b"{0", AT, OWN), (1, b"k1", b"{1", AT + 1, OWN)]
     assert (done.sent, list(done.left)) == (2, [])
     assert bench.there(bench.source) == sorted(before + again)
@@ -108,9 +108,9 @@ def test_should_send_each_letter_back_once_whatever_is_asked_for_next(bench):
     assert bench.there(bench.source) == sorted(before + again)
     assert [row[1:] for row in bench.there(bench.sink)] == [(b"k", b"large", AT, OWN)]
     assert (done.sent, done.left[REPLAYED_BEFORE], done.left[PROCESSED], done.left.total()) == (4, 2, 1, 4)
-    done = bench.replay(LetterFilter(reason=REFUSED))
+    done = bench.replay(DeadLetterFilter(reason=REFUSED))
     assert bench.there(bench.source) == sorted([*before, *again, (2, b"k", b"refused", AT, (("own", b"r"),))])
-    assert bench.replay(LetterFilter(reason=REFUSED)).left == {REPLAYED_BEFORE: 1}
+    assert bench.replay(DeadLetterFilter(reason=REFUSED)).left == {REPLAYED_BEFORE: 1}
     assert sum(letter.is_replayed for letter in bench.letters.read(ALL)) == 7
 
 
@@ -145,11 +145,11 @@ def test_should_fence_a_replay_that_runs_beside_it(bench):
     ("wanted", "count"),
     [
         (ALL, 8),
-        (LetterFilter(reason="unparsable"), 6),
-        (LetterFilter(partition=2), 2),
-        (LetterFilter(topic="other"), 0),
-        (LetterFilter(since_ms=AT), 8),
-        (LetterFilter(until_ms=AT), 0),
+        (DeadLetterFilter(reason="unparsable"), 6),
+        (DeadLetterFilter(partition=2), 2),
+        (DeadLetterFilter(topic="other"), 0),
+        (DeadLetterFilter(since_ms=AT), 8),
+        (DeadLetterFilter(until_ms=AT), 0),
     ],
 )
 def test_should_find_letters_by_what_they_say(bench, wanted, count):

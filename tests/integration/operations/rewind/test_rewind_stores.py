@@ -31,7 +31,7 @@ from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import WHOLE, Writes
 from tidemark.stores.rocksdb import opened
 from tidemark.stores.session_keys import session_keys
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.task import Status
 from tidemark.tasks.values import value_layouts
 from tidemark.topology.builder import Topology
@@ -287,7 +287,9 @@ def rows(topology: Topology, name: str, items: dict[bytes, bytes]) -> list[Store
     subtopology = topology.plan().subtopologies[0]
     spec = next(spec for spec in subtopology.stores if spec.name == name)
     store = MemoryStore()
-    store.put_many([Writes(WHOLE, list(items), list(items.values()))], Marker("a", "1", name, "", 0, 0, {}, 0, 0), None)
+    store.put_many(
+        [Writes(WHOLE, list(items), list(items.values()))], StoreCheckpoint("a", "1", name, "", 0, 0, {}, 0, 0), None
+    )
     return list(rows_of(subtopology, spec, store))
 
 

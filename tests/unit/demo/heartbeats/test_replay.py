@@ -9,20 +9,20 @@ import time
 import pytest
 
 from demo.heartbeats.disorder import Disorder
-from demo.heartbeats.replay import DEFAULT_PATIENTS, Pace, Replay, ReplayOptions
+from demo.heartbeats.replay import DEFAULT_PATIENTS, Replay, ReplayOptions, ReplayRate
 from tidemark.errors import InvalidSettings
 
 NOW = 1_700_000_000_000
 
 
 def test_an_endless_replay_begins_now_at_the_speed_of_the_hearts():
-    pace = Pace.of(ReplayOptions(), NOW)
+    pace = ReplayRate.of(ReplayOptions(), NOW)
     assert (pace.patients, pace.start_ms, pace.speed) == (DEFAULT_PATIENTS, NOW, 1.0)
 
 
 def test_a_rate_brings_as_many_patients_as_it_needs():
     for rate in (1.0, 700.0, 12_345.0):
-        pace = Pace.of(ReplayOptions(rate=rate), NOW)
+        pace = ReplayRate.of(ReplayOptions(rate=rate), NOW)
         assert pace.speed is not None
         assert pace.speed <= 1
         assert pace.beats_per_second >= rate
@@ -31,22 +31,22 @@ def test_a_rate_brings_as_many_patients_as_it_needs():
 
 def test_a_bounded_replay_begins_in_the_past_and_never_passes_the_clock():
     for disorder in (Disorder(), Disorder(late=0.01)):
-        pace = Pace.of(ReplayOptions(patients=100, events=100_000, disorder=disorder), NOW)
+        pace = ReplayRate.of(ReplayOptions(patients=100, events=100_000, disorder=disorder), NOW)
         assert pace.speed is None
         assert pace.start_ms + 100_000 / pace.beats_per_second * 1000 < NOW
 
 
 def test_running_ahead_of_the_clock_is_refused_with_a_remedy():
     with pytest.raises(InvalidSettings, match="--patients"):
-        Pace.of(ReplayOptions(patients=10, rate=1000.0), NOW)
+        ReplayRate.of(ReplayOptions(patients=10, rate=1000.0), NOW)
     with pytest.raises(InvalidSettings, match="or earlier"):
-        Pace.of(ReplayOptions(patients=10, events=100_000, start_ms=NOW - 1000), NOW)
+        ReplayRate.of(ReplayOptions(patients=10, events=100_000, start_ms=NOW - 1000), NOW)
 
 
 @pytest.mark.parametrize("options", [{"patients": 0}, {"rate": -1.0}, {"events": 0}])
 def test_numbers_that_make_no_replay_are_refused(options: dict[str, int]):
     with pytest.raises(InvalidSettings, match="above 0"):
-        Pace.of(ReplayOptions(**options), NOW)
+        ReplayRate.of(ReplayOptions(**options), NOW)
 
 
 class Collecting:

@@ -26,7 +26,7 @@ TOPOLOGY = version_one("app").plan()
 
 
 @pytest.mark.parametrize(
-    ("answer", "settings", "told"),
+    ("answer", "settings", "summary"),
     [
         (None, SETTINGS, "no user has answered for the plan of case c1"),
         (replace(YES, case_id="c0"), SETTINGS, "was given for case c0"),
@@ -48,10 +48,10 @@ TOPOLOGY = version_one("app").plan()
         ),
     ],
 )
-def test_should_refuse_every_other_answer(answer, settings, told):
+def test_should_refuse_every_other_answer(answer, settings, summary):
     found = refusal(answer, "c1", "aa", settings)
     assert found is not None
-    with pytest.raises(StartRefused, match=told):
+    with pytest.raises(StartRefused, match=summary):
         raise StartRefused(found)
 
 
@@ -84,7 +84,7 @@ def approval(folder):
 
 def planned(folder, tasks=3, topology=TOPOLOGY):
     content = plan_content(folder.case(), topology, None, {"tasks": tasks})
-    folder.write("plan.json", {"told": f"{tasks} tasks", "content": content})
+    folder.write("plan.json", {"summary": f"{tasks} tasks", "content": content})
     return content
 
 

@@ -13,8 +13,8 @@ from tidemark.errors import StartRefused, TaskLocked
 from tidemark.names import TopicPartition
 from tidemark.operations.case.approval import PlanAnswer
 from tidemark.operations.case.case import Case, CaseFolder, case_id_of
-from tidemark.operations.case.report import RESTORE, Outcome, make_report, outcome_of
-from tidemark.operations.case.target import Latest, Moment, Offsets, moment_of_offsets, parse_target
+from tidemark.operations.case.report import RESTORE, CaseOutcome, make_report, outcome_of
+from tidemark.operations.case.target import Latest, Offsets, PointInTime, moment_of_offsets, parse_target
 from tidemark.supervision.hold import Hold, hold_path, read_hold, release_hold, take_hold
 
 NOW = 1_700_000_000_000
@@ -29,8 +29,8 @@ CHANGE = replace(CASE, kind="rescale", asked={"tasks": 3})
     [
         ("latest", Latest()),
         (" latest ", Latest()),
-        ("-10m", Moment(NOW - 600_000)),
-        ("2023-11-14T22:00:00Z", Moment(1_699_999_200_000)),
+        ("-10m", PointInTime(NOW - 600_000)),
+        ("2023-11-14T22:00:00Z", PointInTime(1_699_999_200_000)),
         ("in[2]=5", Offsets({SOURCE: 5})),
         ("in[2]=5, a.b-c[0] = 17", Offsets({SOURCE: 5, TopicPartition("a.b-c", 0): 17})),
     ],
@@ -40,7 +40,7 @@ def test_should_read_every_kind_of_target(text, expected):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "summary"),
     [
         ("yesterday", "or write latest, or offsets as"),
         ("in[2]=x", "'in[2]=x' is not a source offset"),
@@ -48,8 +48,8 @@ def test_should_read_every_kind_of_target(text, expected):
         ("2033-11-14T22:00:00Z", "is in the future"),
     ],
 )
-def test_should_say_how_a_target_is_written(text, told):
-    with pytest.raises(ValueError, match=told.replace("[", r"\[").replace("]", r"\]")):
+def test_should_say_how_a_target_is_written(text, summary):
+    with pytest.raises(ValueError, match=summary.replace("[", r"\[").replace("]", r"\]")):
         parse_target(text, NOW)
 
 
@@ -78,15 +78,15 @@ def test_should_take_the_earliest_of_several_partitions_and_mind_a_rewind():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("wanted", "summary"),
     [
         ({SOURCE: 9}, "no remaining commit record has"),
         ({SOURCE: 30}, "nothing to go back from"),
         ({TopicPartition("other", 0): 3}, "no task has committed offsets of other"),
     ],
 )
-def test_should_refuse_offsets_that_name_no_moment(wanted, told):
-    with pytest.raises(StartRefused, match=told):
+def test_should_refuse_offsets_that_name_no_moment(wanted, summary):
+    with pytest.raises(StartRefused, match=summary):
         moment_of_offsets(HISTORY, wanted)
 
 
@@ -108,8 +108,8 @@ def test_should_keep_what_was_asked_first_and_a_time_line_with_killed_steps_in_i
     folder.open(replace(CASE, reason="another"))
     assert folder.case() == CASE
     folder.note("fence", "begun")  # and killed
-    with folder.step("fence") as say:
-        say("stopping")
+    with folder.step("fence") as report:
+        report("stopping")
     with pytest.raises(StartRefused), folder.step("restore"):
         raise StartRefused("no  source\nat all")
     with (folder.folder / "events.jsonl").open("a") as events:
@@ -156,32 +156,37 @@ CHANGING = (*HELD, "change begun")
 @pytest.mark.parametrize(
     ("case", "lines", "approval", "outcome"),
     [
-        (replace(CASE, dry_run=True), ("preflight done", "plan done"), None, Outcome.DRY_RUN),
-        (replace(CASE, dry_run=True), ("preflight done", "plan failed"), None, Outcome.REFUSED),
-        (CASE, ("preflight failed",), None, Outcome.REFUSED),
-        (CASE, ("plan done",), REJECTED, Outcome.REJECTED),
-        (CASE, ("plan done",), replace(REJECTED, user_id=None, user_name=None), Outcome.TIMED_OUT),
-        (CASE, (*FENCED, "relaunch done", "drain done"), APPROVED, Outcome.RESTORED),
-        (CASE, (*FENCED, "restore failed", "restore done", "drain done"), APPROVED, Outcome.RESTORED),
-        (CASE, (*FENCED, "relaunch done", "drain failed"), APPROVED, Outcome.NOT_DRAINED),
-        (CASE, (*FENCED, "swap done", "relaunch failed"), APPROVED, Outcome.KEPT_FORWARD),
-        (CASE, (*FENCED, "swap done", "relaunch failed", "relaunch done"), APPROVED, Outcome.NOT_DRAINED),
-        (CASE, (*FENCED, "restore done", "verify failed"), APPROVED, Outcome.NOT_CHANGED),
-        (CASE, (*FENCED, "restore failed", "roll_back done", "roll_back begun"), APPROVED, Outcome.ROLLED_BACK),
-        (CASE, (*FENCED, "restore failed", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
-        (CASE, ("plan done", "fence begun", "fence failed"), APPROVED, Outcome.REFUSED),
-        (CASE, (*HELD, "release said"), APPROVED, Outcome.REFUSED),
-        (CASE, (*ROLLED_BACK, "release failed"), APPROVED, Outcome.NOT_RUNNING),
-        (CASE, (*ROLLED_BACK, "release said", "restore begun", "drain done"), APPROVED, Outcome.RESTORED),
-        (CASE, (*ROLLED_BACK, "restore begun", "roll_back begun"), APPROVED, Outcome.NOT_ROLLED_BACK),
-        (replace(CHANGE, dry_run=True), ("preflight done", "plan done"), None, Outcome.DRY_RUN),
-        (CHANGE, ("preflight done", "plan done"), REJECTED, Outcome.REJECTED),
-        (CHANGE, (*HELD, "release said"), APPROVED, Outcome.REFUSED),
-        (CHANGE, (*CHANGING, "change failed"), APPROVED, Outcome.NOT_CHANGED),
-        (CHANGE, (*CHANGING, "change done", "relaunch failed"), APPROVED, Outcome.CHANGED_NOT_RUNNING),
-        (CHANGE, (*CHANGING, "change done", "relaunch done", "drain failed"), APPROVED, Outcome.CHANGED_NOT_DRAINED),
-        (CHANGE, (*CHANGING, "change done", "relaunch done", "drain done"), APPROVED, Outcome.CHANGED),
-        (CHANGE, (*CHANGING, "change done", "change begun", "change failed"), APPROVED, Outcome.NOT_CHANGED),
+        (replace(CASE, dry_run=True), ("preflight done", "plan done"), None, CaseOutcome.DRY_RUN),
+        (replace(CASE, dry_run=True), ("preflight done", "plan failed"), None, CaseOutcome.REFUSED),
+        (CASE, ("preflight failed",), None, CaseOutcome.REFUSED),
+        (CASE, ("plan done",), REJECTED, CaseOutcome.REJECTED),
+        (CASE, ("plan done",), replace(REJECTED, user_id=None, user_name=None), CaseOutcome.TIMED_OUT),
+        (CASE, (*FENCED, "relaunch done", "drain done"), APPROVED, CaseOutcome.RESTORED),
+        (CASE, (*FENCED, "restore failed", "restore done", "drain done"), APPROVED, CaseOutcome.RESTORED),
+        (CASE, (*FENCED, "relaunch done", "drain failed"), APPROVED, CaseOutcome.NOT_DRAINED),
+        (CASE, (*FENCED, "swap done", "relaunch failed"), APPROVED, CaseOutcome.KEPT_FORWARD),
+        (CASE, (*FENCED, "swap done", "relaunch failed", "relaunch done"), APPROVED, CaseOutcome.NOT_DRAINED),
+        (CASE, (*FENCED, "restore done", "verify failed"), APPROVED, CaseOutcome.NOT_CHANGED),
+        (CASE, (*FENCED, "restore failed", "roll_back done", "roll_back begun"), APPROVED, CaseOutcome.ROLLED_BACK),
+        (CASE, (*FENCED, "restore failed", "roll_back begun"), APPROVED, CaseOutcome.NOT_ROLLED_BACK),
+        (CASE, ("plan done", "fence begun", "fence failed"), APPROVED, CaseOutcome.REFUSED),
+        (CASE, (*HELD, "release said"), APPROVED, CaseOutcome.REFUSED),
+        (CASE, (*ROLLED_BACK, "release failed"), APPROVED, CaseOutcome.NOT_RUNNING),
+        (CASE, (*ROLLED_BACK, "release said", "restore begun", "drain done"), APPROVED, CaseOutcome.RESTORED),
+        (CASE, (*ROLLED_BACK, "restore begun", "roll_back begun"), APPROVED, CaseOutcome.NOT_ROLLED_BACK),
+        (replace(CHANGE, dry_run=True), ("preflight done", "plan done"), None, CaseOutcome.DRY_RUN),
+        (CHANGE, ("preflight done", "plan done"), REJECTED, CaseOutcome.REJECTED),
+        (CHANGE, (*HELD, "release said"), APPROVED, CaseOutcome.REFUSED),
+        (CHANGE, (*CHANGING, "change failed"), APPROVED, CaseOutcome.NOT_CHANGED),
+        (CHANGE, (*CHANGING, "change done", "relaunch failed"), APPROVED, CaseOutcome.CHANGED_NOT_RUNNING),
+        (
+            CHANGE,
+            (*CHANGING, "change done", "relaunch done", "drain failed"),
+            APPROVED,
+            CaseOutcome.CHANGED_NOT_DRAINED,
+        ),
+        (CHANGE, (*CHANGING, "change done", "relaunch done", "drain done"), APPROVED, CaseOutcome.CHANGED),
+        (CHANGE, (*CHANGING, "change done", "change begun", "change failed"), APPROVED, CaseOutcome.NOT_CHANGED),
     ],
 )
 def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
@@ -190,11 +195,11 @@ def test_should_say_how_a_case_ended(folder, case, lines, approval, outcome):
 
 def test_should_report_the_times_the_approver_and_no_markup_of_the_reason(folder):
     times = iter(range(NOW, NOW + 100_000, 1500))
-    told = replace(folder, clock=lambda: next(times))
-    told.note("preflight", "figures", asked_by="grace")
-    noted(told, "fence begun", "restore begun", "relaunch done", "drain done")
-    told.note("verify", "figures", rpo_offsets=0, rpo_s=0.0, keys=12)
-    found = make_report(told, APPROVED)
+    summary = replace(folder, clock=lambda: next(times))
+    summary.note("preflight", "figures", asked_by="grace")
+    noted(summary, "fence begun", "restore begun", "relaunch done", "drain done")
+    summary.note("verify", "figures", rpo_offsets=0, rpo_s=0.0, keys=12)
+    found = make_report(summary, APPROVED)
     assert (found["outcome"], found["is_as_wanted"]) == ("restored", True)
     assert (found["asked_by"], found["answered_by"]) == ("grace", "ada")
     assert (found["standstill_s"], found["rto_s"], found["rpo_offsets"], found["keys"]) == (3.0, 4.5, 0, 12)

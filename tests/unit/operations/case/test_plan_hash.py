@@ -15,7 +15,7 @@ from tidemark.operations.case.plan_hash import canonical, differences, plan_cont
 from tidemark.operations.change.rescale_plan import RescalePlan
 from tidemark.operations.change.reset_plan import ResetPlan, ResetTo, SourceReset, StateAfter
 from tidemark.operations.change.upgrade_plan import UpgradePlan
-from tidemark.registry.compatibility import Fate, StoreChange
+from tidemark.registry.compatibility import StoreChange, StoreChangeKind
 from tidemark.topology.plan import Fold
 
 CASE = Case("c1", RESET, "counts", "app", {"to": "earliest", "state": "empty"}, False, "why", 5)
@@ -101,7 +101,7 @@ UPGRADE_PLAN = UpgradePlan(
     "1",
     "2",
     (),
-    (StoreChange("n", "total", Fate.COPIED, "renamed from n"),),
+    (StoreChange("n", "total", StoreChangeKind.COPIED, "renamed from n"),),
     {"n": 4},
     {"in": 7},
     ("app-n-changelog",),
@@ -138,7 +138,7 @@ UPGRADE_PLAN = UpgradePlan(
             replace(UPGRADE_PLAN, keys={"n": 90}, waiting={}),
             [
                 replace(UPGRADE_PLAN, to_version="3"),
-                replace(UPGRADE_PLAN, changes=(replace(UPGRADE_PLAN.changes[0], fate=Fate.DROPPED),)),
+                replace(UPGRADE_PLAN, changes=(replace(UPGRADE_PLAN.changes[0], change_kind=StoreChangeKind.DROPPED),)),
                 replace(UPGRADE_PLAN, left=()),
             ],
         ),

@@ -9,9 +9,9 @@ import pytest
 from tidemark.commit.record import CommitKind, CommitRecord
 from tidemark.errors import StartRefused
 from tidemark.names import TaskId, TopicPartition
-from tidemark.operations.rewind.point_in_time import Neighbours, moment_of, neighbours
-from tidemark.operations.rewind.store_diff import Live, changes
-from tidemark.operations.times import parse_time, told_time
+from tidemark.operations.rewind.point_in_time import Neighbours, neighbours, point_in_time_of
+from tidemark.operations.rewind.store_diff import LiveStore, changes
+from tidemark.operations.times import format_time, parse_time
 from tidemark.recovery.evidence import (
     SourceEvidence,
     SourceOfState,
@@ -22,7 +22,7 @@ from tidemark.recovery.evidence import (
 )
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.protocol import Writes
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.stream_times import StreamTimes
 from tidemark.topology.plan import Guarantee
 
@@ -48,8 +48,10 @@ def a_record(batch: int, at_ms: int, changelog_end: int = 0, **changed: object) 
 
 
 def a_copy(batch: int, changelog_offset: int, age_ms: int = 0, kind=SourceOfState.SAVEPOINT) -> StateCopy:
-    marker = Marker("app", "1", "counts", LAYOUT, batch, NOW - age_ms, {"in": 10 * batch}, NOW, changelog_offset)
-    return StateCopy(kind, marker, f"savepoint-{batch}")
+    checkpoint = StoreCheckpoint(
+        "app", "1", "counts", LAYOUT, batch, NOW - age_ms, {"in": 10 * batch}, NOW, changelog_offset
+    )
+    return StateCopy(kind, checkpoint, f"savepoint-{batch}")
 
 
 def found(copies=(), low=0, end=100, store_retention_ms=None, changelog_retention_ms=None, now_ms=NOW) -> TaskEvidence:
@@ -71,11 +73,11 @@ NEXT = a_record(6, NOW - 4 * MINUTE, 50)
 
 def moment(evidence=None, record=THEN, successor=NEXT, version="1"):
     around = Neighbours(record, successor, NOW - HOUR)
-    return moment_of(evidence or found(), around, {"counts": LAG_MS}, version, NOW - 5 * MINUTE)
+    return point_in_time_of(evidence or found(), around, {"counts": LAG_MS}, version, NOW - 5 * MINUTE)
 
 
-def way(evidence=None, **changed):
-    return moment(evidence, **changed).stores["counts"].way
+def candidate(evidence=None, **changed):
+    return moment(evidence, **changed).stores["counts"].candidate
 
 
 # --- the record
@@ -105,7 +107,7 @@ def test_should_not_look_behind_what_has_written_the_state_anew(kind):
     records = [THEN, NEXT, replace(a_record(7, NOW - 3 * MINUTE, 60), kind=kind), a_record(8, NOW - MINUTE, 70)]
     before = neighbours(records, NOW - 5 * MINUTE)[TASK]
     with pytest.raises(StartRefused, match=f"a {kind} has written the state to other changelogs"):
-        moment_of(found(), before, {"counts": LAG_MS}, "1", NOW - 5 * MINUTE)
+        point_in_time_of(found(), before, {"counts": LAG_MS}, "1", NOW - 5 * MINUTE)
     assert neighbours(records, NOW - 3 * MINUTE)[TASK].changed is None
     assert neighbours([*records[:3], a_record(8, NOW - 6 * MINUTE)], NOW - 5 * MINUTE)[TASK].changed is None
 
@@ -141,20 +143,20 @@ def test_should_refuse_in_one_line_with_a_remedy(changed, reason):
 
 def test_should_refuse_a_task_that_has_never_committed():
     with pytest.raises(StartRefused, match="it has never committed"):
-        moment_of(found(), None, {"counts": LAG_MS}, "1", NOW)
+        point_in_time_of(found(), None, {"counts": LAG_MS}, "1", NOW)
 
 
 # --- the bound
 
 
 def test_should_read_the_changelog_to_where_it_stood_before_the_next_commit():
-    assert (way().from_offset, way().end_offset, way().copy) == (0, 50, None)
-    assert moment().standing.next_offsets == {"in": 50}
-    assert moment().standing.stream_times == THEN.stream_times
+    assert (candidate().from_offset, candidate().end_offset, candidate().copy) == (0, 50, None)
+    assert moment().committed.next_offsets == {"in": 50}
+    assert moment().committed.stream_times == THEN.stream_times
 
 
 def test_should_read_the_changelog_to_its_end_where_nothing_followed():
-    assert way(successor=None).end_offset == 100
+    assert candidate(successor=None).end_offset == 100
 
 
 def test_should_leave_out_a_source_topic_that_is_its_own_changelog():
@@ -187,7 +189,7 @@ def test_should_need_a_copy_of_exactly_that_batch_beyond_the_compaction_lag(batc
     evidence = found(copies=[a_copy(batch, 50 if batch > 5 else 45)])
     if is_known:
         chosen = moment(evidence, successor=following).stores["counts"]
-        assert chosen.way.is_ready
+        assert chosen.candidate.is_ready
         assert not chosen.is_provable
     else:
         with pytest.raises(StartRefused, match="no savepoint is exactly at batch 5"):
@@ -199,30 +201,30 @@ def test_should_need_a_copy_of_exactly_that_batch_beyond_the_compaction_lag(batc
 
 @pytest.mark.parametrize(("offset", "is_used"), [(49, True), (50, True), (51, False)])
 def test_should_use_no_copy_beyond_the_bound(offset, is_used):
-    assert (way(found(copies=[a_copy(4, offset)])).copy is not None) == is_used
+    assert (candidate(found(copies=[a_copy(4, offset)])).copy is not None) == is_used
 
 
 @pytest.mark.parametrize(("batch", "is_used"), [(4, True), (5, True), (6, False)])
 def test_should_use_no_copy_of_a_later_batch(batch, is_used):
     """After a rewind a later batch may stand at a lower source offset."""
     copy = a_copy(batch, 45)
-    copy = replace(copy, marker=replace(copy.marker, source_offsets={"in": 40}))
-    assert (way(found(copies=[copy])).copy is not None) == is_used
+    copy = replace(copy, checkpoint=replace(copy.checkpoint, source_offsets={"in": 40}))
+    assert (candidate(found(copies=[copy])).copy is not None) == is_used
 
 
 @pytest.mark.parametrize(("age_ms", "is_used"), [(24 * HOUR - 1, True), (24 * HOUR, False)])
 def test_should_replay_no_tail_on_a_copy_as_old_as_delete_retention(age_ms, is_used):
-    assert (way(found(copies=[a_copy(4, 45, age_ms)])).copy is not None) == is_used
+    assert (candidate(found(copies=[a_copy(4, 45, age_ms)])).copy is not None) == is_used
 
 
 @pytest.mark.parametrize(("low", "is_used"), [(45, True), (46, False)])
 def test_should_replay_no_tail_whose_beginning_is_gone(low, is_used):
     evidence = found(copies=[a_copy(4, 45)], low=low)
     if is_used:
-        assert way(evidence).from_offset == 45
+        assert candidate(evidence).from_offset == 45
     else:
         with pytest.raises(StartRefused, match="older than the beginning"):
-            way(evidence)
+            candidate(evidence)
 
 
 @pytest.mark.parametrize(("over", "is_known"), [(-1, False), (0, False), (1, True)])
@@ -231,10 +233,10 @@ def test_should_need_every_window_that_was_live_then_where_the_broker_deletes(ov
     record = replace(THEN, stream_times=StreamTimes(NOW, {"counts": NOW - 30 * HOUR + 6 * HOUR + over}))
     evidence = found(low=10, store_retention_ms=6 * HOUR, changelog_retention_ms=30 * HOUR)
     if is_known:
-        assert way(evidence, record=record).from_offset == 10
+        assert candidate(evidence, record=record).from_offset == 10
     else:
         with pytest.raises(StartRefused, match="has lost its beginning"):
-            way(evidence, record=record)
+            candidate(evidence, record=record)
 
 
 # --- whether what was built is still what is meant
@@ -266,7 +268,7 @@ def test_should_stand_by_what_was_built_unless_a_later_batch_was_below_the_end_t
 )
 def test_should_read_a_time_as_people_write_it(text, expected):
     assert parse_time(text, NOW) == expected
-    assert parse_time(told_time(expected), NOW) == expected
+    assert parse_time(format_time(expected), NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "-10", "-10y", "12:00", "1700000000001", "2023-11-14T22:13:21Z"])
@@ -279,13 +281,13 @@ def test_should_refuse_what_is_no_time_or_lies_ahead(text):
 
 
 def a_store(segments: dict[int, dict[bytes, bytes]]) -> MemoryStore:
-    store, marker = MemoryStore(), a_copy(1, 0).marker
-    store.put_many([Writes(s, list(held), list(held.values())) for s, held in segments.items()], marker, None)
+    store, checkpoint = MemoryStore(), a_copy(1, 0).checkpoint
+    store.put_many([Writes(s, list(held), list(held.values())) for s, held in segments.items()], checkpoint, None)
     return store
 
 
 def difference(then, now, live=None):
-    return list(changes(a_store(then), a_store(now), live or Live(None, None)))
+    return list(changes(a_store(then), a_store(now), live or LiveStore(None, None)))
 
 
 def test_should_write_what_differs_and_delete_what_came_later():
@@ -307,4 +309,4 @@ def test_should_leave_expired_windows_and_write_those_that_live_again_whatever_t
     then = {4: {b"d": b"1"}, 5: {b"e": b"1", b"f": b"1"}, 6: {b"g": b"1"}}
     now = {4: {b"x": b"1"}, 5: {b"e": b"1", b"y": b"1"}, 6: {b"g": b"1"}}
     # Expired then: before 5. Expired now: before 6.
-    assert difference(then, now, Live(5, 6)) == [(b"e", b"1"), (b"f", b"1"), (b"y", None)]
+    assert difference(then, now, LiveStore(5, 6)) == [(b"e", b"1"), (b"f", b"1"), (b"y", None)]

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tidemark.stores.memory import MemoryStore
 from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import WHOLE
-from tidemark.stores.store_checkpoint import Marker
+from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.expiry import expire
 from tidemark.topology.plan import StoreKind, StoreSpec
 
-MARKER = Marker("app", "1", "s", "", 1, 1, {}, 1, 1)
+MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 TTL = replace(PLAIN, ttl_ms=10)
 LRU = replace(PLAIN, max_entries=2)

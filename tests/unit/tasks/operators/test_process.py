@@ -95,7 +95,7 @@ def test_should_begin_clean_after_a_batch_that_failed_half_way():
     assert node.contents("s") == {}
 
 
-def told(emitted):
+def summary(emitted):
     return [(r.node, r.sequence, r.key, r.row, r.error) for r in emitted.refused]
 
 
@@ -110,7 +110,7 @@ def test_should_refuse_a_record_for_which_the_processor_raises_and_undo_what_it_
     emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, odd), ("a", 5, 4)))
     assert seen(emitted) == [("a", 2, 10), ("a", 5, 14)]
     error = f"ValueError: {odd} is odd"
-    assert told(emitted) == [("PROC", 1, "a", {"x": odd}, error), ("PROC", 2, "b", {"x": odd}, error)]
+    assert summary(emitted) == [("PROC", 1, "a", {"x": odd}, error), ("PROC", 2, "b", {"x": odd}, error)]
     assert "in process\n" in emitted.refused[0].traceback
     assert stored(node) == {"a": 14, "only by 8": 8, "only by 2": 2, "only by 4": 4}
     # Nothing is logged for what was undone.
@@ -145,7 +145,7 @@ def test_should_refuse_a_record_of_which_the_processor_makes_what_cannot_be_used
     node = processing("RuinsOdd")
     emitted = node.run(rows(("a", 1, 2), ("a", 2, odd), ("b", 3, 4), ("a", 4, 6)))
     assert seen(emitted) == [("a", 1, 2), ("b", 3, 4), ("a", 4, 8)]
-    ((*where, error),) = told(emitted)
+    ((*where, error),) = summary(emitted)
     assert (where, error.split(":")[0], RUINED[odd] in error) == (["PROC", 1, "a", {"x": odd}], "UnusableValue", True)
     assert stored(node) == {"a": 8, "b": 4, "only by 2": 2, "only by 4": 4, "only by 6": 6}
 
@@ -154,7 +154,7 @@ def test_should_refuse_a_record_of_which_the_processor_makes_what_cannot_be_used
 def test_should_find_the_rows_of_which_a_batched_processor_makes_what_cannot_be_used(odd):
     node = processing("RuinsOddInColumns", is_batched=True)
     emitted = node.run(rows(("a", 2, 2), ("a", 3, odd), ("b", 4, 4), ("a", 6, 6)))
-    assert [(row[1], row[2]) for row in told(emitted)] == [(1, "a")]
+    assert [(row[1], row[2]) for row in summary(emitted)] == [(1, "a")]
     assert stored(node) == {"a 2": 2, "b 4": 4, "a 6": 6}
     assert sorted(seen(emitted)) == sorted(
         [("a", -1, 2), ("b", -1, 4), ("a", -1, 6), ("a", 2, 2), ("b", 4, 4), ("a", 6, 6)]
@@ -173,7 +173,7 @@ def test_should_end_with_a_refusal_where_a_callback_makes_what_cannot_be_used():
 def test_should_find_the_rows_for_which_a_batched_processor_raises():
     node = processing("RefusesOddInColumns", is_batched=True)
     emitted = node.run(rows(("a", 1, 2), ("a", 2, 3), ("b", 3, 4), ("a", 4, 6), ("c", 5, 1)))
-    assert [(row[1], row[2]) for row in told(emitted)] == [(1, "a"), (4, "c")]
+    assert [(row[1], row[2]) for row in summary(emitted)] == [(1, "a"), (4, "c")]
     assert stored(node) == {"a": 8, "b": 4}
     assert sorted(seen(emitted)) == sorted(
         [("a", 1, 2), ("b", 3, 4), ("a", 4, 6), ("a", -1, 2), ("b", -1, 4), ("a", -1, 8)]
@@ -353,7 +353,7 @@ def test_should_take_rows_without_key_from_a_batched_processor():
 
 def test_should_refuse_a_record_whose_null_key_it_asks_a_store_for():
     emitted = processing("CountPerKey").run(rows((None, 5, 7), ("a", 6, 1)), newest_ms=6)
-    assert [(row[1], row[4].split("store ")[1]) for row in told(emitted)] == [
+    assert [(row[1], row[4].split("store ")[1]) for row in summary(emitted)] == [
         (0, "'s': key None is NoneType; keys are str")
     ]
     assert seen(emitted)[0] == ("a", 6, 1)

@@ -53,16 +53,16 @@ def test_should_tell_once_that_a_sensor_is_silent_and_once_that_it_is_back():
     )
     node = processing("Silence", store, columns(state="STRING", since_ms="BIGINT"), False)
 
-    def told(*records: tuple[str, int, int]) -> list[tuple[str, str, int]]:
+    def summary(*records: tuple[str, int, int]) -> list[tuple[str, str, int]]:
         found = node.run(rows(*records), newest_ms=max(ts for _, ts, _ in records)).rows.to_pylist()
         node.restart()
         return [(r["__k"], r["state"], r["since_ms"]) for r in found]
 
-    assert told(("a", 1_000, 1), ("b", 1_000, 1)) == []
-    assert told(("b", 31_000, 1)) == []
-    assert told(("b", 41_000, 1)) == [("a", "silent", 1_000)]
-    assert told(("b", 55_000, 1)) == []
-    assert told(("a", 56_000, 1)) == [("a", "back", 1_000)]
+    assert summary(("a", 1_000, 1), ("b", 1_000, 1)) == []
+    assert summary(("b", 31_000, 1)) == []
+    assert summary(("b", 41_000, 1)) == [("a", "silent", 1_000)]
+    assert summary(("b", 55_000, 1)) == []
+    assert summary(("a", 56_000, 1)) == [("a", "back", 1_000)]
 
 
 def test_should_sum_per_key_over_batches():
