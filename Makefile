@@ -16,10 +16,10 @@ export PYTHONUNBUFFERED := 1
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/.ready ## the Python environment in .venv, from the hash-locked requirements.txt
+setup: .venv/.ready ## the Python environment in .venv, from the hash-locked requirements.txt and requirements-dev.txt
 
-.venv/.ready: requirements.txt requirements-tools.txt .ci/setup
-	@bash .ci/setup
+.venv/.ready: requirements.txt requirements-dev.txt requirements-tools.txt .ci/setup
+	@bash .ci/setup requirements-dev.txt
 
 jars: setup
 	@$(BIN)/tidemark jars kafka spark
