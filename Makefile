@@ -11,7 +11,7 @@ RATE ?= 10000
 SEED ?= 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test bench restore-bench fmt lint browser
+.PHONY: help setup jars demo stop smoke crash chaos cluster audit-faults audit-cost letters restores change drill oncall peers fuzz test unit docs nightly bench restore-bench fmt lint browser
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,15 @@ fuzz: setup ## CASES=10000 SEED=1 drawn topologies and inputs on Kafka Streams' 
 test: jars browser lint ## lint, then every test, on real brokers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+nightly: jars ## every harness that `make test` leaves out, one after the other, and one table
+	@$(BIN)/python -m tests.system.nightly.run
+
+unit: setup ## the tests without a broker, Spark or Airflow
+	@$(BIN)/python -m pytest tests/unit --numprocesses 2
+
+docs: setup ## the documentation as a site in var/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 bench: jars ## CASES=hot,wide against Kafka Streams in the same run
 	@$(BIN)/tidemark jars bench
 	@$(BIN)/python bench/run.py --cases $(CASES)
@@ -93,7 +102,7 @@ fmt: setup ## format the code
 browser:
 	@bash .ci/browser
 
-lint: setup ## ruff, mypy --strict on include/, and the import contracts
+lint: setup docs ## ruff, mypy --strict, the layers, and the links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

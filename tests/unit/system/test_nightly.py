@@ -1,0 +1,31 @@
+"""`make nightly` names every harness of the Makefile, and shows what each of them said last."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.system.nightly.run import HARNESSES, ROOT, last_line
+
+NO_HARNESSES = {
+    "help", "setup", "jars", "demo", "stop", "test", "unit", "docs", "bench", "restore-bench", "audit-cost", "fmt", "lint",
+    "nightly",
+}  # fmt: skip
+"""Targets that set something up, are part of `make test`, or measure."""
+
+
+def test_every_harness_of_the_makefile_should_run_in_the_night() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets - NO_HARNESSES == set(HARNESSES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nsmoke: events=1\n", "smoke: events=1"),
+        ("smoke: events=1\nmake: *** [Makefile:40: smoke] Error 1\n\n", "smoke: events=1"),
+        ("", "no output"),
+    ],
+)
+def test_the_last_line_should_be_that_of_the_harness(text: str, expected: str) -> None:
+    assert last_line(text) == expected
