@@ -94,7 +94,7 @@ def is_done(context: Context) -> bool:
 
 def kept_plan(context: Context) -> str:
     """Return the text of the plan as it was shown to the approver."""
-    return str(case_of(context).folder.read("plan.json")["told"])
+    return str(case_of(context).folder.read("plan.json")["summary"])
 
 
 def write_down(context: Context) -> None:

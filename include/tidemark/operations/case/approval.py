@@ -137,7 +137,7 @@ class PlanApproval:
                 )
             self.folder.write(_ASKED, {"plan_hash": shown})
             (self.folder.folder / _ANSWER).unlink(missing_ok=True)
-            return str(planned["told"])
+            return str(planned["summary"])
 
     def keep(self, chosen: str, user: Mapping[str, Any] | None, answered_at: str, asked_by: str | None) -> PlanAnswer:
         """Keep an answer to the plan that was shown. `user` has `id` and `name`.

@@ -76,7 +76,7 @@ class Changing:
         Raises `StartRefused` if the change is refused. A plan whose work has begun stays as it was approved.
         """
         if self._approval.is_used:
-            return str(self.folder.read("plan.json")["told"])
+            return str(self.folder.read("plan.json")["summary"])
         work = self._work(())
         if isinstance(work, Upgrade):
             with tempfile.TemporaryDirectory(prefix="tidemark-upgrade-") as folder:
@@ -101,7 +101,7 @@ class Changing:
         ]
         # The targets `latest` and `time` would mean other offsets by the time of the approval.
         offsets = made.targets if isinstance(made, ResetPlan) and made.to in _MOVING else []
-        plan = {"told": "\n".join(lines), "eta_s": eta_s, "offsets": offsets, "content": content}
+        plan = {"summary": "\n".join(lines), "eta_s": eta_s, "offsets": offsets, "content": content}
         self.folder.write("plan.json", plan)
         return "\n".join(lines)
 

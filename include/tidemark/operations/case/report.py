@@ -172,7 +172,7 @@ def render(report: Mapping[str, Any]) -> str:
         ),
     ]
     if report["plan"] is not None:
-        parts += ["<h2>The plan that was shown</h2>", f"<pre>{escape(report['plan']['told'])}</pre>"]
+        parts += ["<h2>The plan that was shown</h2>", f"<pre>{escape(report['plan']['summary'])}</pre>"]
     return "".join([*parts, "</body></html>\n"])
 
 

@@ -40,7 +40,7 @@ class TopicSettingsChange:
         if found and not self.approval.is_used:
             content = {"kind": CASES_FOLDER, "changes": canonical(found)}
             lines = [f"- `{c.topic}`: {c.setting} from {c.found or 'not set'} to {c.wanted}" for c in found]
-            self.folder.write("plan.json", {"told": "\n".join([*lines, *tail(content)]), "content": content})
+            self.folder.write("plan.json", {"summary": "\n".join([*lines, *tail(content)]), "content": content})
         return found
 
     def apply(self) -> list[TopicChange]:
