@@ -89,14 +89,14 @@ with operations_dag(
     deadline=_DEADLINE,
 ):
 
-    @task(**RETRIES)
+    @task(retries=RETRIES)
     def preflight(**context: Any) -> None:
         """Check whether the restore is possible."""
         from tidemark_airflow import oncall
 
         oncall.preflight(context)
 
-    @task(**RETRIES)
+    @task(retries=RETRIES)
     def plan(**context: Any) -> str:
         """Make the plan: what would be done, and what it affects."""
         from tidemark_airflow import oncall
@@ -109,28 +109,28 @@ with operations_dag(
         response_timeout=timedelta(milliseconds=_SETTINGS.oncall_response_timeout_ms),
     )
 
-    @task(**RETRIES)
+    @task(retries=RETRIES)
     def restore(**context: Any) -> None:
         """Build the state beside the old one and compare every key with its changelog."""
         from tidemark_airflow import oncall
 
         oncall.restore(context)
 
-    @task(**RETRIES)
+    @task(retries=RETRIES)
     def verify(**context: Any) -> None:
         """Check that every store is there, is equal to its changelog, and matches the committed offsets."""
         from tidemark_airflow import oncall
 
         oncall.verify(context)
 
-    @task(**RETRIES)
+    @task(retries=RETRIES)
     def swap(**context: Any) -> None:
         """Put the new state in place and keep the old one aside."""
         from tidemark_airflow import oncall
 
         oncall.swap(context)
 
-    @task(trigger_rule="one_failed", **RETRIES)
+    @task(trigger_rule="one_failed", retries=RETRIES)
     def roll_back(**context: Any) -> None:
         """Put the old state back, unless the new one is in place."""
         from tidemark_airflow import oncall

@@ -84,6 +84,6 @@ with operations_dag(
     @task_group
     def saved(topology: str) -> None:
         """The tasks of one application."""
-        verify(topology, take(topology)) >> expire(topology)
+        verify(topology, take(topology)) >> expire(topology)  # type: ignore[arg-type]
 
     saved.expand(topology=topologies())

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 # So that it runs by its path, with spark-submit and with plain Python.
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "include")]
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
     sources = [topic for subtopology in plan.subtopologies for topic in subtopology.source_topics]
     starts = {TopicPartition(topic, p): 0 for topic in sources for p in range(counts[topic])}
     spark = spark_session(settings, "class-data")
-    gateway = spark.sparkContext._gateway
+    gateway: Any = spark.sparkContext._gateway
     with tempfile.TemporaryDirectory() as folder:
         source = SparkBatchSource(spark, plan, settings, 0, Path(folder) / "queries")
         # These records are more than a batch may contain, so the catch-up gear reads them; the live gear reads the later

@@ -314,8 +314,8 @@ def _partials_sql(sql: str, aggregation: Aggregation) -> str:
     group = "p, status, k"
     start = selected = ""
     if aggregation.window is not None:
-        is_aligned = isinstance(aggregation.window, Window)
-        at = _window_start(aggregation.window, good) if is_aligned else f"CASE WHEN {good} THEN __ts END"
+        window = aggregation.window
+        at = _window_start(window, good) if isinstance(window, Window) else f"CASE WHEN {good} THEN __ts END"
         start, selected = f", {at} AS w", ", w"
         group += ", w"
         if has_row_per_record(aggregation):

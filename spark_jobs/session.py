@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -92,10 +93,11 @@ def spark_session(settings: Settings, name: str) -> SparkSession:
         SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
         builder = builder.config("spark.authenticate.secret", secret)
     spark = builder.getOrCreate()
+    jvm: Any = spark._jvm
     for name, value in system.items():
         # Set here, because spark-submit may have started the driver's JVM.
-        spark._jvm.java.lang.System.setProperty(name, value)
-    log4j = spark._jvm.org.apache.logging.log4j
+        jvm.java.lang.System.setProperty(name, value)
+    log4j = jvm.org.apache.logging.log4j
     for logger in _QUIET:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.ERROR)
     return spark

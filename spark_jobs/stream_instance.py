@@ -119,8 +119,9 @@ def _brokers_away(plan: TopologyPlan, settings: Settings, number: int, error: Ex
 
 
 def _may_come_of_an_outage(error: Exception) -> bool:
-    is_unexpected = not isinstance(error, TidemarkError)
-    return is_unexpected or isinstance(error, PreflightFailed) or error.exit_code is ExitCode.RETRY
+    if not isinstance(error, TidemarkError) or isinstance(error, PreflightFailed):
+        return True
+    return error.exit_code is ExitCode.RETRY
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import AsyncCallback, BaseDeadlineReference, DeadlineAlert
 from airflow.sdk.bases.notifier import BaseNotifier
+from airflow.sdk.definitions.callback import AsyncCallback
+from airflow.sdk.definitions.deadline import BaseDeadlineReference, DeadlineAlert
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.alerts import Alert, AlertKind, raise_alert

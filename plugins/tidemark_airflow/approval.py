@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from tidemark.settings import Settings
 from tidemark_airflow.alerting import PlanWaits
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from tidemark.operations.case.approval import PlanApproval
 
 
@@ -37,7 +38,7 @@ class PlanApprovalOperator(ApprovalOperator):
         )
         self.is_about_topics = is_about_topics
 
-    def execute(self, context: Mapping[str, Any]) -> Any:
+    def execute(self, context: Context) -> Any:
         """Show the plan and ask for the answer. Raises `AirflowFailException` if the plan is refused."""
         try:
             shown = self._approval(context).ask()
@@ -50,7 +51,7 @@ class PlanApprovalOperator(ApprovalOperator):
         self.body = shown
         return super().execute(context)
 
-    def execute_complete(self, context: Mapping[str, Any], event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Store the answer; no answer in time counts as no.
 
         Raises `AirflowFailException` if the answer is a yes that is not valid. Nothing has been stopped by then.
@@ -75,7 +76,7 @@ class PlanApprovalOperator(ApprovalOperator):
                 raise AirflowFailException(str(error)) from error
         return super().execute_complete(context=context, event=event)
 
-    def _approval(self, context: Mapping[str, Any]) -> PlanApproval:
+    def _approval(self, context: Context) -> PlanApproval:
         # Imported here because they load clients, which the parsing of a DAG file must not do.
         if self.is_about_topics:
             from tidemark_airflow.topic_settings import topic_settings_of

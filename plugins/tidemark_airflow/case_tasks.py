@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow.sdk import task
 
-RETRIES = {"retries": 3}
-"""Arguments of every task that may be retried after its worker died."""
+RETRIES = 3
+"""How often a task is retried whose worker died, if it may be."""
 
 
 @task.short_circuit(ignore_downstream_trigger_rules=False)
@@ -16,7 +16,7 @@ def unless_dry_run(params: dict[str, Any] | None = None) -> bool:
     return not (params or {})["dry_run"]
 
 
-@task(**RETRIES)
+@task(retries=RETRIES)
 def fence(**context: Any) -> None:
     """Stop the instances. The stream's DAG waits until the hold is released."""
     from tidemark_airflow import cases
@@ -24,7 +24,7 @@ def fence(**context: Any) -> None:
     cases.fence(context)
 
 
-@task(**RETRIES)
+@task(retries=RETRIES)
 def relaunch(**context: Any) -> None:
     """Release the hold and wait until the instances run again."""
     from tidemark_airflow import cases
@@ -40,7 +40,7 @@ def drain(**context: Any) -> None:
     cases.drain(context)
 
 
-@task(trigger_rule="all_done", **RETRIES)
+@task(trigger_rule="all_done", retries=RETRIES)
 def release(**context: Any) -> None:
     """Release the hold on the application, whatever happened."""
     from tidemark_airflow import cases
@@ -48,7 +48,7 @@ def release(**context: Any) -> None:
     cases.release(context)
 
 
-@task(trigger_rule="all_done", **RETRIES)
+@task(trigger_rule="all_done", retries=RETRIES)
 def report(**context: Any) -> str:
     """Write the page with the time line. Fails if the case did not end as requested."""
     from tidemark_airflow import cases

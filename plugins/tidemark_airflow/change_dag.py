@@ -34,14 +34,14 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
     )
     with dag:
 
-        @task(**RETRIES)
+        @task(retries=RETRIES)
         def preflight(**context: Any) -> None:
             """Check whether the change is possible."""
             from tidemark_airflow import changes
 
             changes.preflight(context)
 
-        @task(**RETRIES)
+        @task(retries=RETRIES)
         def plan(**context: Any) -> str:
             """Make the plan. The application keeps running."""
             from tidemark_airflow import changes
@@ -54,7 +54,7 @@ def change_dag(kind: str, *, description: str, runbook: str, params: dict[str, P
             response_timeout=timedelta(hours=1),
         )
 
-        @task(**RETRIES)
+        @task(retries=RETRIES)
         def change(**context: Any) -> None:
             """Make the change in one transaction. A retry finds what is done."""
             from tidemark_airflow import changes

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tidemark.processes import without_airflow
 from tidemark.settings import Settings, project_root
@@ -82,7 +83,7 @@ def _write_properties(files: InstanceFiles, extra: Mapping[str, str]) -> str | N
     return str(path)
 
 
-def _submit_hook(conn_id: str, settings: Settings, **options: object):  # type: ignore[no-untyped-def]
+def _submit_hook(conn_id: str, settings: Settings, **options: Any):  # type: ignore[no-untyped-def]
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 

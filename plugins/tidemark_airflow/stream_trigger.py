@@ -70,7 +70,7 @@ class StreamTrigger(BaseTrigger):
     def __init__(
         self, var_dir: str, application_id: str, instance: int, launch_id: str | None, log_every_s: float = 30.0
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.var_dir = var_dir
         self.application_id = application_id
         self.instance = instance
@@ -197,7 +197,7 @@ class _WaitingTrigger(BaseTrigger):
     """Waits before an instance is launched again. No instance runs meanwhile, so there is nothing to stop."""
 
     def __init__(self, var_dir: str, application_id: str, instance: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.var_dir = var_dir
         self.application_id = application_id
         self.instance = instance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -9,7 +10,7 @@ from pyspark.sql import DataFrame
 from spark_jobs.audit import truth
 from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
 from spark_jobs.audit.views import PipelineView
-from spark_jobs.compile import literal, quoted
+from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.contracts import Contract
 from tidemark.audit.derivable import Derivable
 from tidemark.audit.ranges import commit_rows
@@ -207,5 +208,5 @@ class Accounts:
         return self.path.views.spark.sql(text)
 
 
-def _union(parts: object) -> str:
-    return " UNION ALL ".join(parts)  # type: ignore[call-overload]
+def _union(parts: Iterable[str]) -> str:
+    return " UNION ALL ".join(parts)

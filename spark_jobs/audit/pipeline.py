@@ -190,7 +190,7 @@ class OneAudit:
     def _kept_from(self, reading: AuditRange, compacted_before_ms: Mapping[str, int]) -> dict[TopicPartition, int]:
         """Return, per partition of compacted sources, the first offset that is too young to have been compacted."""
         ends = EndOffsets(AdminClient(librdkafka_config(self.settings)), self.settings.broker_timeout_ms / 1000)
-        found = {}
+        found: dict[TopicPartition, int] = {}
         for topic, before_ms in compacted_before_ms.items():
             if reading.roles[topic].role == SOURCE:
                 found |= ends.at_time([place for place in reading.spans if place.topic == topic], before_ms)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.audit import truth
 from spark_jobs.audit.views import PipelineView
-from spark_jobs.compile import quoted
+from spark_jobs.sql_text import quoted
 from tidemark.audit.derivable import Derivable, Derived
 from tidemark.topology.plan import Number, Window
 

@@ -16,7 +16,7 @@ The results of one aggregation have the columns
 
 from __future__ import annotations
 
-from spark_jobs.compile import literal, quoted
+from spark_jobs.sql_text import literal, quoted
 from tidemark.audit.derivable import Derived
 from tidemark.topology.keyless import needs_key, takes_keyless
 from tidemark.topology.plan import (

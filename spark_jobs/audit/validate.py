@@ -84,7 +84,7 @@ class Validator:
             self._context.build_data_docs()
 
 
-def _site(folder: Path) -> dict[str, Any]:
+def _site(folder: Path) -> Any:
     return {
         "class_name": "SiteBuilder",
         "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},

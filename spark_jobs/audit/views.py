@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from enum import Enum, auto
+from typing import cast
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +70,7 @@ class Views:
     def rows(self, name: str, rows: Iterable[tuple[object, ...]], schema: str) -> str:
         """Create a view of local rows and return its name. Spark knows their number, and joins them without a shuffle."""
         listed = list(rows)
-        made = StructType.fromDDL(schema)
+        made = cast(StructType, StructType.fromDDL(schema))
         if not listed:
             return self.add(name, self.spark.createDataFrame([], made))
         columns = [
