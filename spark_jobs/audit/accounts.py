@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.audit import truth
+from spark_jobs.audit import recomputation
 from spark_jobs.audit.reading import CHANGELOG, DLQ, SINK, SOURCE
 from spark_jobs.audit.views import PipelineView
 from spark_jobs.sql_text import literal, quoted
@@ -101,7 +101,7 @@ class Accounts:
         paths = []
         seen: set[int] = set()
         for number, pipeline in enumerate(subtopology.pipelines):
-            account = truth.account_sql(pipeline, self.path.reaching(subtopology, number))
+            account = recomputation.account_sql(pipeline, self.path.reaching(subtopology, number))
             # Every branch of a source gets all of its bad records, which must count once.
             once = "0 * " if pipeline.source in seen else ""
             seen.add(pipeline.source)

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.accounts import Accounts
 from spark_jobs.audit.coverage import has_all_letters, is_read, passed, thinned, untold
-from spark_jobs.audit.pace import Throttle
 from spark_jobs.audit.reading import DLQ, SOURCE, AuditRange, Reader, reading_of
 from spark_jobs.audit.results import AuditResults
 from spark_jobs.audit.savepoints import Saved
 from spark_jobs.audit.session import sized
 from spark_jobs.audit.state import Bases, Carried
+from spark_jobs.audit.throttle import Throttle
 from spark_jobs.audit.validate import Validator
 from spark_jobs.audit.views import PipelineView, Rows, Views
 from tidemark.audit.contracts import Contract, contracts

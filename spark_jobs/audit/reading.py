@@ -29,7 +29,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.audit.attribution import Attribution, AuditedTopicRole, Batches, Recorder
-from spark_jobs.audit.pace import Throttle
+from spark_jobs.audit.throttle import Throttle
 from spark_jobs.kafka_reading import read_between
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import keyed_sinks, read_again

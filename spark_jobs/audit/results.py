@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from spark_jobs.audit import truth
+from spark_jobs.audit import recomputation
 from spark_jobs.audit.views import PipelineView
 from spark_jobs.sql_text import quoted
 from tidemark.audit.derivable import Derivable, Derived
@@ -76,17 +76,17 @@ class AuditResults:
             if run.task.subtopology == d.subtopology.index
         ]
         ends = self.path.views.rows(f"state_ends_{d.name}", last, "p INT, stream_time_ms BIGINT")
-        return self.path.views.spark.sql(truth.state_sql(d.aggregation, self._truths[d.name], ends))
+        return self.path.views.spark.sql(recomputation.state_sql(d.aggregation, self._truths[d.name], ends))
 
     def _compared(self, d: Derived) -> list[str]:
         base = self.path.views.add(f"base_{d.name}", self.bases[d.name])
-        sql = truth.results_sql(d.aggregation, self.path.in_time(d), base)
+        sql = recomputation.results_sql(d.aggregation, self.path.in_time(d), base)
         own = self._truths[d.name] = self.path.views.add(f"truth_{d.name}", sql, keep=True)
         updates = f"(SELECT * FROM {own} WHERE batch >= 0)"
         parts = [self._against(d, topic, view, updates, UPDATE) for topic, view in self._there(d, UPDATE)]
         if d.final_sinks and d.final_store is not None and isinstance(d.aggregation.window, Window):
             batches = self.path.batches_at(d.subtopology, d.final_store)
-            finals = f"({truth.finals_sql(d.aggregation, own, batches)})"
+            finals = f"({recomputation.finals_sql(d.aggregation, own, batches)})"
             parts += [self._against(d, topic, view, finals, FINAL) for topic, view in self._there(d, FINAL)]
         return parts
 
@@ -94,10 +94,12 @@ class AuditResults:
         """Return topic and view of the emitted and logged results."""
         add = self.path.views.add
         if role == FINAL:
-            return [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.path.records))) for t in d.final_sinks]
-        found = [(t, add(f"sink_{t}", truth.sink_results_sql(d, t, self.path.records))) for t in d.update_sinks]
+            return [
+                (t, add(f"sink_{t}", recomputation.sink_results_sql(d, t, self.path.records))) for t in d.final_sinks
+            ]
+        found = [(t, add(f"sink_{t}", recomputation.sink_results_sql(d, t, self.path.records))) for t in d.update_sinks]
         if d.changelog is not None:
-            sql = truth.changelog_results_sql(d, self.path.records)
+            sql = recomputation.changelog_results_sql(d, self.path.records)
             found.append((d.changelog, add(f"log_{d.changelog}", sql)))
         return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.audit import truth
+from spark_jobs.audit import recomputation
 from spark_jobs.audit.reading import AuditRange, Reader, Span
 from spark_jobs.audit.views import PipelineView
 from tidemark.audit.derivable import Derived
@@ -20,7 +20,7 @@ from tidemark.names import TaskId, TopicPartition
 
 def state_schema(d: Derived) -> str:
     """Return the schema of carried results: task, key, window, and the kept fields of each aggregate."""
-    return ", ".join(["p INT", "k STRING", "ws BIGINT", *truth.kept_columns(d.aggregation)])
+    return ", ".join(["p INT", "k STRING", "ws BIGINT", *recomputation.kept_columns(d.aggregation)])
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class Bases:
         roles = {changelog: self.path.reading.roles[changelog]}
         records = self.reader.read(AuditRange(roles, spans, {}, frozenset()), self.work / f"{name}_{d.name}", self.tell)
         view = self.path.views.add(f"whole_{name}_{d.name}", records)
-        names = ", ".join(column.split()[0] for column in truth.kept_columns(d.aggregation))
+        names = ", ".join(column.split()[0] for column in recomputation.kept_columns(d.aggregation))
         return self.path.views.spark.sql(
             f"SELECT p, k, ws, {names} FROM (SELECT *, row_number() OVER (PARTITION BY p, k, ws ORDER BY offset DESC) "
-            f"AS __n FROM ({truth.changelog_results_sql(d, view)})) WHERE __n = 1 AND NOT is_deleted"
+            f"AS __n FROM ({recomputation.changelog_results_sql(d, view)})) WHERE __n = 1 AND NOT is_deleted"
         )

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from spark_jobs.audit import truth
+from spark_jobs.audit import recomputation
 from spark_jobs.audit.reading import SOURCE, AuditRange
 from tidemark.audit.cut import Cut
 from tidemark.audit.derivable import Derived
@@ -157,9 +157,11 @@ class PipelineView:
         """Return a view of every record of a source, parsed and checked."""
         source = next(s for s in subtopology.sources if s.topic == topic)
         # Kept, because accounts, dead letters and results all use it, and parsing is the slowest step.
-        kept = self.views.add(f"judged_{topic}", truth.judged_sql(source, self.records, self._ahead_ms), keep=True)
+        kept = self.views.add(
+            f"judged_{topic}", recomputation.judged_sql(source, self.records, self._ahead_ms), keep=True
+        )
         self._judged.append(kept)
-        return self.views.add(f"placed_{topic}", truth.placed_sql(source, kept))
+        return self.views.add(f"placed_{topic}", recomputation.placed_sql(source, kept))
 
     def release_judged(self) -> None:
         """Free the parsed records of the sources, once only their sums are needed."""
@@ -169,14 +171,14 @@ class PipelineView:
         """Return a view of the records that reach the end of a branch."""
         pipeline = subtopology.pipelines[number]
         judged = self.judged(subtopology, subtopology.sources[pipeline.source].topic)
-        sql = truth.pipeline_records_sql(subtopology, pipeline, judged)
+        sql = recomputation.pipeline_records_sql(subtopology, pipeline, judged)
         return self.views.add(f"reaching_{subtopology.index}_{number}", sql)
 
     def in_time(self, d: Derived) -> str:
         """Return a view of the partial results of an aggregation, with `is_late`."""
         partials = self.views.add(
-            f"partials_{d.name}", truth.partials_sql(d.aggregation, self.reaching(d.subtopology, d.number))
+            f"partials_{d.name}", recomputation.partials_sql(d.aggregation, self.reaching(d.subtopology, d.number))
         )
         batches = self.batches_at(d.subtopology, d.aggregation.store.name)
-        sql = truth.in_time_sql(d.aggregation, partials, batches)
+        sql = recomputation.in_time_sql(d.aggregation, partials, batches)
         return self.views.add(f"in_time_{d.name}", sql, keep=True)

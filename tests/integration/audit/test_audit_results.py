@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_jobs.audit.recomputation import sink_results_sql
 from spark_jobs.audit.results import in_order_sql, lasts_sql
 from spark_jobs.audit.session import sized
-from spark_jobs.audit.truth import sink_results_sql
 from spark_jobs.audit.validate import Validator
 
 from tidemark.audit.derivable import derivable

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_jobs.audit import truth
+from spark_jobs.audit import recomputation
 from spark_jobs.compile import pipeline_sql
 from tests.integration.spark.conftest import spark
 
@@ -63,8 +63,8 @@ def records(spark: SparkSession) -> str:
         key = keys.get(n % 50, key_of(value))
         rows.append(("source", "in", n % 2, n, NOW_MS, None, key, value, n % 2, 1))
     frame = spark.createDataFrame(rows, SCHEMA).withColumn("timestamp", _timestamp())
-    frame.createOrReplaceTempView("audit_truth_records")
-    return "audit_truth_records"
+    frame.createOrReplaceTempView("audit_records")
+    return "audit_records"
 
 
 def _timestamp():
@@ -86,7 +86,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
     stream_rows = spark.sql(pipeline_sql(one.subtopology, one.pipeline, records, AHEAD_MS)).toArrow().to_pylist()
     slots = [slot.column for slot in slots_of(one.aggregation.aggregates)]
     good = {
-        (row["p"], row["k"], row.get("w", truth.NO_WINDOW)): (
+        (row["p"], row["k"], row.get("w", recomputation.NO_WINDOW)): (
             row["rows"],
             row["max_ts"],
             *(row[slot] for slot in slots),
@@ -96,10 +96,10 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
     }
     # --- what the audit computes
     source = one.subtopology.sources[0]
-    judged = f"({truth.placed_sql(source, f'({truth.judged_sql(source, records, AHEAD_MS)})')})"
-    reaching = f"({truth.pipeline_records_sql(one.subtopology, one.pipeline, judged)})"
-    own = spark.sql(truth.partials_sql(one.aggregation, reaching)).toArrow().to_pylist()
-    names = [column.split()[0] for column in truth.kept_columns(one.aggregation)]
+    judged = f"({recomputation.placed_sql(source, f'({recomputation.judged_sql(source, records, AHEAD_MS)})')})"
+    reaching = f"({recomputation.pipeline_records_sql(one.subtopology, one.pipeline, judged)})"
+    own = spark.sql(recomputation.partials_sql(one.aggregation, reaching)).toArrow().to_pylist()
+    names = [column.split()[0] for column in recomputation.kept_columns(one.aggregation)]
     computed = {(r["p"], r["k"], r["ws"]): (r["rows"], r["ts"], *(r[name] for name in names)) for r in own}
     assert computed.keys() == good.keys()
     for key, values in good.items():
@@ -107,7 +107,7 @@ def test_both_roads_should_give_the_same(spark: SparkSession, records: str, wind
         present = [-1 if value is None else value for value in values]
         assert [-1 if value is None else value for value in computed[key]] == pytest.approx(present, rel=1e-12)
     assert len(good) > 4
-    accounts = spark.sql(truth.account_sql(one.pipeline, reaching)).toArrow().to_pylist()
+    accounts = spark.sql(recomputation.account_sql(one.pipeline, reaching)).toArrow().to_pylist()
     for account in accounts:
         mine = [row for row in stream_rows if row["p"] == account["p"]]
         stated = [
@@ -137,8 +137,8 @@ def test_changelog_values_should_be_read_bit_by_bit(spark: SparkSession) -> None
         ("changelog", "app-s-changelog", 0, n, 0, None, b"key" + struct.pack(">q", start), value, 0, 1)
         for n, (start, value) in enumerate(zip(starts, layout.encode(kept), strict=True))
     ]
-    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_truth_log")
-    found = spark.sql(truth.changelog_results_sql(one, "audit_truth_log") + " ORDER BY offset").toArrow().to_pylist()
+    spark.createDataFrame(rows, SCHEMA).createOrReplaceTempView("audit_log")
+    found = spark.sql(recomputation.changelog_results_sql(one, "audit_log") + " ORDER BY offset").toArrow().to_pylist()
     assert [row["k"] for row in found] == ["key"] * len(starts)
     assert [row["ws"] for row in found] == starts
     assert [row["r_n"] for row in found] == integers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from spark_jobs.audit.pace import Throttle
+from spark_jobs.audit.throttle import Throttle
 
 
 @pytest.mark.parametrize(
