@@ -19,7 +19,7 @@ from tidemark.kafka.tools import kafka_tool
 from tidemark.names import TaskId, TopicPartition
 from tidemark.settings import Settings
 from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.rocksdb import MARKER_KEY
+from tidemark.stores.rocksdb import CHECKPOINT_KEY
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 from tidemark.tasks.task import changelog_of
 from tidemark.topology.plan import StoreSpec, TopologyPlan
@@ -129,7 +129,7 @@ def _looked_into(folder: Path) -> Iterator[tuple[Rdict, list[str]]]:
         families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
         opened = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
         try:
-            # The default family holds only the marker.
+            # The default family holds only the checkpoint.
             yield opened, [name for name in families if name != "default"]
         finally:
             opened.close()
@@ -143,10 +143,10 @@ def _count_keys(folder: Path) -> int:
 
 
 def segments_on_disk(folder: Path, tries: int = _TRIES) -> tuple[list[int], StoreCheckpoint | None]:
-    """Return the numbers of a store's segments, ascending, and its marker. Raises `TidemarkError` if it cannot be read."""
+    """Return the numbers of a store's segments, ascending, and its checkpoint. Raises `TidemarkError` if it cannot be read."""
     try:
         with _looked_into(folder) as (opened, families):
-            stored = opened.get(MARKER_KEY)
+            stored = opened.get(CHECKPOINT_KEY)
             checkpoint = StoreCheckpoint.from_bytes(stored) if isinstance(stored, bytes) else None
             return sorted(int(name.partition("-")[2]) for name in families), checkpoint
     except TidemarkError:

@@ -14,7 +14,7 @@ from tidemark.tasks.operator import BatchTime, Emitted, Operator
 from tidemark.tasks.operators.process import ProcessOperator
 from tidemark.topology.plan import StoreSpec
 
-MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 
 
 class Batches:
@@ -46,7 +46,7 @@ class Batches:
             if spec.segment_ms and spec.retention_ms is not None and self.stream_time_ms != NO_STREAM_TIME:
                 live = (self.stream_time_ms - spec.retention_ms) // spec.segment_ms
             self.written[name] = {k: v for w in store.writes() for k, v in zip(w.keys, w.values, strict=True)}
-            self.stores[name].put_many(store.writes(), MARKER, live)
+            self.stores[name].put_many(store.writes(), CHECKPOINT, live)
         if isinstance(self.operator, ProcessOperator):
             self.operator.committed(self.wall_ms)
         return emitted

@@ -9,7 +9,7 @@ from tidemark.stores.store_checkpoint import StoreCheckpoint
 HOUR_MS = 3_600_000
 
 
-MARKER = StoreCheckpoint("app", "1", "n", "1:", 1, 1, {}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "n", "1:", 1, 1, {}, 1, 1)
 
 
 def store_at(folder) -> RocksStore:
@@ -17,4 +17,4 @@ def store_at(folder) -> RocksStore:
 
 
 def put(store, segment, keys):
-    store.put_many([Writes(segment, [b"%d" % key for key in keys], [b"v" * 20] * len(keys))], MARKER, None)
+    store.put_many([Writes(segment, [b"%d" % key for key in keys], [b"v" * 20] * len(keys))], CHECKPOINT, None)

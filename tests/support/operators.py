@@ -21,7 +21,7 @@ from tidemark.tasks.rows import DELETED, KEY, SEQUENCE, TIMESTAMP, Rows, rows_sc
 from tidemark.topology.plan import Column, StoreSpec
 
 Row = dict[str, Any]
-MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 _NAMES = {KEY: "k", TIMESTAMP: "ts", SEQUENCE: "seq", DELETED: "deleted"}
 
 
@@ -62,7 +62,7 @@ class Harness:
         self.marks |= emitted.marks_ms
         for name, store in pending.items():
             self.written[name] = {k: v for w in store.writes() for k, v in zip(w.keys, w.values, strict=True)}
-            self.stores[name].put_many(store.writes(), MARKER, self._first_live(name, self.marks.get(name, after)))
+            self.stores[name].put_many(store.writes(), CHECKPOINT, self._first_live(name, self.marks.get(name, after)))
         return dicts_of(emitted.rows)
 
     def contents(self, name: str) -> dict[bytes, bytes]:

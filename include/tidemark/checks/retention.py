@@ -19,7 +19,7 @@ from tidemark.verdict import Finding, Verdict
 class DiskCopy:
     """A store's segments in the folder of one holder, ascending by number; each covers the store's `segment_ms`.
 
-    `stream_time_ms` is that of its marker. `unreadable` is the reason if the copy cannot be read.
+    `stream_time_ms` is that of its checkpoint. `unreadable` is the reason if the copy cannot be read.
     """
 
     task: str

@@ -140,7 +140,7 @@ class Rebuilder:
         """Read a built store's changelog on to `end_offset`. Returns the number of records.
 
         At `since_ms` the store lacked nothing before `from_offset`. Raises `CopyUnusable` if that is too long ago to
-        continue. `state` gives the store's new marker; what is read beyond it is written to the store as well.
+        continue. `state` gives the store's new checkpoint; what is read beyond it is written to the store as well.
         """
         job = self._job(state, 0)
         job = replace(job, target=replace(job.target, changelog_offset=end_offset))
@@ -177,7 +177,7 @@ class Rebuilder:
         return Built(way.from_offset, way.end_offset, reading.records, seconds, self.kit.clock(), fault)
 
     def _job(self, state: SavedState, low_offset: int) -> RestoreJob:
-        """Return a job to the savepoint's own marker, whose changelog offset is the end that was fixed before reading.
+        """Return a job to the savepoint's own checkpoint, whose changelog offset is the end that was fixed before reading.
 
         See invariants: end of a restore, store checkpoint.
         """

@@ -164,7 +164,7 @@ def gap_after(
     delete_retention_ms: int,
     now_ms: int,
 ) -> str | None:
-    """Return what reading the changelog from a marker on would miss; None if nothing.
+    """Return what reading the changelog from a checkpoint on would miss; None if nothing.
 
     The result is a clause that follows the name of the copy.
     """

@@ -35,7 +35,7 @@ class SourceOfState(Enum):
 
 @dataclass(frozen=True)
 class StateCopy:
-    """A copy of one store and its marker, named by `location`. `bytes_to_copy` are fetched before it can be opened.
+    """A copy of one store and its checkpoint, named by `location`. `bytes_to_copy` are fetched before it can be opened.
 
     `suspected` is a clause that follows the location in a message: why the copy is only taken if an operator asks for
     it. None if nothing is known against it.

@@ -14,7 +14,7 @@ from tidemark.names import TaskId
 from tidemark.recovery.evidence import SourceOfState, StateCopy
 from tidemark.restore.fencing import holders
 from tidemark.stores.directory import STORES_FOLDER
-from tidemark.stores.rocksdb import MARKER_KEY, opened
+from tidemark.stores.rocksdb import CHECKPOINT_KEY, opened
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ class LocalCopies:
     kind: SourceOfState = SourceOfState.LOCAL
 
     def find(self, tasks: Sequence[TaskId]) -> Mapping[TaskId, Mapping[str, Sequence[StateCopy]]]:
-        """Return the stores with a readable marker; a damaged one is left out and logged."""
+        """Return the stores with a readable checkpoint; a damaged one is left out and logged."""
         return {task: self._find(task) for task in tasks}
 
     def _find(self, task: TaskId) -> dict[str, list[StateCopy]]:
@@ -65,11 +65,11 @@ class LocalCopies:
 
 
 def read_store_checkpoint(folder: Path) -> StoreCheckpoint | None:
-    """Return a store's marker; another process may have the store open. Returns None if it has none. Raises `TaskCorrupted`."""
+    """Return a store's checkpoint, None if it has none. Another process may have the store open. Raises `TaskCorrupted`."""
     try:
         database = Rdict(str(folder), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
-            stored = database.get(MARKER_KEY)
+            stored = database.get(CHECKPOINT_KEY)
         finally:
             database.close()
     except Exception as error:

@@ -61,7 +61,7 @@ class Restorer:
     """Runs restore jobs; safe to use from several threads. `tables` reads tables whose source topic is their changelog.
 
     A tombstone is deleted `delete.retention.ms` after it was compacted. A read that takes longer may miss some, so that
-    deleted keys would stay. `clock`, in epoch milliseconds, is read when the reading has ended, before the marker is
+    deleted keys would stay. `clock`, in epoch milliseconds, is read when the reading has ended, before the checkpoint is
     written.
     """
 
@@ -77,11 +77,11 @@ class Restorer:
     ) -> None:
         """Write the tail into a live store, batch by batch. At `since_ms` the store lacked nothing before `from_offset`.
 
-        Blocks. The marker advances once, with the last batch. After a crash the same tail is replayed, which is
-        harmless because records hold whole values. Raises `RestoreSuspended`, and `CopyUnusable`, with the marker
+        Blocks. The checkpoint advances once, with the last batch. After a crash the same tail is replayed, which is
+        harmless because records hold whole values. Raises `RestoreSuspended`, and `CopyUnusable`, with the checkpoint
         unchanged, if the tail was read until later than `delete.retention.ms` after `since_ms`.
         """
-        # A store that had no marker must not seem up to date before its last record is written.
+        # A store that had no checkpoint must not seem up to date before its last record is written.
         before = store.checkpoint or replace(job.target, batch=-1, source_offsets={}, changelog_offset=from_offset)
         for batch in self._read(job, from_offset, should_continue):
             store.put_many(changelog_writes(job, batch), before, None)
@@ -97,7 +97,7 @@ class Restorer:
         open_store: Callable[[Path], BulkStore],
         should_continue: Callable[[], bool],
     ) -> None:
-        """Build the store in `building` from the whole changelog, and write its marker last. Blocks.
+        """Build the store in `building` from the whole changelog, and write its checkpoint last. Blocks.
 
         `open_store` opens a store for bulk loading. Raises `RestoreSuspended`, and `OutcomeUnknown` if reading took
         `delete.retention.ms`: then it must be done again.

@@ -251,7 +251,7 @@ def restore_job(
 
 
 def job_to(plan: TopologyPlan, task: TaskId, spec: StoreSpec, low_offset: int, target: StoreCheckpoint) -> RestoreJob:
-    """Return what a restore of one store to the marker `target` needs. Its changelog begins at `low_offset`."""
+    """Return what a restore of one store to the checkpoint `target` needs. Its changelog begins at `low_offset`."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
     return RestoreJob(
         spec=spec,

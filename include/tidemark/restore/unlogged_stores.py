@@ -66,7 +66,7 @@ def carry_over(
 
 
 def _copied(opener: StoreOpener, source: Path, target: Path, spec: StoreSpec) -> StoreCheckpoint | None:
-    """Copy a store and return its marker."""
+    """Copy a store and return its checkpoint."""
     if spec.is_rocksdb:
         with opened(source) as store:
             store.create_checkpoint(target)

@@ -33,7 +33,7 @@ def standby_name(number: int) -> str:
 
 
 def write_copies(root: Path, stores: Iterable[FollowedStore]) -> None:
-    """Write the marker of each copy to `<root>/.copies`, by task and store. Atomic."""
+    """Write the checkpoint of each copy to `<root>/.copies`, by task and store. Atomic."""
     summary: dict[str, dict[str, object]] = {}
     for store in stores:
         if store.checkpoint is not None and store.holds_something:

@@ -250,7 +250,7 @@ class Follower:
         return reads
 
     def close(self) -> None:
-        """Stop following. The markers are written, and mirrored to `.create_checkpoint`. May be called twice."""
+        """Stop following. The checkpoints are written, and mirrored to `.checkpoint`. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -266,7 +266,7 @@ class Follower:
 
 
 def follow_job(plan: TopologyPlan, task: TaskId, spec: StoreSpec, changelog: TopicPartition) -> RestoreJob:
-    """Return a restore job without an end. Its target is the pattern of the copy's marker, without a batch."""
+    """Return a restore job without an end. Its target is the pattern of the copy's checkpoint, without a batch."""
     layout = value_layouts(plan.subtopologies[task.subtopology])[spec.name]
     pattern = StoreCheckpoint(
         application_id=plan.application_id,

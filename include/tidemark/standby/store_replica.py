@@ -61,7 +61,7 @@ def rebuild_reason(
 
 
 class FollowedStore:
-    """A copy of one store. Used by one thread at a time. Its marker is what RocksDB holds, or newer only in its time."""
+    """A copy of one store. Used by one thread at a time. Its checkpoint is what RocksDB holds, or newer only in its time."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FollowedStore:
         open_store: Callable[[Path], RocksStore],
         clock: Callable[[], int],
     ) -> None:
-        """Open the store. `job.target` is the pattern of the marker; `see` decides where reading continues."""
+        """Open the store. `job.target` is the pattern of the checkpoint; `see` decides where reading continues."""
         self.task = task
         self.job = job
         self.records = 0
@@ -95,7 +95,7 @@ class FollowedStore:
 
     @property
     def checkpoint(self) -> StoreCheckpoint | None:
-        """The marker of the copy; None before the first `see`."""
+        """The checkpoint of the copy; None before the first `see`."""
         return self._marker
 
     @property
@@ -187,7 +187,7 @@ class FollowedStore:
         return True
 
     def _levelled(self, checkpoint: StoreCheckpoint) -> StoreCheckpoint:
-        """Advance the marker's time if the target end is reached: then no tombstone from before it was asked for is missing."""
+        """Advance the checkpoint's time if the target end is reached: no tombstone from before it was read is missing then."""
         for aim in (self._aim, self._bounds):
             if aim is None or checkpoint.changelog_offset < aim.end_offset:
                 break
@@ -238,7 +238,7 @@ class FollowedStore:
         return self._marker is not None and self.next_offset > self.bounds.changelog.low
 
     def mark(self) -> None:
-        """Write the marker, and drop windows that have expired since."""
+        """Write the checkpoint, and drop windows that have expired since."""
         if self.holds_something:
             self._store.put_many([], self._known(), self.job.first_live_segment)
             self._written_ms = self._clock()
@@ -249,7 +249,7 @@ class FollowedStore:
         self._store.create_checkpoint(folder)
 
     def close(self) -> None:
-        """Write the marker and release the store. May be called twice."""
+        """Write the checkpoint and release the store. May be called twice."""
         if not self._is_closed:
             self._is_closed = True
             if self._bounds is not None:

@@ -1,7 +1,7 @@
-"""The `.create_checkpoint` file: a readable copy of a task's changelog offsets, in the text format of Kafka Streams.
+"""The `.checkpoint` file: a readable copy of a task's changelog offsets, in the text format of Kafka Streams.
 
-The source of truth is the marker in RocksDB; this file is for users and tools. It is written to a temporary file, fsynced and
-renamed.
+The source of truth is the checkpoint in RocksDB; this file is for users and tools. It is written to a temporary file, fsynced
+and renamed.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class ValueLayout:
 
     @property
     def signature(self) -> str:
-        """A description of the layout, which the marker keeps so that a change is noticed: `3:pulses=count<i8`."""
+        """A description of the layout, which the checkpoint keeps so that a change is noticed: `3:pulses=count<i8`."""
         return f"{self.schema_version}:" + ",".join(slot.signature for slot in self.slots)
 
     def empty(self, rows: int) -> Records:

@@ -36,7 +36,7 @@ class Store(Protocol):
         """Return the values in the keys' order; None for a key that does not exist."""
 
     def put_many(self, writes: Sequence[Writes], checkpoint: StoreCheckpoint, first_live_segment: int | None) -> None:
-        """Write everything and the marker atomically, then drop the segments before `first_live_segment`."""
+        """Write everything and the checkpoint atomically, then drop the segments before `first_live_segment`."""
 
     def segments(self) -> list[int]:
         """Return the numbers of the existing segments, ascending."""

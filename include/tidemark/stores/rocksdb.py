@@ -1,6 +1,6 @@
 """A store on RocksDB, with one column family per segment, so that an expired segment is dropped as a whole.
 
-The marker is in the default column family and is written in the same batch as the values. The write-ahead log is on but not
+The checkpoint is in the default column family and is written in the same batch as the values. The write-ahead log is on but not
 synced: after power loss a store is only behind its changelog, and the changelog's tail is replayed.
 """
 
@@ -34,7 +34,7 @@ from tidemark.stores.store_checkpoint import StoreCheckpoint
 _READ_BUFFER_BYTES = 4 << 20
 _NO_ROOM = tuple(os.strerror(code) for code in NO_ROOM)
 
-MARKER_KEY = b"marker"
+CHECKPOINT_KEY = b"checkpoint"
 _SEGMENT_PREFIX = "segment-"
 _BEING_FLUSHED = "rocksdb.num-immutable-mem-table"
 
@@ -63,7 +63,7 @@ class RocksStore:
             self._segments: dict[int, tuple[Rdict, ColumnFamily]] = {
                 int(name.removeprefix(_SEGMENT_PREFIX)): self._family(name) for name in families
             }
-            stored = self._db.get(MARKER_KEY)
+            stored = self._db.get(CHECKPOINT_KEY)
         except Exception as error:
             # Opening also writes. The contents are intact, so they must not be discarded.
             if any(words in str(error) for words in _NO_ROOM):
@@ -98,7 +98,7 @@ class RocksStore:
         batch = WriteBatch(raw_mode=True)
         with self._writing():
             self._fill(batch, writes, first_live_segment)
-            batch.put(MARKER_KEY, checkpoint.to_bytes())
+            batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
             self._db.write(batch)
         self._marker = checkpoint
         if first_live_segment is not None:
@@ -112,9 +112,9 @@ class RocksStore:
             self._db.write(batch, self._bulk)
 
     def finish_load(self, checkpoint: StoreCheckpoint) -> None:
-        """Flush what `load_many` wrote, then write the marker: its presence means that the load is complete."""
+        """Flush what `load_many` wrote, then write the checkpoint: its presence means that the load is complete."""
         batch = WriteBatch(raw_mode=True)
-        batch.put(MARKER_KEY, checkpoint.to_bytes())
+        batch.put(CHECKPOINT_KEY, checkpoint.to_bytes())
         with self._writing():
             self._flush()
             self._db.write(batch)
@@ -191,7 +191,7 @@ class RocksStore:
     def create_checkpoint(self, folder: Path) -> None:
         """Make `folder`, which must not exist, a copy of this store's current state, by hard links on the same file system.
 
-        Flushes first, so the copy opens with the same contents and marker. Blocks for tens of milliseconds, longer if much
+        Flushes first, so the copy opens with the same contents and checkpoint. Blocks for tens of milliseconds, longer if much
         was only in memory (see `begin_flush`). Raises `SavepointFailed`.
         """
         try:

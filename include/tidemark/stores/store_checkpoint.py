@@ -1,4 +1,4 @@
-"""The marker of a store: its position, written atomically with its contents (see invariant: store checkpoint)."""
+"""The checkpoint of a store: its position, written atomically with its contents (see invariant: store checkpoint)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StoreCheckpoint:
     changelog_offset: int
 
     def to_bytes(self) -> bytes:
-        """Return the marker as JSON."""
+        """Return the checkpoint as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
@@ -38,4 +38,4 @@ class StoreCheckpoint:
         try:
             return cls(**json.loads(data))
         except (ValueError, TypeError) as error:
-            raise TaskCorrupted(f"a store's marker cannot be read ({error})") from error
+            raise TaskCorrupted(f"a store's checkpoint cannot be read ({error})") from error

@@ -336,7 +336,7 @@ class Task:
         )  # fmt: skip
 
     def apply(self, update: TaskUpdate, changelog_offsets: Mapping[str, int], commit_time_ms: int) -> None:
-        """Write values and markers (step 7). `changelog_offsets` are read_uncommitted ends by topic, from before the commit."""
+        """Write values and checkpoints (step 7). `changelog_offsets` are read_uncommitted ends per topic before the commit."""
         changed = {store.store: store for store in update.stores}
         for spec in self.subtopology.stores:
             store_update = changed.get(spec.name)
@@ -364,7 +364,7 @@ class Task:
         self._graph.committed(update.wall_ms)
 
     def close(self) -> None:
-        """Copy the markers' offsets to `.create_checkpoint`, close the stores and release the folder."""
+        """Copy the checkpoints' offsets to `.checkpoint`, close the stores and release the folder."""
         offsets: dict[TopicPartition, int] = {}
         for spec in self.subtopology.stores:
             checkpoint = self._stores[spec.name].checkpoint

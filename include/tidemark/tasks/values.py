@@ -1,4 +1,4 @@
-"""Meaning of the bytes in a store: the signature of its values that a marker keeps, and the segment of a key."""
+"""Meaning of the bytes in a store: the signature of its values that a checkpoint keeps, and the segment of a key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def value_layouts(subtopology: SubTopology) -> Mapping[str, ValueLayout | None]:
 
 
 def value_signature(spec: StoreSpec, layout: ValueLayout | None) -> str:
-    """Return the marker's description of a store's values, so that another layout or an earlier generation is noticed."""
+    """Return the checkpoint's description of a store's values, so that another layout or an earlier generation is noticed."""
     generation = f"{_GENERATION}{spec.generation}/" if spec.generation else ""
     if layout is not None:
         return generation + layout.signature

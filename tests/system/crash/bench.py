@@ -299,7 +299,7 @@ def _compare_store(folder: Path, partition: int, truth: Truth) -> list[str]:
     store = Rdict(str(folder), options, families, access_type=AccessType.read_only(False))
     found: dict[tuple[str, int], int] = {}
     try:
-        checkpoint = json.loads(store[b"marker"])
+        checkpoint = json.loads(store[b"checkpoint"])
         for name in families:
             if name == "default":
                 continue
@@ -315,5 +315,7 @@ def _compare_store(folder: Path, partition: int, truth: Truth) -> list[str]:
             faults.append(f"store 0_{partition}: {window} is {found.get(window)}, should be {wanted.get(window)}")
     task = truth.tasks[partition]
     if checkpoint["source_offsets"][RULES.source_topic] != task.next_offset:
-        faults.append(f"store 0_{partition}: marker at {checkpoint['source_offsets']}, committed {task.next_offset}")
+        faults.append(
+            f"store 0_{partition}: checkpoint at {checkpoint['source_offsets']}, committed {task.next_offset}"
+        )
     return faults

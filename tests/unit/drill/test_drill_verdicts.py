@@ -26,9 +26,9 @@ HOUR, DAY = 3_600_000, 86_400_000
 NOW = 1_700_000_000_000
 SEGMENT = 60_000
 WINDOWS = StoreSpec("counts", StoreKind.WINDOW, 6 * HOUR, SEGMENT)
-MARKER = StoreCheckpoint("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
+CHECKPOINT = StoreCheckpoint("app", "1", "counts", "3:n=count<i8", 5, NOW, {"in": 50}, NOW, 40)
 TASK = TaskId(0, 1)
-STATE = SavedState("s1", TASK, WINDOWS, StateCopy(SourceOfState.SAVEPOINT, MARKER, "s1/0_1.json"), NOW)
+STATE = SavedState("s1", TASK, WINDOWS, StateCopy(SourceOfState.SAVEPOINT, CHECKPOINT, "s1/0_1.json"), NOW)
 EVERYTHING = EvidenceBounds(None, None, None)
 
 
@@ -36,7 +36,7 @@ def store_of(contents):
     """From `{segment: {key: value}}`."""
     store = MemoryStore()
     writes = [Writes(segment, list(held), list(held.values())) for segment, held in contents.items()]
-    store.put_many(writes, MARKER, None)
+    store.put_many(writes, CHECKPOINT, None)
     return store
 
 

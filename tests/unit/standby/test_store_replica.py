@@ -19,13 +19,13 @@ from tidemark.topology.plan import StoreKind, StoreSpec
 CHANGELOG = TopicPartition("app-s-changelog", 3)
 HOUR = 3_600_000
 NOW = 1000 * HOUR
-MARKER = StoreCheckpoint("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "3:n=count<i8", -1, NOW, {}, 500, 40)
 WINDOWED = StoreSpec("s", StoreKind.WINDOW, 10 * HOUR, HOUR)
 PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 
 
-def reason(checkpoint=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
-    job = RestoreJob(spec, CHANGELOG, 0, MARKER, None, None)
+def reason(checkpoint=CHECKPOINT, spec=WINDOWED, low=0, end=100, stream_time_ms=500):
+    job = RestoreJob(spec, CHANGELOG, 0, CHECKPOINT, None, None)
     bounds = ReplicaBounds(NOW, Watermarks(low, end), stream_time_ms)
     return rebuild_reason(checkpoint, job, bounds, 24 * HOUR, NOW)
 
@@ -37,9 +37,9 @@ def reason(checkpoint=MARKER, spec=WINDOWED, low=0, end=100, stream_time_ms=500)
         {"low": 40},
         {"end": 40},
         {"stream_time_ms": 501},
-        {"checkpoint": replace(MARKER, commit_time_ms=NOW - 24 * HOUR + 1)},
+        {"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 24 * HOUR + 1)},
         {"spec": PLAIN, "stream_time_ms": 499},
-        {"checkpoint": replace(MARKER, topology_version="2")},
+        {"checkpoint": replace(CHECKPOINT, topology_version="2")},
     ],
 )
 def test_should_go_on_where_nothing_can_have_been_missed(going_on):
@@ -52,10 +52,10 @@ def test_should_go_on_where_nothing_can_have_been_missed(going_on):
         ({"low": 41}, "older than the beginning"),
         ({"end": 39}, "beyond the end"),
         ({"stream_time_ms": 499}, "ahead of the committed stream time"),
-        ({"checkpoint": replace(MARKER, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
-        ({"checkpoint": replace(MARKER, application_id="other")}, "belongs to other/s"),
-        ({"checkpoint": replace(MARKER, store="t")}, "belongs to app/t"),
-        ({"checkpoint": replace(MARKER, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
+        ({"checkpoint": replace(CHECKPOINT, commit_time_ms=NOW - 24 * HOUR)}, "delete.retention.ms"),
+        ({"checkpoint": replace(CHECKPOINT, application_id="other")}, "belongs to other/s"),
+        ({"checkpoint": replace(CHECKPOINT, store="t")}, "belongs to app/t"),
+        ({"checkpoint": replace(CHECKPOINT, value_layout="3:n=sum<f8")}, "holds values of layout 3:n=sum<f8"),
     ],
 )
 def test_should_begin_anew_where_something_may_have_been_missed_and_say_what(found, why):
@@ -67,7 +67,7 @@ def test_should_begin_anew_where_it_slept_longer_than_tombstones_are_kept_while_
     now = [NOW]
     store = FollowedStore(
         TaskId(0, 3),
-        RestoreJob(PLAIN, CHANGELOG, 0, MARKER, None, None),
+        RestoreJob(PLAIN, CHANGELOG, 0, CHECKPOINT, None, None),
         24 * HOUR,
         tmp_path / "s",
         lambda folder: RocksStore(folder, write_buffer_bytes=1 << 20),

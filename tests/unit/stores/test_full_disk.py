@@ -23,7 +23,7 @@ from tidemark.topology.builder import Topology
 
 pytestmark = pytest.mark.skipif(not disk.may_mount(), reason="mounting a disk that can be full takes root")
 
-MARKER = StoreCheckpoint("app", "1", "n", "layout", 1, 1, {"in": 1}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "n", "layout", 1, 1, {"in": 1}, 1, 1)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_should_not_take_a_store_for_corrupt_that_has_no_room_to_be_opened(small
     spec = topology.plan().stores[0]
     opener = StoreOpener(Settings.load(), Cache(1 << 20), lambda: 1)
     store = opener.open(small / "n", spec)
-    store.put_many([Writes(WHOLE, [b"k"], [b"v"])], MARKER, None)
+    store.put_many([Writes(WHOLE, [b"k"], [b"v"])], CHECKPOINT, None)
     store.close()
     disk.fill(small)
     with pytest.raises(StoreFailed, match=r"cannot open the store in .*No space left on device.*free its disk"):

@@ -10,14 +10,14 @@ from tidemark.stores.pending import PendingStore
 from tidemark.stores.protocol import Writes
 from tidemark.stores.store_checkpoint import StoreCheckpoint
 
-MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 KEYS = st.binary(max_size=2)
 PUTS = st.lists(st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=4), max_size=6)
 
 
 def a_store(held: dict[bytes, bytes]) -> MemoryStore:
     store = MemoryStore()
-    store.put_many([Writes(0, list(held), list(held.values()))], MARKER, None)
+    store.put_many([Writes(0, list(held), list(held.values()))], CHECKPOINT, None)
     return store
 
 

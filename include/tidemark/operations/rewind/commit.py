@@ -75,7 +75,7 @@ class RewindCommitter:
     probe: Probe
 
     def prepare(self, work: list[TaskWork], commit_time_ms: int) -> None:
-        """Do everything except the commit. The markers of the built stores are advanced to the rewind's own batch. Blocks.
+        """Do everything except the commit. The checkpoints of the built stores are advanced to the rewind's own batch. Blocks.
 
         Raises `BatchAborted` or `PreflightFailed`, after which nothing is left behind, or an error that must end this
         process.
@@ -164,7 +164,7 @@ class RewindCommitter:
         with opened(folder_of(one.then_folder, one.task, spec.name)) as store:
             checkpoint = store.checkpoint
             if checkpoint is None:
-                raise PreflightFailed(f"the built store {one.task}/{spec.name} has no marker; nothing was changed")
+                raise PreflightFailed(f"the built store {one.task}/{spec.name} has no checkpoint; nothing was changed")
             moved = replace(
                 checkpoint,
                 batch=one.batch,

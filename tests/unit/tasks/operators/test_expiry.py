@@ -16,7 +16,7 @@ from tidemark.tasks.operator import BatchTime
 from tidemark.tasks.operators.expiry import expire
 from tidemark.topology.plan import StoreKind, StoreSpec
 
-MARKER = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
+CHECKPOINT = StoreCheckpoint("app", "1", "s", "", 1, 1, {}, 1, 1)
 PLAIN = StoreSpec("s", StoreKind.KEY_VALUE, None, None)
 TTL = replace(PLAIN, ttl_ms=10)
 LRU = replace(PLAIN, max_entries=2)
@@ -38,8 +38,8 @@ class Expiring:
         data.note_reads(reads)
         expire(self.spec, data, order, BatchTime(-1, now_ms, 0))
         self.tombstones = [k for w in data.writes() for k, v in zip(w.keys, w.values, strict=True) if v is None]
-        self.data.put_many(data.writes(), MARKER, None)
-        self.order.put_many(order.writes(), MARKER, None)
+        self.data.put_many(data.writes(), CHECKPOINT, None)
+        self.order.put_many(order.writes(), CHECKPOINT, None)
 
     @property
     def keys(self) -> list[bytes]:
