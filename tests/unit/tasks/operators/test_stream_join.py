@@ -254,7 +254,9 @@ class Model:
         ts, key, (before, after) = row["ts"], row["k"], self.reach[side]
         self.stream = max(self.stream, ts)
         if row.get("deleted"):
-            self.newest[side] = max(self.newest[side], row["ts"])
+            # KStreamJoinWindow puts a null value into the store, but nothing without a key.
+            if key is not None:
+                self.newest[side] = max(self.newest[side], row["ts"])
             return []
         if key is None:
             return [self.alone(side, row)] if side in self.outer else []
